@@ -14,7 +14,7 @@ from lit_agentrl.batch import Column, TrajectoryBatch, list_columns
 from lit_agentrl.episode import EndReason, Episode, Turn
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rollout import pack
-from lit_agentrl.update.minibatches import with_fillers
+from lit_agentrl.update.minibatches import add_fillers
 from tests.conftest import ROOT
 
 
@@ -77,7 +77,7 @@ def test_a_further_column_is_one_line_and_what_fills_it(monkeypatch: pytest.Monk
 
     narrow = packed.select(torch.tensor([1])).trim().to_dict()
     assert batch.pad_columns(narrow, {"surprise_BT": 3})["surprise_BT"].tolist() == [[0, 1, -1]]
-    rows, part_B = with_fillers(narrow, torch.tensor([1]), 2)
+    rows, part_B = add_fillers(narrow, torch.tensor([1]), 2)
     assert rows["surprise_BT"].tolist() == [[0, 1], [-2, -2]] and part_B.tolist() == [1, 0]
     assert rows["turn_BT"].tolist() == [[0, 0], [-1, -1]] and rows["is_real_BT"].all()
     assert rows["trajectory_B"][1] == rows["group_B"][1] == -1 and rows["return_B"][1].isnan()

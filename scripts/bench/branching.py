@@ -26,7 +26,7 @@ from lit_agentrl.rollout.structures.independent import Independent
 from lit_agentrl.rollout.structures.tree import Trees
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
-from lit_agentrl.update.microbatches import micro_batches
+from lit_agentrl.update.microbatches import split_micro_batches
 
 MEMBERS, TURNS = 10, 5
 STRUCTURES: dict[str, Structure] = {
@@ -77,7 +77,7 @@ def play(structure: Structure, prompts: int) -> list[Episode]:
 def counted(episodes: Sequence[Episode]) -> dict[str, float]:
     """Tokens of the rollout and of the update, and how often messages were read."""
     batch = pack(episodes).to_dict()
-    parts = micro_batches(batch, 10**9, "shared")
+    parts = split_micro_batches(batch, 10**9, "shared")
     return {
         "sampled": sum(e.num_sampled for e in episodes),
         "prefilled": sum(e.num_prefilled for e in episodes),

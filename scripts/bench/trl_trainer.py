@@ -75,7 +75,7 @@ def train_trl(meter: Meter, job: Job, precision: str, micro_batch: int, generati
     policy.tokenizer.chat_template = CHAT_TEMPLATE
     policy.tokenizer.response_template = RESPONSE_TEMPLATE
     stream = PromptStream(prompts=job.prompts, task_weights=[1.0], seed=0, val=())
-    seeds = [str(seed) for iteration in range(200) for seed in stream.batch(iteration).seed_P]
+    seeds = [str(seed) for iteration in range(200) for seed in stream.make_batch(iteration).seed_P]
     is_multi_turn = job.turns > 1
     prompt = [{"role": "user", "content": ""}]
     rows = [{"prompt": prompt if is_multi_turn else _opening(job, seed), "seed": seed} for seed in seeds]

@@ -28,7 +28,7 @@ def told(member: int, worth: float, *costs: Any, prompt: int = 0) -> Episode:
 
 
 def labels(kind: Any) -> torch.Tensor:
-    found: torch.Tensor = read(kind, student(), seed=0).at(0).columns["label_BH"]
+    found: torch.Tensor = read(kind, student(), seed=0).make_batch(0).columns["label_BH"]
     return found
 
 
@@ -40,7 +40,7 @@ def test_recorded_episodes_have_a_score_for_each_head(tmp_path: Path) -> None:
     assert torch.equal(labels(kind).nan_to_num(-9), expected.nan_to_num(-9))
     recorded = read(kind, student(), seed=0)
     assert [e.training_return for e in recorded.groups[0]] == [2.0, 2.0, 2.0]  # stays what it was
-    shares = [recorded.at(0, rank=rank, world_size=2).columns["label_BH"].shape for rank in (0, 1)]
+    shares = [recorded.make_batch(0, rank=rank, world_size=2).columns["label_BH"].shape for rank in (0, 1)]
     assert shares == [(3, 3), (0, 3)]  # a rank without episodes has the column too
     tied = folder(tmp_path / "t", [told(0, 2.0, 1.0, None), told(1, 2.0, 1.0, None)])
     with pytest.raises(ValueError, match="none of its 2 rows makes a group"):
@@ -68,8 +68,8 @@ def test_rows_have_scores_by_name_of_which_some_may_be_missing(tmp_path: Path) -
         ([{"a": 1}, {"c": 1}, {"a": 2}], "column scores has none of a, b (there are c)"),
         ([{"a": 1}, {"a": "x"}, {"a": 2}], "column a is 'x'; write a finite number"),
         ([{"a": 1}, {"a": True}, {"a": 2}], "column a is 'True'; write a finite number"),
-        ([{"a": 1, "b": 2}] * 3, "to each head all scores are equal"),
-        ([{"a": 1}, {"b": 2}, {"b": 2}], "to each head all scores are equal"),  # no two that can be compared
+        ([{"a": 1, "b": 2}] * 3, "all scores are equal for each head"),
+        ([{"a": 1}, {"b": 2}, {"b": 2}], "all scores are equal for each head"),  # no two that can be compared
         ({"a": [1, 2, 3]}, "column scores must be a list"),
     ],
 )
@@ -85,10 +85,10 @@ def test_names_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     for kind, score, said in (
         (Ranked, ["success"], r"score=\[success\] must name two scores or more"),
         (Ranked, ["success", "success"], "each once"),
-        (Ranked, ["success", "a/b"], "'a/b' names metrics too"),
-        (Pairs, ["success", "cost"], "data=pairs in one; set data=ranked"),
-        (Ranked, ["success", "fun"], "score=fun is known of no recorded episode"),
-        (Ranked, ["success", "cost"], "f episode 1: the cost of a turn is 'x', no finite"),
+        (Ranked, ["success", "a/b"], "'a/b' is part of metric names"),
+        (Pairs, ["success", "cost"], "data=pairs has none; set data=ranked"),
+        (Ranked, ["success", "fun"], "score=fun is not a score of recorded episodes"),
+        (Ranked, ["success", "cost"], "f episode 1: the cost of a turn is 'x', not a finite"),
     ):
         with pytest.raises(ValueError, match=said):
             read(kind(path=path, batch=1, score=score), student(), seed=0)

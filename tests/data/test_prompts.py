@@ -19,14 +19,14 @@ def stream(seed: int = 0, weights: tuple[float, ...] = (1.0,), prompts: int = 6)
 
 
 def test_batches_are_addressed() -> None:
-    assert stream().batch(3) == stream().batch(3)
-    assert stream().batch(3).seed_P != stream().batch(4).seed_P != stream(1).batch(4).seed_P
-    ids = [group for iteration in range(10) for group in stream().batch(iteration).group_P]
+    assert stream().make_batch(3) == stream().make_batch(3)
+    assert stream().make_batch(3).seed_P != stream().make_batch(4).seed_P != stream(1).make_batch(4).seed_P
+    ids = [group for iteration in range(10) for group in stream().make_batch(iteration).group_P]
     assert ids == list(range(60))
 
 
 def test_mixture_follows_the_weights() -> None:
-    tasks = [t for i in range(200) for t in stream(weights=(3.0, 1.0)).batch(i).task_P]
+    tasks = [t for i in range(200) for t in stream(weights=(3.0, 1.0)).make_batch(i).task_P]
     assert sum(t == 0 for t in tasks) / len(tasks) == pytest.approx(0.75, abs=0.04)
 
 
@@ -56,7 +56,7 @@ def test_evaluation_instances_do_not_depend_on_the_place_of_a_game() -> None:
 def test_the_training_instances_of_a_run_can_be_played_by_others() -> None:
     """All that `instances=8` trains on with seed 5, in two passes of an order of its own."""
     trained = PromptStream(prompts=4, task_weights=(1.0,), seed=5, val=(), instances=8)
-    passes = [[key for i in range(2) for key in trained.batch(2 * k + i).seed_P] for k in range(2)]
+    passes = [[key for i in range(2) for key in trained.make_batch(2 * k + i).seed_P] for k in range(2)]
     other = PromptStream(prompts=1, task_weights=(1.0,), seed=0, val=(), test=[EvalSpec(0, 8, trained_in=5)])
     [batch] = other.test_dataloader()[0]
     assert sorted(batch.seed_P) == sorted(passes[0]) == sorted(passes[1]) and passes[0] != passes[1]

@@ -17,7 +17,7 @@ from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.demonstrations import Demonstrations
 from lit_agentrl.data.episodes import EpisodeFolder
 from lit_agentrl.data.kinds import Kind
-from lit_agentrl.data.pairs import Pairs, only_turn
+from lit_agentrl.data.pairs import Pairs, keep_only_turn
 from lit_agentrl.data.ranked import Ranked
 from lit_agentrl.data.reading import Student, read
 from lit_agentrl.data.recordings import Recordings
@@ -183,7 +183,7 @@ MALFORMED: list[tuple[type[Kind], Any, str]] = [
     (Pairs, GOOD | {"chosen": [{"role": "assistant"}]}, "a message of assistant has no content"),
     (Pairs, GOOD | {"chosen": [says(" ")]}, "a message of assistant is blank"),
     (Pairs, GOOD | {"chosen": [says("\ud800")]}, "half a character"),
-    (Pairs, GOOD | {"chosen": [user("# P")]}, "no assistant message to learn from"),
+    (Pairs, GOOD | {"chosen": [user("# P")]}, "no assistant message to train on"),
     (Pairs, GOOD | {"chosen": [says(reply()), says(reply())]}, "two assistant messages follow one another"),
     (Pairs, GOOD | {"rejected": GOOD["chosen"]}, "chosen and rejected are the same"),
     (Pairs, {"chosen": TALK, "rejected": TALK}, "chosen and rejected are the same"),
@@ -205,13 +205,13 @@ MALFORMED: list[tuple[type[Kind], Any, str]] = [
     ),
     (Demonstrations, {"text": "# P"}, "neither messages nor completion (there are text)"),
     (Demonstrations, {"completion": reply()}, "column prompt is missing (there are completion)"),
-    (Demonstrations, {"messages": [user("# P")]}, "no assistant message to learn from"),
+    (Demonstrations, {"messages": [user("# P")]}, "no assistant message to train on"),
     (
         Demonstrations,
         {"messages": [says("Up")]},
-        "it begins with an assistant message, which answers nothing",
+        "it begins with an assistant message; put a user message before it",
     ),
-    (Demonstrations, {"messages": "# P"}, "no assistant message to learn from"),
+    (Demonstrations, {"messages": "# P"}, "no assistant message to train on"),
     (Demonstrations, {"messages": {"role": "user"}}, "column messages must be a text, or a list"),
     (Unpaired, ANSWER, "neither label nor score"),
     (Unpaired, ANSWER | {"label": "good"}, "column label is 'good'; write true or false"),
@@ -256,7 +256,7 @@ def test_text_that_the_tokenizer_does_not_know_is_refused(
 ) -> None:
     [wall] = student().chat.encode("#")
     monkeypatch.setattr(type(nano_tokenizer()), "unk_token_id", property(lambda self: wall), raising=False)
-    with pytest.raises(ValueError, match="the tokenizer does not know 1 of its tokens"):
+    with pytest.raises(ValueError, match="1 of its tokens are unknown to the tokenizer"):
         read(Demonstrations(path=file(tmp_path, [ANSWER]), batch=1), student(), seed=0)
 
 
@@ -354,7 +354,7 @@ def test_recorded_log_probs_are_the_references_where_weights_and_temperature_agr
     path = folder(tmp_path, EPISODES)
     for change in ({"fingerprint": "0" * 64}, {"fingerprint": None}, {"temperature": 0.7}):
         assert not read(Pairs(path=path, batch=1), replace(student(), **change), seed=0).is_reference
-    batch = read(Pairs(path=path, batch=1), student(), seed=0).at(0)
+    batch = read(Pairs(path=path, batch=1), student(), seed=0).make_batch(0)
     assert batch.trajectories is not None
     assert torch.equal(batch.columns["ref_logp_BT"], batch.trajectories.sampler_logp_BT)
 
@@ -366,7 +366,7 @@ def test_turns_from_equal_states_count_alone(tmp_path: Path) -> None:
     assert rows.is_action_BT.sum(1).tolist() == [2, 2] and rows.return_B.tolist() == [1.0, -1.0]
     assert rows.tokens_BT[0].tolist() == [10, 11, 20, 21, 11, 11, 20, 21]  # the whole history is read
     assert rows.segment_BT[0].tolist()[2:4] == [Segment.PAST] * 2
-    assert only_turn(played(0, 0, 1.0), 0).turns[0].prefix_tokens.tolist() == [10, 11]
+    assert keep_only_turn(played(0, 0, 1.0), 0).turns[0].prefix_tokens.tolist() == [10, 11]
 
 
 def test_equal_replies_of_a_turn_are_one_worth_the_mean_of_their_episodes(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_a_state_that_is_met_in_another_turn_is_another(tmp_path: Path) -> None:
                 played(0, 0, 1.0),
                 turns=[replace(turn, shaped_reward="x") for turn in played(0, 0, 1.0).turns],
             ),
-            "the points of a turn are 'x', no finite number",
+            "the reward of a turn is 'x', not a finite number",
         ),
         (played(0, 300, 1.0), "token id 320 is beyond the 256 of the model"),
         (played(0, 0, 1.0, states=[1] * 80), "more than rollout.max_context_tokens=200 tokens"),
@@ -419,8 +419,8 @@ def test_costs_rank_the_costlier_first(tmp_path: Path) -> None:
     assert [(e.member, e.training_return) for e in (first, second)] == [(1, 3.0), (0, 1.0)]
     for number, (bad, said) in enumerate(
         (
-            (told(1, None, None), "g told no costs"),
-            (told(1, "x", 1.0), "the cost of a turn is 'x', no finite"),
+            (told(1, None, None), "g gave no costs"),
+            (told(1, "x", 1.0), "the cost of a turn is 'x', not a finite"),
         )
     ):
         path = folder(tmp_path / str(number), [told(0, 1.0, None), bad])
@@ -433,14 +433,14 @@ def test_a_folder_of_another_tokenizer_or_half_a_folder_is_refused(tmp_path: Pat
     with pytest.raises(ValueError, match="holds token ids of another tokenizer"):
         read(Demonstrations(path=path), replace(student(), tokenizer="x"), seed=0)
     EpisodeFolder(tmp_path / "h", {}, planned=2).add("s", EPISODES)
-    with pytest.raises(ValueError, match="has 1 of 2 shards; give the command that collects it again"):
+    with pytest.raises(ValueError, match="has 1 of 2 shards; repeat the command that collects it"):
         read(Demonstrations(path=str(tmp_path / "h")), student(), seed=0)
 
 
 # ---------------------------------------------------------------------- passes
 def test_each_pass_has_every_group_once_and_ids_are_unique(tmp_path: Path) -> None:
     found = replace(kinds(folder(tmp_path, EPISODES))["all"], batch=2)
-    batches = [found.at(iteration) for iteration in range(5)]  # two passes of five
+    batches = [found.make_batch(iteration) for iteration in range(5)]  # two passes of five
     seen = [
         episode.turns[0].reply_tokens[0] + 100 * episode.instance_seed
         for b in batches
@@ -450,13 +450,13 @@ def test_each_pass_has_every_group_once_and_ids_are_unique(tmp_path: Path) -> No
     groups = [int(group) for b in batches if b.trajectories is not None for group in b.trajectories.group_B]
     assert groups == list(range(10)) and batches[4].given is not None and batches[4].given["data/pass"] == 2.0
     assert batches[0].episodes[0].source is Source.RECORDED
-    again = found.at(3)
+    again = found.make_batch(3)
     assert again.episodes == batches[3].episodes  # addressed: nothing to restore
 
 
 def test_ranks_get_shares_of_the_same_iteration(tmp_path: Path) -> None:
     found = replace(kinds(folder(tmp_path, EPISODES))["all"], batch=4)
-    whole, parts = found.at(1), [found.at(1, rank=rank, world_size=2) for rank in range(2)]
+    whole, parts = found.make_batch(1), [found.make_batch(1, rank=rank, world_size=2) for rank in range(2)]
     together = sorted((e.group, e.instance_seed, e.member) for part in parts for e in part.episodes)
     assert together == sorted((e.group, e.instance_seed, e.member) for e in whole.episodes)
     assert [part.given for part in parts] == [whole.given] * 2 and [len(p.episodes) for p in parts] == [2, 2]
@@ -464,5 +464,5 @@ def test_ranks_get_shares_of_the_same_iteration(tmp_path: Path) -> None:
 
 def test_a_reader_counts_what_it_read() -> None:
     reader = Reader(student().chat, 200)
-    reader.episode([], TALK)  # type: ignore[arg-type]
+    reader.make_episode([], TALK)  # type: ignore[arg-type]
     assert (reader.num_read, reader.num_truncated) == (1, 0)

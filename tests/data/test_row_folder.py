@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lit_agentrl.data.episodes import EpisodeFolder
-from lit_agentrl.data.kinds import side_of
+from lit_agentrl.data.kinds import assign_side
 from lit_agentrl.data.reading import read
 from lit_agentrl.data.row_folder import RowFolder, open_labels, open_rows
 from lit_agentrl.data.unpaired import Unpaired
@@ -92,18 +92,18 @@ def test_what_is_damaged_or_of_something_else_is_one_line(tmp_path: Path) -> Non
     made = begun(tmp_path / "made")
     manifest = json.loads((made.path / "manifest.json").read_text())
     for wrong, said in (
-        ({"version": 9}, "it is of version 9"), ({"pieces": 3}, "TypeError"), ({"planned": "x"}, "ValueError"),
-        ({"pieces": [{"rows": -1, "good": 0, "size": 1, "sha256": ""}]}, "less than nothing"),
+        ({"version": 9}, "its version is 9"), ({"pieces": 3}, "TypeError"), ({"planned": "x"}, "ValueError"),
+        ({"pieces": [{"rows": -1, "good": 0, "size": 1, "sha256": ""}]}, "negative number"),
         ({"described": 1}, "TypeError"),
     ):  # fmt: skip
         (made.path / "manifest.json").write_text(json.dumps({**manifest, **wrong}))
         with pytest.raises(ValueError, match=rf"manifest.json is damaged \(.*{said}") as raised:
             open_rows(made.path, "critiques")
         assert "\n" not in str(raised.value)
-    with pytest.raises(ValueError, match="episodes holds no critiques, and something else; name another"):
+    with pytest.raises(ValueError, match="episodes is not a folder of critiques; name another"):
         open_rows(other, "critiques")
     RowFolder(made.path.with_name("revised"), {}, kind="revisions").add([], good=0)
-    with pytest.raises(ValueError, match="made holds no revisions, and something else"):
+    with pytest.raises(ValueError, match="made is not a folder of revisions"):
         open_rows(made.path, "revisions")
     (made.path / PART).write_bytes(b"x" + (made.path / PART).read_bytes()[1:])
     with pytest.raises(ValueError, match=r"critiques\.jsonl\.part is damaged: its checksums"):
@@ -125,7 +125,7 @@ def test_rows_of_an_instance_are_held_out_together(tmp_path: Path) -> None:
     ]
     kind = Unpaired(path=file(tmp_path, made), batch=1, held_out=0.5)
     found = read(kind, student(), seed=0)
-    sides = [side_of(f"game|{seed}", 0.5) for seed in range(12)]
+    sides = [assign_side(f"game|{seed}", 0.5) for seed in range(12)]
     assert {"train", "val", "test"} == set(sides)
     assert len(found.groups) == 3 * sides.count("train") and all(len(group) == 1 for group in found.groups)
     for side in ("val", "test"):

@@ -10,7 +10,7 @@ import pytest
 
 from lit_agentrl.data.demonstrations import Demonstrations
 from lit_agentrl.data.reading import read
-from lit_agentrl.data.stepwise import Stepwise, labelled
+from lit_agentrl.data.stepwise import Stepwise, set_step_returns
 from lit_agentrl.episode import Episode
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.preference.step_labels import so_far
@@ -68,13 +68,13 @@ def test_a_malformed_row_is_one_line(row: dict[str, Any], said: str, tmp_path: P
 
 def test_labels_of_continuations_are_taken_as_they_were_written(tmp_path: Path) -> None:
     given = [[0.25, 0.0], [0.5, 1.0]]
-    episodes = [labelled(played(0, n, 1.0), each) for n, each in enumerate(given)]
+    episodes = [set_step_returns(played(0, n, 1.0), each) for n, each in enumerate(given)]
     path = folder(tmp_path / "f", episodes, continuations=4)
     found = read(Stepwise(path=path, batch=1, score="labels"), student(), seed=0)
     assert [labels_of(episode) for [episode] in found.groups] == given
     for kind, said in (
         (Stepwise(path=path, batch=1), "ignores the labels of turns .* set data.score=labels"),
-        (Demonstrations(path=path, batch=1), "has labels of turns, and no points; set data.score=success"),
+        (Demonstrations(path=path, batch=1), "has labels of turns and no rewards; set data.score=success"),
         (
             Stepwise(path=folder(tmp_path / "g", episodes), batch=1, score="labels"),
             "collect it with continuations=16",

@@ -189,5 +189,5 @@ def test_what_does_not_fit() -> None:
         played = describe_part("algo.structure", structure, requires=())
         with pytest.raises(ValueError, match=f"^model/lora=levels needs .*{message}"):
             match([describe_levels(), played, *given])
-    with pytest.raises(ValueError, match="checkpoint_activations=true runs layers again"):
+    with pytest.raises(ValueError, match="checkpoint_activations=true recomputes layers"):
         step(policy=levelled(), checkpoint_activations=True)

@@ -12,7 +12,7 @@ import pytest
 from lit_agentrl.cli.label import main as main_label
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.pairs import Pairs
-from lit_agentrl.data.ratings import ELO, connected, ratings
+from lit_agentrl.data.ratings import ELO, estimate_ratings, find_connected
 from lit_agentrl.episode import Episode
 from tests.engines.server import chat_of, serving
 from tests.entry.conftest import Refused
@@ -20,14 +20,14 @@ from tests.rewards.conftest import episode, turn
 
 
 def test_ratings_are_the_maximum_and_need_a_chain_of_verdicts() -> None:
-    strength = [value / ELO for value in ratings([(0, 1, 1.0), (0, 1, 1.0), (0, 1, 0.0)], 2)]
+    strength = [value / ELO for value in estimate_ratings([(0, 1, 1.0), (0, 1, 1.0), (0, 1, 0.0)], 2)]
     # the slope at the maximum: wins less expected wins, less the prior
     expected = 3 / (1 + math.exp(-2 * strength[0]))
     assert 2 - expected == pytest.approx(0.1 * strength[0], abs=1e-9) and sum(strength) == pytest.approx(0)
-    assert ratings([(0, 1, 0.5)], 2) == [0.0, 0.0]
-    high, middle, low = ratings([(0, 1, 1.0), (1, 2, 1.0)], 3)
+    assert estimate_ratings([(0, 1, 0.5)], 2) == [0.0, 0.0]
+    high, middle, low = estimate_ratings([(0, 1, 1.0), (1, 2, 1.0)], 3)
     assert high > middle > low and middle == pytest.approx(0)
-    assert connected([(0, 1, 1.0), (2, 3, 0.5), (3, 4, 1.0)], 6) == [2, 3, 4]
+    assert find_connected([(0, 1, 1.0), (2, 3, 0.5), (3, 4, 1.0)], 6) == [2, 3, 4]
 
 
 def recorded(folder: Path, broken: bool = False) -> list[Episode]:

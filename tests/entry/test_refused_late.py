@@ -70,7 +70,7 @@ CASES = [
     ("rollout=8", "rollout is a section; set one of its options: rollout.prompts"),
     (
         "optim.optimizer._target_=torch.optim.LBFGS ~optim.optimizer.betas ~optim.optimizer.weight_decay",
-        "optimizer=LBFGS computes the loss several times a step",
+        "optimizer=LBFGS computes the loss several times per step",
     ),
     ("worker=ray worker.share=1 worker.address=127.0.0.1:9", "cannot reach worker.address=127.0.0.1:9"),
     (

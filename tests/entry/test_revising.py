@@ -15,7 +15,7 @@ from lit_agentrl.cli.label import main as main_label
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.data.demonstrations import Demonstrations
 from lit_agentrl.data.episodes import open_folder
-from lit_agentrl.data.pairs import Pairs, only_turn
+from lit_agentrl.data.pairs import Pairs, keep_only_turn
 from lit_agentrl.data.reading import read
 from lit_agentrl.data.row_folder import RowFolder
 from lit_agentrl.episode import Episode
@@ -61,7 +61,7 @@ def test_a_row_is_read_as_the_episode_was(in_empty_folder: Path) -> None:
     for place, turn_ in enumerate(longest.turns):
         same = row_of(longest, place, turn_.reply_text)
         [[made]] = read(Demonstrations(path=file(Path(), [same]), batch=1), student(900), seed=0).groups
-        expected = only_turn(longest, place).turns[0]
+        expected = keep_only_turn(longest, place).turns[0]
         assert made.turns[0].prefix_tokens.tolist() == expected.prefix_tokens.tolist()
         # in a file a reply is closed; one that the answer's end tag has stopped is closed by what comes next
         assert made.turns[0].reply_tokens.tolist() == [*expected.reply_tokens, *END]
@@ -134,7 +134,7 @@ def test_a_judge_revises_and_a_policy_imitates_it(
             ),
             (
                 command(url).replace("=revision", "=critique"),
-                "out: said holds no critiques, and something else",
+                "out: said is not a folder of critiques",
             ),
             (f"{command(url)} reward.judge.shows_end=true", "reward.judge.shows_end=true tells how the game"),
             (f"{command(url)} reward.judge.samples=2", "reward.judge.samples=2 has no effect: revisions are"),

@@ -20,7 +20,7 @@ from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Trial
 from lit_agentrl.rollout.workers.base import Played
-from lit_agentrl.update.trial import complement_sum, unlearnt
+from lit_agentrl.update.trial import sum_complements, unlearn
 from tests.conftest import tiny_network
 from tests.entry.test_structure import built
 from tests.rollout.test_collector import LOSE, WIN, Player
@@ -30,7 +30,7 @@ def test_the_loss_of_forgetting_by_hand() -> None:
     logp_BT = torch.tensor([[0.0, 0.5, 0.9], [0.0, 1.0, 0.3]]).log()
     is_action_BT = torch.tensor([[False, True, True], [False, True, False]])
     by_hand = -(math.log(0.5) + math.log(0.1)) / 2 - math.log(0.01)  # a certain token counts as 0.99
-    assert float(complement_sum(logp_BT, is_action_BT, epsilon=0.01)) == pytest.approx(by_hand, rel=1e-5)
+    assert float(sum_complements(logp_BT, is_action_BT, epsilon=0.01)) == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_the_step_lowers_what_was_sampled_and_leaves_no_bit() -> None:
@@ -46,15 +46,15 @@ def test_the_step_lowers_what_was_sampled_and_leaves_no_bit() -> None:
 
     first = logp()
     options: dict[str, Any] = {"lr": 0.5, "epsilon": 1e-3, "temperature": 1.0, "forward_context": nullcontext}
-    with pytest.raises(OSError), unlearnt(network, rows, **options):  # also where what is played there raises
+    with pytest.raises(OSError), unlearn(network, rows, **options):  # also where what is played there raises
         assert bool((logp() < first).all())
         raise OSError
     assert all(torch.equal(weight, before[name]) for name, weight in network.state_dict().items())
     assert all(weight.grad is None for weight in network.parameters())
-    loss = complement_sum(score_tokens(network, **rows).logp_BT, is_action_BT, epsilon=1e-3) / 2
+    loss = sum_complements(score_tokens(network, **rows).logp_BT, is_action_BT, epsilon=1e-3) / 2
     loss.backward()
     by_hand = [weight - 0.5 * weight.grad for weight in network.parameters() if weight.grad is not None]
-    with unlearnt(network, rows, **options):
+    with unlearn(network, rows, **options):
         for weight, wanted in zip(
             (w for w in network.parameters() if w.grad is not None), by_hand, strict=True
         ):

@@ -43,7 +43,9 @@ def columns():
 def test_the_critic_learns_the_values_of_the_tree():
     """Its loss is the mean squared error by hand, and the ranking that of the values at last tokens."""
     module = elsewhere(build(fresh("svpo")))
-    tensors = columns() | {"value_BT": module.updater.networks.values(columns())}  # of before the step
+    tensors = columns() | {
+        "value_BT": module.updater.networks.compute_values(columns())
+    }  # of before the step
     step(module, off_policy())
     found = bind(tree, tensors)
     at_N = found.is_value_target_BT

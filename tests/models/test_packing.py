@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.models.logprobs import read_hidden_before, score_tokens
 from lit_agentrl.models.packing import Packing, Segments, enable_packing
-from lit_agentrl.update.microbatches import Form, micro_batches, split_shared
+from lit_agentrl.update.microbatches import Form, split_micro_batches, split_shared
 from tests.models.test_token_scores import gpt2_double, gradient, llama, written_out
 
 # two siblings, one that goes on, one that ends within it, a copy of it, a stranger
@@ -174,14 +174,14 @@ def test_micro_batches_say_what_they_compute() -> None:
     tensors = padded(ROWS * 40)
     cases: list[tuple[Form, int | None]] = [("padded", None), ("packed", None), ("shared", 19)]
     for form, needed in cases:
-        parts = micro_batches(tensors, 300, form)
+        parts = split_micro_batches(tensors, 300, form)
         assert sum(part.num_real for part in parts) == 40 * sum(map(len, ROWS))
         assert all(part.num_needed <= part.num_computed for part in parts)
         assert form == "padded" or all(part.num_computed <= 320 for part in parts)  # 300 and their padding
         assert (parts[0].packing is None) == (form == "padded")
         if needed is not None:  # copies cost attention alone, of which there is so much at most
             assert all(part.num_needed <= needed and part.num_real <= 4 * 300 for part in parts)
-        first = parts[0].first()
+        first = parts[0].keep_first()
         assert first.rows.tolist() == parts[0].rows[:1].tolist() and first.num_computed == 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.data.referred import behind
+from lit_agentrl.data.referred import put_behind
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.learned.polar import BesideReference
 from lit_agentrl.rewards.learned.scoring import list_rows
@@ -25,8 +25,8 @@ class OneReference:
     path, fingerprint = "folder", "f" * 64
     tokenizer = hash_tokenizer(nano_tokenizer())
 
-    def before(self, found: Episode) -> Episode | None:
-        return behind(episode([turn(4, sampled=[5, 6, 5, 6])]), found) if found.member < 2 else None
+    def put_before(self, found: Episode) -> Episode | None:
+        return put_behind(episode([turn(4, sampled=[5, 6, 5, 6])]), found) if found.member < 2 else None
 
 
 def made(path: str, references: Any = None, **options: Any) -> BesideReference:
@@ -38,7 +38,7 @@ def made(path: str, references: Any = None, **options: Any) -> BesideReference:
 
 def test_values_are_those_of_the_episode_behind_its_reference(tmp_path: Path) -> None:
     path, plain, episodes = model(tmp_path, kind="referred"), part(model(tmp_path)), played()
-    joined = [OneReference().before(each) for each in episodes]
+    joined = [OneReference().put_before(each) for each in episodes]
     hand = [by_hand(plain, each)[-1] for each in joined if each is not None]  # the same weights
     assert hand != pytest.approx([by_hand(plain, each)[-1] for each in episodes[:2]], abs=1e-3)
     game = [[t.reward for t in e.turns] for e in episodes]
@@ -58,7 +58,7 @@ def test_what_is_longer_than_the_model_can_read_is_one_line(tmp_path: Path) -> N
     [scored] = found._scorer._models
     fits = max(
         len(row)
-        for each in (OneReference().before(e) for e in episodes)
+        for each in (OneReference().put_before(e) for e in episodes)
         if each
         for row, _ in list_rows(each)
     )

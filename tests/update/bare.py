@@ -24,8 +24,8 @@ from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.paths import find_config
 from lit_agentrl.rl.policy.algorithm import Algorithm
-from lit_agentrl.update.kept import KeptReference
 from lit_agentrl.update.reference import Reference
+from lit_agentrl.update.reference_cache import ReferenceCache
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.rl.ragged import ragged
 
@@ -80,7 +80,7 @@ def gpt2(seed: int = 0) -> GPT2LMHeadModel:
 
 def build(
     algorithm: Algorithm, *, critic: str | DictConfig | None = None, optim: Any = None,
-    reference: Reference | None = None, kept: KeptReference | None = None, **update: Any,
+    reference: Reference | None = None, kept: ReferenceCache | None = None, **update: Any,
 ) -> BareModule:  # fmt: skip
     """A module whose policy is `gpt2`, with a critic that has something to say where one is needed."""
     make_critic = None

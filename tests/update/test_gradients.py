@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lit_agentrl import distributed
-from lit_agentrl.update.gradients import SpreadBuckets, by_spread
+from lit_agentrl.update.gradients import SpreadBuckets, assign_buckets
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.rl.ragged import fresh
 from tests.update.bare import BareModule, ThreadedDist, build, elsewhere, float64, off_policy, step
@@ -27,7 +27,9 @@ def double() -> Iterator[None]:
 
 def by_hand(**columns: Any) -> tuple[list[int], list[int], list[float]]:
     buckets = columns.pop("buckets")
-    found = by_spread(**{name: torch.tensor(values) for name, values in columns.items()}, buckets=buckets)
+    found = assign_buckets(
+        **{name: torch.tensor(values) for name, values in columns.items()}, buckets=buckets
+    )
     return tuple(each.tolist() for each in found)  # type: ignore[return-value]
 
 
@@ -70,7 +72,7 @@ def test_norms_are_those_of_a_step_on_the_bucket_alone() -> None:
     """Without regularisers the task is the whole gradient; of equal returns there is none."""
     batch = off_policy()
     measured = trained("grpo", TWO).row
-    groups, bucket, _ = by_spread(
+    groups, bucket, _ = assign_buckets(
         return_B=batch.return_B, group_B=batch.group_B, trajectory_B=batch.trajectory_B, buckets=2
     )
     for k in (0, 1):

@@ -14,7 +14,7 @@ from lit_agentrl.rl.credit import advantages
 from lit_agentrl.rl.objective import coefficients
 from lit_agentrl.rl.policy import entropy, gvpo, kl
 from lit_agentrl.rl.policy.group_loss import GroupLoss
-from lit_agentrl.update.microbatches import micro_batches
+from lit_agentrl.update.microbatches import split_micro_batches
 from lit_agentrl.update.settings import OptimSettings
 from lit_agentrl.update.step import Stepper
 from tests.conftest import thinned, tiny_policy
@@ -90,11 +90,11 @@ def test_steps_are_those_of_the_loss_written_out(packing, budget, monkeypatch):
 def test_micro_batches_hold_whole_units(form, budget):
     batch = recorded()[1].select(torch.randperm(12, generator=torch.Generator().manual_seed(0)))
     tensors = batch.to_dict()
-    parts = micro_batches(tensors, budget, form, "group_B")
+    parts = split_micro_batches(tensors, budget, form, "group_B")
     assert sorted(torch.cat([part.rows for part in parts]).tolist()) == list(range(12))
     groups = [set(batch.group_B[part.rows].tolist()) for part in parts]
     assert sum(map(len, groups)) == 3 and (len(parts) == 3 if budget == 1 else len(parts) <= 3)
-    first = parts[0].first()
+    first = parts[0].keep_first()
     assert len(set(batch.group_B[first.rows].tolist())) == 1 and len(first.rows) == 4
     assert first.packing is None or len(first.packing.lengths) == 4
 

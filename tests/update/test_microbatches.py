@@ -59,7 +59,7 @@ def test_scores_and_weights_do_not_depend_on_the_default_precision(dtype, monkey
 
     torch.set_default_dtype(torch.bfloat16)
     try:
-        empty, full = (microbatches.micro_batched(score, rows(count), 64) for count in (0, 3))
+        empty, full = (microbatches.run_micro_batches(score, rows(count), 64) for count in (0, 3))
         many = torch.ones((331, 31), dtype=torch.bool)
         weights = aggregation.token_mean(is_action_BT=many)
         of_rows = aggregation.seq_mean_token_mean(is_action_BT=many, trajectory_B=torch.arange(331))

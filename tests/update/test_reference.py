@@ -112,7 +112,7 @@ def test_checkpoints_hold_one_that_moves_and_no_other() -> None:
 
 def test_one_that_moves_is_no_base_of_adapters_and_is_in_no_other_precision() -> None:
     policy = tiny_policy()
-    with pytest.raises(ValueError, match="reference_dtype=bfloat16 cannot be had under reference=moving"):
+    with pytest.raises(ValueError, match="reference_dtype=bfloat16 is not possible under reference=moving"):
         Moving().make(policy, "bfloat16")
     policy.adapters = LoRA(r=2).attach(policy.network, "tiny")
     with pytest.raises(ValueError, match="reference=moving holds whole weights .* model/lora=none"):
@@ -201,7 +201,7 @@ def test_a_run_goes_on_with_the_teacher_that_it_had(folder: Path, tmp_path: Path
     again = Teacher(path=str(folder))
     again.make(tiny_policy(), None)
     again.load_state_dict(one.state_dict())
-    with pytest.raises(ValueError, match=r"^reference.path=.* holds weights .*; put the model back"):
+    with pytest.raises(ValueError, match=r"^reference.path=.* holds weights .*; restore that model"):
         other.load_state_dict(one.state_dict())
 
 

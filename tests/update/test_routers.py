@@ -117,7 +117,7 @@ def test_replay_changes_nothing_in_the_first_step() -> None:
 def test_after_some_steps_the_experts_are_still_those_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     made = module(Routing(replay="old"), lr=0.3, minibatches=3, epochs=2, packing=False)
     routers, batch = Routers(made.network, "routing_replay=old"), played()
-    before_BK = made.updater.networks.experts(batch.to_dict())
+    before_BK = made.updater.networks.choose_experts(batch.to_dict())
     taken: list[tuple[Tensor, Tensor]] = []
     real = type(made.updater.networks).scores
 
@@ -133,7 +133,7 @@ def test_after_some_steps_the_experts_are_still_those_of_before(monkeypatch: pyt
     for trajectory_B, experts_BK in taken:
         assert torch.equal(experts_BK, before_BK[[row_of[int(t)] for t in trajectory_B]])
     assert made.row["train/routing_flips"] > 0.01
-    now_BK = made.updater.networks.experts(batch.to_dict())
+    now_BK = made.updater.networks.choose_experts(batch.to_dict())
     assert not torch.equal(now_BK, before_BK) and routers.num_choices == 4
 
 

@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.packing import enable_packing
-from lit_agentrl.update.microbatches import micro_batches
+from lit_agentrl.update.microbatches import split_micro_batches
 from tests.conftest import tiny_network
 from tests.rl.ragged import fresh
 from tests.update.bare import build, float64, gradient, off_policy, step
@@ -40,7 +40,7 @@ def test_a_shared_token_is_computed_once(name: str) -> None:
         assert found[0].dtype == torch.float64 and found[0].norm() > 0
         assert (found[1] - found[0]).norm() <= 1e-9 * found[0].norm()
     real = batch.is_real_BT
-    parts = micro_batches(batch.to_dict(), 10**6, "shared")
+    parts = split_micro_batches(batch.to_dict(), 10**6, "shared")
     assert sum(part.num_needed for part in parts) <= batch.node_BT[real].unique().numel() < int(real.sum())
 
 
@@ -71,7 +71,7 @@ def test_sums_over_rows_differ_by_the_rounding_of_the_least_precise_layer(norms_
         def summed(*cuts: slice) -> torch.Tensor:
             network.zero_grad()
             for cut in cuts:
-                [part] = micro_batches({name: rows[name][cut] for name in rows}, 10**6, "shared")
+                [part] = split_micro_batches({name: rows[name][cut] for name in rows}, 10**6, "shared")
                 given = {
                     name: rows[name][cut][part.rows, : part.width] for name in ("tokens_BT", "is_action_BT")
                 }

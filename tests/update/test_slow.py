@@ -35,7 +35,7 @@ def test_they_follow_by_a_share() -> None:
         at_once.follow(network)
         assert [float(x) for x in (*slow.buffers(), *at_once.buffers())] == [expected, 8.0]
     x = torch.ones(1, 1)
-    with torch.no_grad(), slow.in_use(network):
+    with torch.no_grad(), slow.use(network):
         assert float(network(x)) == 3.5
     assert float(network(x)) == 8.0 and float(next(slow.buffers())) == 3.5
     assert not list(slow.parameters()), "no optimizer moves them"

@@ -40,8 +40,10 @@ def test_what_is_asked_is_computed_once(
 ) -> None:
     module = build(fresh(*algorithm), **update)
     asked: list[Any] = []
-    plain = module.updater.networks.logp
-    monkeypatch.setattr(module.updater.networks, "logp", lambda *of: asked.append(len(of)) or plain(*of))
+    plain = module.updater.networks.compute_logp
+    monkeypatch.setattr(
+        module.updater.networks, "compute_logp", lambda *of: asked.append(len(of)) or plain(*of)
+    )
     step(module, texts())
     assert asked.count(1) == passes  # with two it is the reference that says
     assert torch.isfinite(gradient(module)).all() and abs(module.row["train/approx_kl"]) < 1e-12 or update

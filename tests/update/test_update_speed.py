@@ -186,14 +186,14 @@ class HostReads(TorchDispatchMode):
 def test_micro_batches_ask_the_device_for_no_number(mix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, reads, parts = made(mix, tokens_per_microbatch=60), HostReads(), []
     stepper = module.updater._stepper
-    microbatch = stepper._microbatch
+    microbatch = stepper._compute_loss
 
     def counted(*args: Any) -> Any:
         parts.append(1)
         with reads:
             return microbatch(*args)
 
-    monkeypatch.setattr(stepper, "_microbatch", counted)
+    monkeypatch.setattr(stepper, "_compute_loss", counted)
     step(module, batch())
     assert len(parts) > 3 and reads.count == 0
     with reads:

@@ -143,16 +143,16 @@ def build(
         stream = PromptStream(
             prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
             task_weights=games.weights, seed=cfg.seed, instances=settings.instances, val=games.val,
-            test=games.test if cfg.test.episodes else (), recorded=recorded, beside=beside,
+            test=games.test if cfg.test.episodes else (), recorded=recorded, mixed=beside,
             is_judged=is_judged,
         )  # fmt: skip
     collector = Collector(
         rules, settings, structure=parts.structure, select_groups=parts.select_groups,
-        further_prompts=stream.wave, rewards=parts.rewards,
+        further_prompts=stream.make_wave, rewards=parts.rewards,
     )  # fmt: skip
     players = Players(
         rules, parts.worker,
-        (lambda i: collector.first_wave(stream.wave(i, wave=0))) if settings.overlap else None,
+        (lambda i: collector.first_wave(stream.make_wave(i, wave=0))) if settings.overlap else None,
     )  # fmt: skip
     rollouts = RolloutCallback(
         collector, players,

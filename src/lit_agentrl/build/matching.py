@@ -19,7 +19,7 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.requirements import Fact, Offer, Part, Requirement, describe_part, match
 from lit_agentrl.rl.policy.filters import Selection, keeps_all, wanted_groups
 from lit_agentrl.rollout.structures.base import WAVES
-from lit_agentrl.update.minibatches import plural
+from lit_agentrl.update.minibatches import name_units
 
 if TYPE_CHECKING:
     from lit_agentrl.build.parts import Parts
@@ -110,7 +110,7 @@ def _list_groups(cfg: DictConfig, parts: Parts) -> list[Fact | Offer]:
 
 
 def _require_units(parts: Parts) -> Requirement:
-    number, units = parts.update.minibatches, plural(parts.algorithm.unit or "trajectory_B")
+    number, units = parts.update.minibatches, name_units(parts.algorithm.unit or "trajectory_B")
     fact = replace(facts.UNITS, sentence=f"{{}} {units} in an iteration")
     return Requirement(fact, number, by=f"update.minibatches={number}")
 

@@ -66,7 +66,7 @@ class Parts:
     @property
     def plays(self) -> bool:
         """Whether training plays."""
-        return self.data is None or self.data.is_beside
+        return self.data is None or self.data.is_mixed
 
 
 def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
@@ -87,7 +87,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     metrics = _tried(algorithm)
     rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
     algorithm, kind = build_kind(cfg, algorithm)
-    if kind is not None and kind.is_beside:
+    if kind is not None and kind.is_mixed:
         metrics = _tried(algorithm)
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection, TrajectoryBatch.make_toy().to_dict())

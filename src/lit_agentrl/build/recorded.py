@@ -109,7 +109,7 @@ class HeldOut:
 
 def _pairs_of(recorded: Recordings, split: str, heads: int) -> list[Verdicts]:
     """The pairs of each head, or of the only one."""
-    batch = recorded.judged(split, 0)
+    batch = recorded.make_held_out(split, 0)
     trajectories = batch.trajectories or TrajectoryBatch.make_empty()
     rows = trajectories.to_dict() | batch.columns
     views = [of_head(rows, number) for number in range(heads)] or [rows]

@@ -9,10 +9,10 @@ from omegaconf import DictConfig
 from lit_agentrl.checks import format_value
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.screen import note
-from lit_agentrl.update.kept import KeptReference
+from lit_agentrl.update.reference_cache import ReferenceCache
 
 
-def kept_reference(cfg: DictConfig, recorded: Recordings, *, is_given: bool) -> KeptReference | None:
+def kept_reference(cfg: DictConfig, recorded: Recordings, *, is_given: bool) -> ReferenceCache | None:
     """What keeps the reference's log-probs of the data set; None where nobody asks for it.
 
     Raises:
@@ -28,4 +28,6 @@ def kept_reference(cfg: DictConfig, recorded: Recordings, *, is_given: bool) -> 
     folder = Path(cfg.run_dir) / "reference" if where is True else Path(where).expanduser()
     note(f"the reference scores the data set once, before the first step; kept in {folder}")
     computed = {"precision": cfg.trainer.get("precision"), "compute_dtype": cfg.strategy.get("compute_dtype")}
-    return KeptReference(folder, recorded.pieces, {name: str(value) for name, value in computed.items()})
+    return ReferenceCache(
+        folder, recorded.iterate_pieces, {name: str(value) for name, value in computed.items()}
+    )

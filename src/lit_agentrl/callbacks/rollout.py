@@ -22,8 +22,8 @@ from lit_agentrl.rollout.structures.base import Training, Trial
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.update.critic import played_with
-from lit_agentrl.update.scoring import turn_values
-from lit_agentrl.update.trial import unlearnt
+from lit_agentrl.update.scoring import list_turn_values
+from lit_agentrl.update.trial import unlearn
 
 _AHEAD = "played_ahead"  # of a checkpoint
 
@@ -51,8 +51,8 @@ class RolloutCallback(Callback):
 
         def values(episode: Episode) -> list[float]:
             with context():
-                of_critic = as_trained(pl_module).updater.networks.values
-                return turn_values(of_critic, pack([episode]).to(pl_module.device).to_dict())
+                of_critic = as_trained(pl_module).updater.networks.compute_values
+                return list_turn_values(of_critic, pack([episode]).to(pl_module.device).to_dict())
 
         reference = None if networks is None else networks.reference
         reference = self.collector.structure.setup(Training(values, reference))
@@ -110,7 +110,7 @@ class RolloutCallback(Callback):
         @contextmanager
         def trial(episodes: Sequence[Episode], step: Trial) -> Iterator[Callable[[Wave], Played]]:
             played = [episode for episode in episodes if episode.num_action_tokens and not episode.failed]
-            with unlearnt(
+            with unlearn(
                 agent.policy.network, pack(played).to_dict() if played else None, lr=step.lr, epsilon=step.epsilon,
                 temperature=self.settings.temperature, forward_context=trainer.precision_plugin.forward_context,
             ):  # fmt: skip

@@ -17,7 +17,7 @@ from lit_agentrl.rl.policy.kl import k3
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.update.networks import Networks
-from lit_agentrl.update.reference import frozen
+from lit_agentrl.update.reference import make_frozen
 
 
 class StartKL(Callback):
@@ -57,7 +57,7 @@ class StartKL(Callback):
                 "such as algo/kl=loss_k3, or callbacks/start_kl=none"
             )
         self._networks = Networks(
-            network, critic=None, reference=frozen(network, None) if reference is None else reference,
+            network, critic=None, reference=make_frozen(network, None) if reference is None else reference,
             settings=updater.settings, temperature=self._temperature, routing=Routing(),
         )  # fmt: skip
 
@@ -74,8 +74,8 @@ class StartKL(Callback):
             return
         rows = pack(played[: self.episodes]).to(pl_module.device).trim().to_dict()
         with torch.no_grad(), trainer.precision_plugin.forward_context():
-            logp_BT = self._networks.logp(rows)
-            ref_logp_BT = self._networks.reference_logp(rows, get_hooks(trainer.strategy))
+            logp_BT = self._networks.compute_logp(rows)
+            ref_logp_BT = self._networks.compute_reference_logp(rows, get_hooks(trainer.strategy))
         is_action_BT = rows["is_action_BT"]
         kl_BT = k3(logp_BT=logp_BT.double(), ref_logp_BT=ref_logp_BT.double())
         self._sums += torch.stack([kl_BT[is_action_BT].sum(), is_action_BT.sum().double()]).cpu()

@@ -1,4 +1,4 @@
-"""Demonstrations beside what is played: the same iteration trains on both."""
+"""Demonstrations mixed with rollouts in each iteration."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from lit_agentrl.data.demonstrations import Demonstrations
 
 @dataclass(frozen=True, kw_only=True)
 class Beside(Demonstrations):
-    """Rows as of `Demonstrations`; each iteration plays its episodes too, and imitates so many of these.
+    """Rows as in `Demonstrations`, imitated in addition to each iteration's rollouts.
 
     Attributes:
-        coef: of the mean NLL (nats) of the imitated tokens in the loss, > 0.
+        coef: weight of the mean NLL (nats) of the imitated tokens in the loss, > 0.
     """
 
-    is_beside: ClassVar[bool] = True
+    is_mixed: ClassVar[bool] = True
     coef: float = 1.0
 
     def __post_init__(self) -> None:
-        """Checks the options."""
+        """Check the options."""
         super().__post_init__()
         require_number("coef", self.coef, "finite and > 0", lambda value: 0 < value < math.inf)
         if self.held_out or self.cache_reference or self.score != "return":
             raise ValueError(
-                "held_out, cache_reference and score are for data that is compared, and data=beside is imitated: "
+                "held_out, cache_reference and score have no effect under data=beside, which imitates its rows: "
                 "leave them out"
             )

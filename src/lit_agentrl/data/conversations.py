@@ -1,6 +1,6 @@
-"""Rows of files become episodes: messages through the chat template, of which the replies alone are learnt from.
+"""Conversion of messages in files to episodes, of which the replies are trained on.
 
-What a row says is text: none of its tokens is a marker of template or tokenizer.
+Contents are plain text: none of their tokens is a marker of template or tokenizer.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from lit_agentrl.text.ledger import reply_segments
 
 
 class Reader:
-    """Makes episodes of messages.
+    """Converter of messages to episodes.
 
     Args:
-        chat: renders them as those of games.
-        max_context_tokens: of an episode; what is beyond is cut off.
+        chat: renders the messages as those of games.
+        max_context_tokens: limit of an episode; the rest is cut off.
 
     Attributes:
-        num_read, num_truncated: episodes so far.
+        num_read, num_truncated: numbers of episodes so far.
     """
 
     def __init__(self, chat: ChatRenderer, max_context_tokens: int) -> None:
         self._chat = chat
-        self._most = max_context_tokens
+        self._max_tokens = max_context_tokens
         self.num_read = self.num_truncated = 0
 
-    def episode(self, context: Messages, learnt: Messages) -> Episode:
-        """An episode whose log-probs nobody knows (NaN).
+    def make_episode(self, context: Messages, learnt: Messages) -> Episode:
+        """Make an episode with unknown log-probs (NaN).
 
         Args:
-            context: messages that are read only, also replies.
-            learnt: the messages after them, of which every reply is learnt.
+            context: messages without training, replies included.
+            learnt: the messages after them; their replies are trained on.
 
         Raises:
-            BadRow: there is no reply to learn, or none of its tokens is left.
+            BadRow: there is no reply to train on, or none of its tokens fits.
         """
         messages = [*context, *learnt]
         turns: list[Turn] = []
@@ -53,52 +53,52 @@ class Reader:
             if not between and start:
                 raise BadRow("two_replies", "two assistant messages follow one another; join them")
             if not between:
-                raise BadRow("no_prompt", "it begins with an assistant message, which answers nothing")
+                raise BadRow("no_prompt", "it begins with an assistant message; put a user message before it")
             piece = (
                 self._chat.render_between(between, last_reply=last)
                 if start
                 else self._chat.render_opening(between)
             )
-            last, start = self._reply(message["content"]), place + 1
+            last, start = self._encode_reply(message["content"]), place + 1
             prefix += piece.tokens
             segments += piece.segments
             if place < len(context):
                 prefix += last
                 segments += [int(Segment.PAST)] * len(last)
                 continue
-            turns.append(self._turn(prefix, segments, last, message["content"], is_first=not turns))
+            turns.append(self._make_turn(prefix, segments, last, message["content"], is_first=not turns))
             prefix, segments = [], []
         if not turns:
-            raise BadRow("no_reply", "it has no assistant message to learn from")
+            raise BadRow("no_reply", "it has no assistant message to train on")
         self._require_known(turns)
-        kept = self._fitting(turns)
+        fitting = self._truncate(turns)
         self.num_read += 1
-        opening = messages[: _first_reply(messages)]
-        return Episode(0, 0, 0, 0, "data", 0, opening=opening, turns=kept, end=EndReason.TURN_LIMIT)
+        opening = messages[: _find_first_reply(messages)]
+        return Episode(0, 0, 0, 0, "data", 0, opening=opening, turns=fitting, end=EndReason.TURN_LIMIT)
 
-    def steps(self, context: Messages, steps: Sequence[str], separator: str) -> Episode:
-        """An episode whose one reply is made of steps, each a turn; arguments else as of `episode`."""
+    def make_stepwise_episode(self, context: Messages, steps: Sequence[str], separator: str) -> Episode:
+        """Make an episode whose single reply consists of steps, each a turn."""
         piece = self._chat.render_opening(context)
         prefix, segments = list(piece.tokens), list(piece.segments)
         turns: list[Turn] = []
         for number, step in enumerate(steps, 1):
             is_last = number == len(steps)
-            reply = self._reply(step) if is_last else self._chat.encode(step + separator)
-            turns.append(self._turn(prefix, segments, reply, step, is_first=not turns))
+            reply = self._encode_reply(step) if is_last else self._chat.encode(step + separator)
+            turns.append(self._make_turn(prefix, segments, reply, step, is_first=not turns))
             prefix, segments = [], []
         self._require_known(turns)
-        kept = self._fitting(turns)
+        fitting = self._truncate(turns)
         self.num_read += 1
-        return Episode(0, 0, 0, 0, "data", 0, opening=list(context), turns=kept, end=EndReason.TURN_LIMIT)
+        return Episode(0, 0, 0, 0, "data", 0, opening=list(context), turns=fitting, end=EndReason.TURN_LIMIT)
 
-    def _reply(self, text: str) -> list[int]:
-        """Tokens of a reply, closed as the template closes it."""
+    def _encode_reply(self, text: str) -> list[int]:
+        """Encode a reply with the end marker of the template."""
         opening = self._chat.dialect.think_start
         if self._chat.forced_think and opening and text.startswith(opening):
             text = text.removeprefix(opening)
         return [*self._chat.encode(text), *self._chat.end_of_turn_ids[:1]]
 
-    def _turn(
+    def _make_turn(
         self, prefix: list[int], segments: list[int], reply: list[int], text: str, *, is_first: bool
     ) -> Turn:
         unknown = np.full(len(reply), math.nan)
@@ -120,13 +120,13 @@ class Reader:
         )
         if count:
             raise BadRow(
-                "unknown_text", f"the tokenizer does not know {count} of its tokens; use another model"
+                "unknown_text", f"{count} of its tokens are unknown to the tokenizer; use another model"
             )
 
-    def _fitting(self, turns: list[Turn]) -> list[Turn]:
-        """The turns as far as there is room."""
-        kept: list[Turn] = []
-        left = self._most
+    def _truncate(self, turns: list[Turn]) -> list[Turn]:
+        """Truncate the turns to the maximum length."""
+        fitting: list[Turn] = []
+        left = self._max_tokens
         for turn in turns:
             left -= len(turn.prefix_tokens)
             if left <= 0:
@@ -135,16 +135,16 @@ class Reader:
                 for name in ("reply_tokens", "reply_segments", "reply_logps", "reply_entropies"):
                     setattr(turn, name, getattr(turn, name)[:left])
             left -= len(turn.reply_tokens)
-            kept.append(turn)
-        if not kept:
+            fitting.append(turn)
+        if not fitting:
             raise BadRow(
                 "truncated",
-                f"rollout.max_context_tokens={self._most} leaves no room for a reply after "
+                f"rollout.max_context_tokens={self._max_tokens} leaves no room for a reply after "
                 f"{len(turns[0].prefix_tokens)} tokens",
             )
-        self.num_truncated += len(kept) < len(turns) or left <= 0
-        return kept
+        self.num_truncated += len(fitting) < len(turns) or left <= 0
+        return fitting
 
 
-def _first_reply(messages: Messages) -> int:
+def _find_first_reply(messages: Messages) -> int:
     return next(k for k, message in enumerate(messages) if message["role"] == "assistant")

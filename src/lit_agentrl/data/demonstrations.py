@@ -1,4 +1,4 @@
-"""Demonstrations: episodes to imitate, each a group of one."""
+"""Demonstrations: episodes to imitate, in groups of size one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from lit_agentrl.checks import require_one_of
 from lit_agentrl.data.conversations import Reader
-from lit_agentrl.data.kinds import Kind, scored
+from lit_agentrl.data.kinds import Kind, set_return
 from lit_agentrl.data.recordings import Group
 from lit_agentrl.envs.tasks.messages import read_dialogue
 from lit_agentrl.episode import Episode
@@ -16,16 +16,16 @@ from lit_agentrl.episode import Episode
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstrations(Kind):
-    """Rows: ``messages``; or ``prompt`` and ``completion``; a demonstration is worth 1.
+    """Rows with ``messages``, or ``prompt`` and ``completion``; their return is 1.
 
     Attributes:
-        keep: of recorded episodes: ``all``, or ``success``.
+        keep: which recorded episodes are used: ``all``, or ``success``.
     """
 
     keep: str = "all"
 
     def __post_init__(self) -> None:
-        """Checks the options."""
+        """Check the options."""
         super().__post_init__()
         require_one_of("keep", self.keep, ("all", "success"))
 
@@ -34,4 +34,4 @@ class Demonstrations(Kind):
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
         opening, replies = read_dialogue(row, "completion")
-        return [scored(read.episode(opening, replies), 1.0)]
+        return [set_return(read.make_episode(opening, replies), 1.0)]

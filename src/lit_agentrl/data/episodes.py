@@ -1,7 +1,7 @@
-"""Folders of recorded episodes: whole, exact to the token and the bit, in shards with checksums.
+"""Folders of recorded episodes, bit-exact, in shards with checksums.
 
-``manifest.json`` says what the episodes are of (``described``) and lists the shards that are complete; a shard is
-``NAME.jsonl.gz``, one episode a line (`Episode.to_plain`).  Reading executes nothing.
+``manifest.json`` describes the episodes (``described``) and lists the complete shards; a shard is ``NAME.jsonl.gz``,
+one episode per line (`Episode.to_plain`).  Reading executes no code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lit_agentrl.files import write_atomic
 
 FORMAT, VERSION = "lit_agentrl episodes", 1
 MANIFEST = "manifest.json"
-_MAYBE_UNKNOWN = ("reply_logps", "reply_entropies")  # of a model behind an API: NaN here, null on disk
+_MAYBE_UNKNOWN = ("reply_logps", "reply_entropies")  # for models behind an API: NaN in memory, null on disk
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Shard:
     """A file of episodes.
 
     Attributes:
-        file: its name in the folder.
-        episodes: how many lines.
-        sha256: of its bytes.
+        file: name in the folder.
+        episodes: number of lines.
+        sha256: hash of its bytes.
     """
 
     file: str
@@ -41,13 +41,13 @@ class Shard:
 
 @dataclass(frozen=True)
 class EpisodeFolder:
-    """What a folder holds.
+    """The content of a folder of episodes.
 
     Attributes:
         path: the folder.
-        described: what its episodes are of: policy, games, settings, seed, version.
-        shards: those that are complete, in order.
-        planned: how many there are to be.
+        described: description of the episodes: policy, games, settings, seed, version.
+        shards: the complete shards, in order.
+        planned: planned number of shards.
     """
 
     path: Path
@@ -60,7 +60,7 @@ class EpisodeFolder:
         return len(self.shards) >= self.planned
 
     def add(self, name: str, episodes: Sequence[Episode]) -> EpisodeFolder:
-        """Write a further shard, and then that it is there: a kill leaves all of it or nothing.
+        """Write another shard and then the manifest; a kill leaves all of it or nothing.
 
         Raises:
             OSError: the folder cannot be written.
@@ -68,12 +68,12 @@ class EpisodeFolder:
         content = gzip.compress("".join(map(to_line, episodes)).encode(), mtime=0)
         shard = Shard(f"{name}.jsonl.gz", len(episodes), hashlib.sha256(content).hexdigest())
         write_atomic(self.path / shard.file, content)
-        grown = EpisodeFolder(self.path, self.described, (*self.shards, shard), self.planned)
-        grown.write_manifest()
-        return grown
+        extended = EpisodeFolder(self.path, self.described, (*self.shards, shard), self.planned)
+        extended.write_manifest()
+        return extended
 
     def write_manifest(self) -> None:
-        """Say what is there."""
+        """Write the manifest of the complete shards."""
         content = {
             "format": FORMAT, "version": VERSION, "described": self.described, "planned": self.planned,
             "shards": [vars(shard) for shard in self.shards],
@@ -81,20 +81,20 @@ class EpisodeFolder:
         write_atomic(self.path / MANIFEST, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
     def read(self) -> Iterator[Episode]:
-        """Every episode, in order.
+        """Read all episodes in order.
 
         Raises:
-            ValueError: a shard is missing or damaged, or holds what is no episode: names file and line.
+            ValueError: a shard is missing, damaged or holds no episode; the message names file and line.
         """
         for shard in self.shards:
-            yield from _episodes(self.path / shard.file, shard)
+            yield from _read_shard(self.path / shard.file, shard)
 
 
 def open_folder(path: Path) -> EpisodeFolder | None:
-    """What is in a folder of episodes; None where there is no such folder, or an empty one.
+    """Open a folder of episodes; None if it does not exist or is empty.
 
     Raises:
-        ValueError: it is something else, or of another version, or its manifest is damaged.
+        ValueError: it is no folder of episodes, has another version, or its manifest is damaged.
     """
     if not path.exists() or (path.is_dir() and not any(p for p in path.iterdir() if p.name[0] != ".")):
         return None
@@ -103,33 +103,34 @@ def open_folder(path: Path) -> EpisodeFolder | None:
         kind = "is a folder of something else" if path.is_dir() else "is no folder"
         raise ValueError(f"{path} {kind} (it has no {MANIFEST}); name one that lit-agentrl collect wrote")
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise ValueError(f"{path} holds no episodes: its {MANIFEST} is of something else")
-        if found["version"] != VERSION:
+        if manifest["version"] != VERSION:
             raise ValueError(
-                f"{path} is of version {found['version']} of episode folders, and {VERSION} is read here; collect anew"
+                f"{path} is of version {manifest['version']} of episode folders, and this program reads "
+                f"{VERSION}; collect again"
             )
-        shards = tuple(_shard(entry) for entry in found["shards"])
-        described, planned = dict(found["described"]), int(found["planned"])
+        shards = tuple(_parse_shard(entry) for entry in manifest["shards"])
+        described, planned = dict(manifest["described"]), int(manifest["planned"])
         if not isinstance(described.get("policy", {}), Mapping):
             raise TypeError("policy is no table")
         if planned < 0:
-            raise ValueError(f"{file} is damaged (planned={planned} is less than 0); collect anew")
+            raise ValueError(f"{file} is damaged (planned={planned} is less than 0); collect again")
     except (OSError, UnicodeError, json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{file} is damaged ({type(error).__name__}: {error}); collect anew") from error
+        raise ValueError(f"{file} is damaged ({type(error).__name__}: {error}); collect again") from error
     return EpisodeFolder(path, described, shards, planned)
 
 
-def _shard(entry: Mapping[str, Any]) -> Shard:
+def _parse_shard(entry: Mapping[str, Any]) -> Shard:
     shard = Shard(str(entry["file"]), int(entry["episodes"]), str(entry["sha256"]))
     if Path(shard.file).name != shard.file or not shard.file.endswith(".jsonl.gz"):
-        raise ValueError(f"{MANIFEST} names a shard {shard.file}, which is no file of its folder")
+        raise ValueError(f"{MANIFEST} names a shard {shard.file}, which is not a file in its folder")
     return shard
 
 
 def to_line(episode: Episode) -> str:
-    """One episode as a line of JSON; without seconds, which are never the same twice."""
+    """Format an episode as a line of JSON, without seconds, which differ between runs."""
     plain = episode.to_plain()
     del plain["env_seconds"]
     for turn in plain["turns"]:
@@ -138,17 +139,17 @@ def to_line(episode: Episode) -> str:
     return json.dumps(plain, allow_nan=False, separators=(",", ":")) + "\n"
 
 
-def _episodes(file: Path, shard: Shard) -> Iterator[Episode]:
+def _read_shard(file: Path, shard: Shard) -> Iterator[Episode]:
     try:
         content = file.read_bytes()
     except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}; collect anew") from error
+        raise ValueError(f"{file} cannot be read: {error.strerror}; collect again") from error
     if hashlib.sha256(content).hexdigest() != shard.sha256:
-        raise ValueError(f"{file} is damaged: its checksum is not that of {MANIFEST}; collect anew")
+        raise ValueError(f"{file} is damaged: its checksum is not that of {MANIFEST}; collect again")
     try:
         lines = gzip.decompress(content).decode().splitlines()
     except (OSError, EOFError, zlib.error, UnicodeError) as error:
-        raise ValueError(f"{file} is no gzip of UTF-8 ({error}); collect anew") from error
+        raise ValueError(f"{file} is no gzip of UTF-8 ({error}); collect again") from error
     for number, line in enumerate(lines, 1):
         try:
             yield Episode.from_plain(json.loads(line))

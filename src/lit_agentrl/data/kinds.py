@@ -1,4 +1,7 @@
-"""The door of data sets: how episodes become groups.  A kind is a class that inherits `Kind`, and a YAML file."""
+"""Base class of data sets, which turn episodes into groups.
+
+A data set is a class that inherits `Kind`, and a YAML file.
+"""
 
 from __future__ import annotations
 
@@ -41,29 +44,30 @@ if TYPE_CHECKING:
     from lit_agentrl.data.conversations import Reader
 
 MOST = 1_000_000
-_NAME = re.compile(r"\w{1,32}", re.ASCII)  # of a head
+_NAME = re.compile(r"\w{1,32}", re.ASCII)  # name of a head
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What every kind of data set has.
+    """Base class of data sets.
 
     Attributes:
         path: a folder that `collect` wrote, a ``.jsonl`` or ``.parquet`` file, or a list of them.
-        batch: groups of an iteration.
+        batch: groups per iteration.
         max_bad_share: share of rows that may be bad; these are counted and left out.
-        cache_reference: the log-probs of a reference that stands still are computed once, before the first step, and
-            kept: True: in the run folder; a text: in this folder, for other runs too.
-        held_out: share of the prompts that a reward model is not trained on: one half of them validates it, the other
-            tests it.  A prompt is always on the same side, whatever the seed.  None: whatever the run needs.
-        smallest: members that every group has at least.
-        score: of recorded episodes: ``return`` (points), ``success`` (1 or 0) or ``cost`` (what it cost, for a cost
-            model: the higher, the worse; of the rows of a file, their scores).  A list: a reward model has a head for
-            each; of the rows of a file these are names in their scores.
-        scores: what `score` may be.
+        cache_reference: compute the log-probs of a fixed reference once, before the first step, and cache them.  True:
+            in the run folder; a text: in this folder, shared with other runs.
+        held_out: share of the prompts without training of a reward model: one half for validation, the other for
+            tests.  A prompt is in the same split for all seeds.  None: as the run needs.
+        smallest: minimum group size.
+        needed: a column that the objective must read, because the data is ignored otherwise; None: none.
+        score: score of recorded episodes: ``return`` (reward), ``success`` (1 or 0) or ``cost`` (for a cost model:
+            higher is worse; for rows of a file, their scores).  A list: one head of a reward model for each; for rows
+            of a file these are names in their scores.
+        scores: valid values of `score`.
         several: whether `score` may be a list.
-        is_referred: answers are read behind another one, for a reward model that is told a reference.
-        is_beside: training plays as well.
+        is_referred: answers are read after a reference answer, for a reward model that uses one.
+        is_mixed: training also plays rollouts.
     """
 
     path: str | Sequence[str]
@@ -74,19 +78,19 @@ class Kind:
     cache_reference: bool | str = False
     smallest: ClassVar[int] = 1
     is_referred: ClassVar[bool] = False
-    is_beside: ClassVar[bool] = False
+    is_mixed: ClassVar[bool] = False
     scores: ClassVar[tuple[str, ...]] = ("return", "success", "cost")
     several: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Checks the options.
+        """Check the options.
 
         Raises:
-            ValueError: one that makes no sense.
+            ValueError: an option is invalid.
         """
         is_text = isinstance(self.path, str) and bool(self.path.strip())
         is_list = not isinstance(self.path, str | Mapping) and isinstance(self.path, Sequence)
-        is_list = is_list and bool(self.path) and all(isinstance(each, str) and each for each in self.path)
+        is_list = is_list and bool(self.path) and all(isinstance(path, str) and path for path in self.path)
         require(is_text or is_list, "path", self.path, "a folder or a file, or a list of them")
         require_whole("batch", self.batch, 1, MOST)
         require_number("max_bad_share", self.max_bad_share, "in [0, 1]", lambda share: 0 <= share <= 1)
@@ -99,13 +103,13 @@ class Kind:
         require(isinstance(folder, bool) or is_folder, "cache_reference", folder, "true, false or a folder")
         require_local("cache_reference", folder)
         if is_folder and Path(str(folder)).expanduser().is_file():
-            raise ValueError(f"cache_reference={folder} is a file; name a folder, which need not be there")
+            raise ValueError(f"cache_reference={folder} is a file; name a folder, which may be new")
         if self.held_out is not None:
             require_number("held_out", self.held_out, "in [0, 1), or null", lambda share: 0 <= share < 1)
 
     @property
     def requires(self) -> list[Fact | Requirement]:
-        """An algorithm that reads what its episodes say, and a reference that stands still where it is kept."""
+        """Facts about the algorithm and the reference that the data needs."""
         found: list[Fact | Requirement] = []
         if self.cache_reference:
             by, off = (
@@ -130,16 +134,16 @@ class Kind:
             )
         if self.is_referred:
             found.append(Requirement(LEARNS_REFERRED, remedy="data=ranked"))
-        if self.is_beside:
+        if self.is_mixed:
             found.append(Requirement(TRAINS_POLICY, reason="it imitates beside what is played"))
         return found
 
     @property
     def provides(self) -> list[Fact | Offer]:
-        """Groups of its files, or, beside them, those that are played, and what their episodes say."""
+        """Facts about the groups and scores that the data gives."""
         name = type(self).__name__.lower()
         size = Offer(GROUP_SIZE, self.smallest, f"data={name}, whose groups may be of {self.smallest}")
-        found: list[Fact | Offer] = [PLAYED] if self.is_beside else [size, RECORDED, NO_IMITATION]
+        found: list[Fact | Offer] = [PLAYED] if self.is_mixed else [size, RECORDED, NO_IMITATION]
         given = {
             HELD_REFERENCE: not self.cache_reference,
             COST_SCORES: self.score == "cost" or bool(self.heads),
@@ -150,7 +154,7 @@ class Kind:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The scores where `score` is a list, each of a head; else empty."""
+        """The scores of the heads if `score` is a list; else empty."""
         is_list = isinstance(self.score, Sequence) and not isinstance(self.score, str)
         return tuple(map(str, self.score)) if is_list else ()
 
@@ -159,23 +163,23 @@ class Kind:
         return [self.path] if isinstance(self.path, str) else list(self.path)
 
     def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
-        """Groups of the recorded episodes of one prompt, whose returns are their scores."""
+        """Group the recorded episodes of one prompt; their returns are the scores."""
         raise NotImplementedError
 
     def judged(self, episodes: Sequence[Episode]) -> Iterator[Group]:
-        """Groups of the recorded episodes of a prompt that is held out: all of them, as all pairs are compared."""
+        """Group the episodes of a held-out prompt: all of them, since all pairs are compared."""
         yield episodes
 
     def side(self, prompt: str) -> str:
-        """On which side a prompt is: ``train``, ``val`` or ``test``."""
-        return side_of(prompt, self.held_out or 0.0)
+        """Return the split of a prompt: ``train``, ``val`` or ``test``."""
+        return assign_side(prompt, self.held_out or 0.0)
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
-        """The group of a row of a file.
+        """Make the group of a row of a file.
 
         Args:
             row: its columns.
-            read: makes an episode of messages; see `data.conversations.Reader`.
+            read: converts messages to an episode; see `data.conversations.Reader`.
 
         Raises:
             BadRow: it cannot be trained on.
@@ -184,41 +188,41 @@ class Kind:
 
 
 def _check_heads(heads: Sequence[str], kind: type[Kind]) -> None:
-    told = f"score=[{','.join(heads)}]"
+    option = f"score=[{','.join(heads)}]"
     if not kind.several:
         raise ValueError(
-            f"{told} ranks answers in several ways, and data={kind.__name__.lower()} in one; set data=ranked, where "
-            "each head has pairs of its own, or name one score"
+            f"{option} needs a group for each head, and data={kind.__name__.lower()} has none; set data=ranked, where "
+            "each head has its own pairs, or name one score"
         )
     if len(set(heads)) < len(heads) or len(heads) < 2:
-        raise ValueError(f"{told} must name two scores or more, each once; one is written without brackets")
+        raise ValueError(f"{option} must name two scores or more, each once; one is written without brackets")
     if wrong := [name for name in heads if not _NAME.fullmatch(name)]:
         raise ValueError(
-            f"{told}: {wrong[0][:40]!r} names metrics too; write letters, digits and _ alone, 32 at most"
+            f"{option}: {wrong[0][:40]!r} is part of metric names; write letters, digits and _ alone, 32 at most"
         )
 
 
-def side_of(prompt: str, held_out: float) -> str:
-    """On which side a prompt is, ``train``, ``val`` or ``test``: the same one in every run."""
+def assign_side(prompt: str, held_out: float) -> str:
+    """Assign a prompt to ``train``, ``val`` or ``test``, equally in every run."""
     drawn = seeds.draw_uniform(0, f"held out|{prompt}") if held_out else 1.0
     return "val" if drawn < held_out / 2 else "test" if drawn < held_out else "train"
 
 
-def by_prompt(episodes: Iterable[Episode]) -> list[list[Episode]]:
-    """The episodes of each prompt, in the order in which prompts first come."""
-    found: dict[tuple[str, int], list[Episode]] = {}
+def group_by_prompt(episodes: Iterable[Episode]) -> list[list[Episode]]:
+    """Group episodes by prompt, in the order of first occurrence."""
+    groups: dict[tuple[str, int], list[Episode]] = {}
     for episode in episodes:
-        found.setdefault((episode.task_name, episode.instance_seed), []).append(episode)
-    return list(found.values())
+        groups.setdefault((episode.task_name, episode.instance_seed), []).append(episode)
+    return list(groups.values())
 
 
-def replies(episode: Episode) -> tuple[tuple[int, ...], ...]:
-    """What was sampled, by which two episodes of a prompt are told apart."""
+def list_replies(episode: Episode) -> tuple[tuple[int, ...], ...]:
+    """List the sampled tokens of each turn, which identify an episode of a prompt."""
     return tuple(tuple(turn.reply_tokens.tolist()) for turn in episode.turns)
 
 
-def scored(episode: Episode, points: float) -> Episode:
-    """The same episode, worth so much: its last turn has all of the points."""
+def set_return(episode: Episode, value: float) -> Episode:
+    """Return a copy of the episode whose last turn has all of the reward."""
     turns: list[Turn] = [replace(turn, shaped_reward=0.0) for turn in episode.turns]
-    turns[-1].shaped_reward = points
+    turns[-1].shaped_reward = value
     return replace(episode, turns=turns)

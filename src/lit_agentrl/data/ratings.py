@@ -1,4 +1,4 @@
-"""Ratings from comparisons: how strong each of several episodes is, by who was found better than whom."""
+"""Bradley-Terry ratings of episodes from pairwise comparisons."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from collections.abc import Sequence
 import numpy as np
 
 ELO = 400 / np.log(10)  # Elo points of a unit of strength
-_PRIOR = 0.1  # weight of a normal prior at 0: who never loses has a finite rating
+_PRIOR = 0.1  # weight of a normal prior at 0, so that ratings are finite without losses
 
-Comparison = tuple[int, int, float]  # two places, and 1 where the first is better, 0 the second, 0.5 a tie
+Comparison = tuple[
+    int, int, float
+]  # two indices, and 1 if the first is better, 0 if the second, 0.5 for a tie
 
 
-def ratings(comparisons: Sequence[Comparison], count: int) -> list[float]:
-    """Strengths ``r`` in Elo points under ``P(i better than j) = σ(r_i − r_j)`` (Bradley and Terry 1952).
+def estimate_ratings(comparisons: Sequence[Comparison], count: int) -> list[float]:
+    """Estimate Elo ratings ``r`` by the model of Bradley and Terry (1952).
 
-    The maximum of ``Σ s log σ(r_i − r_j) + (1 − s) log σ(r_j − r_i) − 0.05 Σ r²``, by Newton's method; a tie is half a
-    win of each.  Their mean is 0.
+    ``P(i better than j) = σ(r_i − r_j)``.  The maximum of
+    ``Σ s log σ(r_i − r_j) + (1 − s) log σ(r_j − r_i) − 0.05 Σ r²``, by Newton's
+    method; a tie is half a win of each.  The mean rating is 0.
 
     Args:
-        comparisons: of places below ``count``.
-        count: of those that are rated.
+        comparisons: comparisons of indices below ``count``.
+        count: number of ratings.
     """
     strength_K = np.zeros(count)
     for _ in range(50):
@@ -39,23 +42,23 @@ def ratings(comparisons: Sequence[Comparison], count: int) -> list[float]:
     return [float(value) for value in ELO * strength_K]
 
 
-def connected(comparisons: Sequence[Comparison], count: int) -> list[int]:
-    """The places of the largest set of which a chain of comparisons connects each two; of several, the first.
+def find_connected(comparisons: Sequence[Comparison], count: int) -> list[int]:
+    """Find the largest set of indices connected by comparisons; the first of several.
 
     Args:
-        comparisons: as of `ratings`.
-        count: of all places.
+        comparisons: as in `estimate_ratings`.
+        count: number of indices.
     """
     root = list(range(count))
 
-    def found(place: int) -> int:
+    def find_root(place: int) -> int:
         while root[place] != place:
             place = root[place]
         return place
 
     for i, j, _ in comparisons:
-        root[max(found(i), found(j))] = min(found(i), found(j))
+        root[max(find_root(i), find_root(j))] = min(find_root(i), find_root(j))
     sets: dict[int, list[int]] = {}
     for place in range(count):
-        sets.setdefault(found(place), []).append(place)
+        sets.setdefault(find_root(place), []).append(place)
     return max(sets.values(), key=len)

@@ -1,4 +1,4 @@
-"""Groups of recorded episodes, dealt to iterations: each pass has all of them in an order of its own."""
+"""Groups of recorded episodes for iterations, in a new order for each pass."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from lit_agentrl.episode import Episode, Source
 from lit_agentrl.rollout.pack import pack, trajectory_id
 
 Group = Sequence[Episode]
-_PIECE = 256  # groups that are scored together by `pieces`
+_PIECE = 256  # groups per piece of `iterate_pieces`
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """What is trained on in place of rollouts, addressed by (seed, iteration): nothing to save or restore.
+    """Recorded training data, a function of (seed, iteration) without state.
 
     Attributes:
-        groups: each of episodes that are compared with one another.
-        batch: groups of an iteration.
-        seed: of the orders.
+        groups: groups of episodes that are compared with each other.
+        batch: groups per iteration.
+        seed: seed of the orders.
         is_reference: the recorded log-probs are those of the reference policy.
-        notes: what was left out of the files, for people.
-        metrics: of every iteration.
-        held_out: groups of ``val`` and of ``test`` that are never trained on.
-        first: the number of the first group of a run.
+        notes: messages about rows that were left out.
+        metrics: metrics of every iteration.
+        held_out: groups of ``val`` and ``test``, without training.
+        first: number of the first group of a run.
     """
 
     groups: Sequence[Group]
@@ -45,47 +45,47 @@ class Recordings:
     first: int = 0
 
     @property
-    def told(self) -> str:
-        """How much there is, in a line."""
+    def description(self) -> str:
+        """The amount of data, in a line."""
         episodes, groups = sum(map(len, self.groups)), len(self.groups)
         return (
             f"data: {groups} groups, {episodes} episodes; {self.batch} groups an iteration, "
             f"{groups / self.batch:.1f} iterations a pass"
         )
 
-    def at(self, iteration: int, *, rank: int = 0, world_size: int = 1) -> StepBatch:
-        """A rank's share of an iteration, with what is logged of all of it."""
+    def make_batch(self, iteration: int, *, rank: int = 0, world_size: int = 1) -> StepBatch:
+        """Make a rank's share of an iteration, with the metrics of the whole iteration."""
         first = iteration * self.batch
-        chosen = [self._numbered(first + place) for place in range(self.batch)]
+        chosen = [self._get_group(first + place) for place in range(self.batch)]
         mine = [episode for group in chosen[rank::world_size] for episode in group]
-        found = StepBatch(iteration, [], [], [group[0].group for group in chosen[rank::world_size]])
-        found.trajectories, found.episodes = pack(mine) if mine else None, mine
-        found.columns |= self._labels(found, mine)
-        found.num_groups = found.num_kept_groups = self.batch
-        if self.is_reference and found.trajectories is not None:
-            found.columns["ref_logp_BT"] = found.trajectories.sampler_logp_BT
-        found.given = self._row(iteration, [episode for group in chosen for episode in group])
-        return found
+        batch = StepBatch(iteration, [], [], [group[0].group for group in chosen[rank::world_size]])
+        batch.trajectories, batch.episodes = pack(mine) if mine else None, mine
+        batch.columns |= self._collect_labels(batch, mine)
+        batch.num_groups = batch.num_kept_groups = self.batch
+        if self.is_reference and batch.trajectories is not None:
+            batch.columns["ref_logp_BT"] = batch.trajectories.sampler_logp_BT
+        batch.given = self._compute_metrics(iteration, [episode for group in chosen for episode in group])
+        return batch
 
-    def pieces(self) -> Iterator[dict[str, Tensor]]:
-        """The rows of all groups that are trained on, some at a time: the same ones whatever the seed and the batch."""
+    def iterate_pieces(self) -> Iterator[dict[str, Tensor]]:
+        """Iterate over the rows of all training groups, independent of seed and batch."""
         for first in range(0, len(self.groups), _PIECE):
             groups = enumerate(self.groups[first : first + _PIECE])
             yield pack(
-                [episode for number, group in groups for episode in _as_group(group, number)]
+                [episode for number, group in groups for episode in _copy_group(group, number)]
             ).to_dict()
 
-    def judged(self, split: str, iteration: int, *, rank: int = 0, world_size: int = 1) -> StepBatch:
-        """A rank's share of what is held out for a split, after so many iterations."""
+    def make_held_out(self, split: str, iteration: int, *, rank: int = 0, world_size: int = 1) -> StepBatch:
+        """Make a rank's share of the held-out data of a split, after some iterations."""
         groups = list(enumerate(self.held_out.get(split, ())))[rank::world_size]
-        mine = [episode for number, group in groups for episode in _as_group(group, number)]
-        found = StepBatch(iteration, [], [], [number for number, _ in groups])
-        found.trajectories, found.given = pack(mine) if mine else None, {}
-        found.columns |= self._labels(found, mine)
-        return found
+        mine = [episode for number, group in groups for episode in _copy_group(group, number)]
+        batch = StepBatch(iteration, [], [], [number for number, _ in groups])
+        batch.trajectories, batch.given = pack(mine) if mine else None, {}
+        batch.columns |= self._collect_labels(batch, mine)
+        return batch
 
-    def _labels(self, batch: StepBatch, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """What the rows are worth to each head, where there are several."""
+    def _collect_labels(self, batch: StepBatch, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Return the labels of the rows for each head, if there are several."""
         if not isinstance(self.groups[0][0], Labelled):
             return {}
         ids = (batch.trajectories or TrajectoryBatch.make_empty()).trajectory_B.tolist()
@@ -93,13 +93,13 @@ class Recordings:
         heads = len(self.groups[0][0].labels)
         return {"label_BH": torch.tensor([worth[k] for k in ids], dtype=torch.float32).view(-1, heads)}
 
-    def _numbered(self, position: int) -> list[Episode]:
-        """The group at a position of the endless stream, under a number that no other use of it has."""
+    def _get_group(self, position: int) -> list[Episode]:
+        """Return the group at a position of the endless stream, under a unique number."""
         number, place = divmod(position, len(self.groups))
-        order = _order(self.seed, number, len(self.groups))
-        return _as_group(self.groups[order[place]], self.first + position)
+        order = _shuffle(self.seed, number, len(self.groups))
+        return _copy_group(self.groups[order[place]], self.first + position)
 
-    def _row(self, iteration: int, episodes: Sequence[Episode]) -> dict[str, float]:
+    def _compute_metrics(self, iteration: int, episodes: Sequence[Episode]) -> dict[str, float]:
         count = len(episodes)
         return self.metrics | {
             "data/pass": (iteration + 1) * self.batch / len(self.groups),
@@ -111,7 +111,7 @@ class Recordings:
         }
 
 
-def _as_group(group: Group, number: int) -> list[Episode]:
+def _copy_group(group: Group, number: int) -> list[Episode]:
     return [
         replace(episode, group=number, member=member, tree=None, branches=[], source=Source.RECORDED)
         for member, episode in enumerate(group)
@@ -119,5 +119,5 @@ def _as_group(group: Group, number: int) -> list[Episode]:
 
 
 @lru_cache(maxsize=4)
-def _order(seed: int, number: int, size: int) -> list[int]:
+def _shuffle(seed: int, number: int, size: int) -> list[int]:
     return np.random.default_rng(seeds.make_key(seed, "data pass", number)).permutation(size).tolist()  # type: ignore[no-any-return]

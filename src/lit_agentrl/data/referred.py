@@ -1,4 +1,4 @@
-"""Answers to a prompt, each read behind the best one, which is what they are held against."""
+"""Answers to a prompt, each read after the best one as its reference."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from lit_agentrl.episode import Episode, Segment
 
 @dataclass(frozen=True, kw_only=True)
 class Referred(Ranked):
-    """As of `Ranked`, with three answers or more, of which the best one is the reference of all others."""
+    """Rows as in `Ranked` with three or more answers; the best is the reference."""
 
     is_referred: ClassVar[bool] = True
     several: ClassVar[bool] = False
 
     def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
-        yield from (group for found in super().of_episodes(episodes) if (group := behind_best(found)))
+        yield from (group for ranked in super().of_episodes(episodes) if (group := put_behind_best(ranked)))
 
     def judged(self, episodes: Sequence[Episode]) -> Iterator[Group]:
-        if group := behind_best(episodes):
+        if group := put_behind_best(episodes):
             yield group
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
-        if group := behind_best(super().of_row(row, read)):
+        if group := put_behind_best(super().of_row(row, read)):
             return group
-        raise BadRow("no_rest", "behind the best completion no two are left that differ in score")
+        raise BadRow("no_rest", "the completions other than the best must have at least two different scores")
 
 
-def best(episodes: Sequence[Episode]) -> Episode:
-    """The one of highest return; of several, that of the fewest sampled tokens, then the first."""
+def select_best(episodes: Sequence[Episode]) -> Episode:
+    """Select the highest return; ties go to the fewest sampled tokens, then the first."""
     return max(episodes, key=lambda episode: (episode.training_return, -episode.num_action_tokens))
 
 
-def behind_best(episodes: Sequence[Episode]) -> list[Episode]:
-    """All but the best one, each behind it; empty where these do not differ in return."""
-    reference = best(episodes)
+def put_behind_best(episodes: Sequence[Episode]) -> list[Episode]:
+    """Put each other episode behind the best; empty if their returns are equal."""
+    reference = select_best(episodes)
     rest = [episode for episode in episodes if episode is not reference]
     if len({episode.training_return for episode in rest}) < 2:
         return []
-    return [behind(reference, episode) for episode in rest]
+    return [put_behind(reference, episode) for episode in rest]
 
 
-def behind(reference: Episode, episode: Episode) -> Episode:
-    """The episode, of which each row begins with all that was read and sampled in the last row of the reference.
+def put_behind(reference: Episode, episode: Episode) -> Episode:
+    """Put the last row of the reference before each row of an episode.
 
-    Nothing of the reference is sampled here: no score is read from it, and no token of it is an action.
+    The tokens of the reference are context: none is an action, and no score is read from them.
     """
     first = max(k for k, turn in enumerate(reference.turns) if turn.starts_row or not k)
     tokens, segments = [], []
@@ -72,8 +72,8 @@ def behind(reference: Episode, episode: Episode) -> Episode:
     return replace(episode, turns=turns)
 
 
-def longest_row(episode: Episode) -> int:
-    """Tokens of the longest row of an episode."""
+def measure_longest_row(episode: Episode) -> int:
+    """Count the tokens of the longest row of an episode."""
     longest = size = 0
     for turn in episode.turns:
         own = len(turn.prefix_tokens) + len(turn.reply_tokens)

@@ -1,7 +1,7 @@
-"""Folders of rows that a judge wrote, critiques or revisions: whole only when all of them are there.
+"""Folders of critiques or revisions that a judge wrote.
 
-``manifest.json`` says what the rows are of (``described``) and lists the pieces that are written, each with its
-checksum.  They stand one after another in ``KIND.jsonl.part``, which is renamed when the last one is there.
+``manifest.json`` describes the rows (``described``) and lists the pieces that are written, each with its checksum.
+They are appended to ``KIND.jsonl.part``, which is renamed when the last one is written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lit_agentrl.files import append_durable, fsync_folder, write_atomic
 
 KINDS = ("critiques", "revisions")
 VERSION = 1
-_ANEW = "name another folder, or remove this one"
+_REMEDY = "name another folder, or remove this one"
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Piece:
     """Rows that were written together.
 
     Attributes:
-        rows: how many.
-        good: those of them that whoever wrote them counts apart.
-        size: bytes.
-        sha256: of these.
+        rows: number of rows.
+        good: number of good rows, by the command that wrote them.
+        size: number of bytes.
+        sha256: hash of the bytes.
     """
 
     rows: int
@@ -41,10 +41,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class RowFolder:
-    """What a folder holds; attributes as of `EpisodeFolder`, with ``shards`` that are pieces of one file.
+    """The content of a folder of rows; ``shards`` are pieces of one file.
+
+    The attributes are those of `EpisodeFolder`.
 
     Attributes:
-        kind: of `KINDS`: what the rows are.
+        kind: kind of the rows, one of `KINDS`.
     """
 
     path: Path
@@ -59,15 +61,15 @@ class RowFolder:
 
     @property
     def rows(self) -> Path:
-        """The file of all rows, which is there when the folder is complete."""
+        """The file of all rows, which exists when the folder is complete."""
         return self.path / f"{self.kind}.jsonl"
 
     def add(self, rows: Sequence[Mapping[str, Any]], *, good: int) -> RowFolder:
-        """Write further rows, and then that they are there: a kill leaves all of them or nothing.
+        """Write further rows and then the manifest; a kill leaves all of them or nothing.
 
         Args:
-            rows: what `data.reading` reads.
-            good: how many of them are counted apart.
+            rows: rows as `data.reading` reads them.
+            good: number of good rows.
 
         Raises:
             OSError: the folder cannot be written.
@@ -76,13 +78,13 @@ class RowFolder:
         append_durable(self._part, lines)
         content = lines.encode()
         piece = Piece(len(rows), good, len(content), hashlib.sha256(content).hexdigest())
-        grown = replace(self, shards=(*self.shards, piece))
-        grown.write_manifest()
-        grown.settle()
-        return grown
+        extended = replace(self, shards=(*self.shards, piece))
+        extended.write_manifest()
+        extended.settle()
+        return extended
 
     def write_manifest(self) -> None:
-        """Say what is there."""
+        """Write the manifest of the written pieces."""
         content = {
             "format": _format(self.kind), "version": VERSION, "described": self.described, "planned": self.planned,
             "pieces": [vars(piece) for piece in self.shards],
@@ -90,10 +92,10 @@ class RowFolder:
         write_atomic(self.path / MANIFEST, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
     def settle(self) -> None:
-        """Drop what a kill left half written, or give the whole file its name; by the owner of the folder.
+        """Remove a partial piece, or rename the complete file; for the owner of the folder.
 
         Raises:
-            ValueError: what the manifest lists is not there, or was changed.
+            ValueError: rows in the manifest are missing or changed.
         """
         file = self.rows if self._is_written and not self._part.exists() else self._part
         size = sum(piece.size for piece in self.shards)
@@ -116,57 +118,58 @@ class RowFolder:
         try:
             with open(file, "rb") as opened:
                 whole = all(
-                    hashlib.sha256(opened.read(each.size)).hexdigest() == each.sha256 for each in self.shards
+                    hashlib.sha256(opened.read(piece.size)).hexdigest() == piece.sha256
+                    for piece in self.shards
                 )
         except OSError as error:
-            raise ValueError(f"{file} cannot be read: {error.strerror}; {_ANEW}") from error
+            raise ValueError(f"{file} cannot be read: {error.strerror}; {_REMEDY}") from error
         if not whole:
-            raise ValueError(f"{file} is damaged: its checksums are not those of {MANIFEST}; {_ANEW}")
+            raise ValueError(f"{file} is damaged: its checksums are not those of {MANIFEST}; {_REMEDY}")
 
 
-def kind_of(path: Path) -> str | None:
-    """What rows a folder is of, damaged or not; None: it is no such folder."""
+def read_kind(path: Path) -> str | None:
+    """Read the kind of a folder of rows; None if it is no such folder."""
     try:
-        found = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    told = found.get("format") if isinstance(found, dict) else None
-    return next((kind for kind in KINDS if told == _format(kind)), None)
+    name = manifest.get("format") if isinstance(manifest, dict) else None
+    return next((kind for kind in KINDS if name == _format(kind)), None)
 
 
 def open_rows(path: Path, kind: str) -> RowFolder | None:
-    """What is in a folder of such rows; None where there is no such folder, or an empty one.
+    """Open a folder of rows; None if it does not exist or is empty.
 
     Raises:
-        ValueError: it is something else, or of another version, or its manifest is damaged.
+        ValueError: it has another kind or version, or its manifest is damaged.
     """
     if not path.exists() or (path.is_dir() and not any(p for p in path.iterdir() if p.name[0] != ".")):
         return None
-    if kind_of(path) != kind:
-        raise ValueError(f"{path} holds no {kind}, and something else; name another folder")
+    if read_kind(path) != kind:
+        raise ValueError(f"{path} is not a folder of {kind}; name another folder")
     try:
-        found = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        if found["version"] != VERSION:
-            raise ValueError(f"it is of version {found['version']}, and {VERSION} is read here")
-        pieces = tuple(_piece(entry) for entry in found["pieces"])
-        return RowFolder(path, dict(found["described"]), pieces, int(found["planned"]), kind)
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["version"] != VERSION:
+            raise ValueError(f"its version is {manifest['version']}, and this program reads {VERSION}")
+        pieces = tuple(_parse_piece(entry) for entry in manifest["pieces"])
+        return RowFolder(path, dict(manifest["described"]), pieces, int(manifest["planned"]), kind)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
-            f"{path / MANIFEST} is damaged ({type(error).__name__}: {error}); {_ANEW}"
+            f"{path / MANIFEST} is damaged ({type(error).__name__}: {error}); {_REMEDY}"
         ) from error
 
 
 def open_labels(path: Path) -> EpisodeFolder | RowFolder | None:
-    """What `label` or `collect` wrote into a folder; see `open_folder` and `open_rows`."""
-    return open_folder(path) if (kind := kind_of(path)) is None else open_rows(path, kind)
+    """Open a folder that `label` or `collect` wrote; see `open_folder` and `open_rows`."""
+    return open_folder(path) if (kind := read_kind(path)) is None else open_rows(path, kind)
 
 
 def _format(kind: str) -> str:
     return f"lit_agentrl {kind}"
 
 
-def _piece(entry: Mapping[str, Any]) -> Piece:
+def _parse_piece(entry: Mapping[str, Any]) -> Piece:
     numbers = {name: int(entry[name]) for name in ("rows", "good", "size")}
     if min(numbers.values()) < 0:
-        raise ValueError("a piece has less than nothing")
+        raise ValueError("a piece has a negative number")
     return Piece(**numbers, sha256=str(entry["sha256"]))

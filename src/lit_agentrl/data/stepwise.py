@@ -1,4 +1,4 @@
-"""Episodes with a label for every turn, or an answer with one for every step, each a group of one."""
+"""Episodes with a label per turn, or answers with one per step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from lit_agentrl.checks import require
 from lit_agentrl.data.conversations import Reader
-from lit_agentrl.data.kinds import Kind, scored
+from lit_agentrl.data.kinds import Kind, set_return
 from lit_agentrl.data.recordings import Group
 from lit_agentrl.envs.tasks.messages import BadRow, read_dialogue, read_prompt
 from lit_agentrl.episode import Episode
@@ -18,16 +18,16 @@ from lit_agentrl.requirements import Fact, Requirement
 
 @dataclass(frozen=True, kw_only=True)
 class Stepwise(Kind):
-    """Rows: ``messages`` and ``labels``; or ``prompt``, ``completions``, the steps of one answer, and ``labels``.
+    """Rows with ``messages`` and ``labels``, or ``prompt``, ``completions`` and ``labels``.
 
-    There is a label for each reply, or for each step.
-    A label is true or false, or a number from 0 to 1: of people, or the share of continuations that succeed.  A turn is
-    worth what its label adds to the one before, so that the episode has come to the label by then
-    (``algo/label=so_far``), and to the last one in the end.  Of recorded episodes ``score=labels`` takes the labels
-    that `collect` made of continuations, ``score=success`` the success of the episode for each of its turns.
+    ``completions`` are the steps of one answer.  There is a label for each reply, or for each step: true or false, or a
+    number from 0 to 1, such as the share of continuations that succeed.  The reward of a turn is the difference of its
+    label to the one before, so that the return up to a turn is its label (``algo/label=so_far``).  For recorded
+    episodes, ``score=labels`` uses the labels that `collect` made from continuations, ``score=success`` the success of
+    the episode for each turn.
 
     Attributes:
-        separator: stands behind each step but the last.
+        separator: text after each step but the last.
     """
 
     scores: ClassVar[tuple[str, ...]] = ("success", "labels")
@@ -35,7 +35,7 @@ class Stepwise(Kind):
     separator: str = "\n"
 
     def __post_init__(self) -> None:
-        """Checks the options."""
+        """Check the options."""
         super().__post_init__()
         require(isinstance(self.separator, str), "separator", self.separator, "a text")
 
@@ -49,29 +49,29 @@ class Stepwise(Kind):
         ]
 
     def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
-        yield from ([each] for each in self._labelled(episodes))
+        yield from ([episode] for episode in self._add_labels(episodes))
 
     def judged(self, episodes: Sequence[Episode]) -> Iterator[Group]:
-        yield self._labelled(episodes)
+        yield self._add_labels(episodes)
 
-    def _labelled(self, episodes: Sequence[Episode]) -> list[Episode]:
-        if self.score == "labels":  # as `collect` has written them
+    def _add_labels(self, episodes: Sequence[Episode]) -> list[Episode]:
+        if self.score == "labels":  # written by `collect`
             return list(episodes)
-        return [labelled(each, [float(each.success)] * len(each.turns)) for each in episodes]
+        return [set_step_returns(e, [float(e.success)] * len(e.turns)) for e in episodes]
 
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
         if row.get("completions") is None or row.get("messages") is not None:
             opening, replies = read_dialogue(row, "completions")
-            labels = _labels(row, sum(message["role"] == "assistant" for message in replies), "replies")
-            return [labelled(read.episode(opening, replies), labels)]
+            labels = _read_labels(row, sum(message["role"] == "assistant" for message in replies), "replies")
+            return [set_step_returns(read.make_episode(opening, replies), labels)]
         steps = row["completions"]
         if not isinstance(steps, list) or not all(isinstance(step, str) and step.strip() for step in steps):
             raise BadRow("no_steps", "column completions must be a list of texts, the steps of one answer")
-        labels = _labels(row, len(steps), "steps")
-        return [labelled(read.steps(read_prompt(row), steps, self.separator), labels)]
+        labels = _read_labels(row, len(steps), "steps")
+        return [set_step_returns(read.make_stepwise_episode(read_prompt(row), steps, self.separator), labels)]
 
 
-def _labels(row: Mapping[str, Any], count: int, what: str) -> list[float]:
+def _read_labels(row: Mapping[str, Any], count: int, what: str) -> list[float]:
     given = row.get("labels")
     if not isinstance(given, list):
         raise BadRow("no_label", f"column labels must be a list with a label for each of the {what}")
@@ -86,9 +86,9 @@ def _labels(row: Mapping[str, Any], count: int, what: str) -> list[float]:
     return [float(label) for label in given]
 
 
-def labelled(episode: Episode, labels: Sequence[float]) -> Episode:
-    """The same episode, which comes to these labels turn by turn; a cut-off one to the first of them."""
-    kept = labels[: len(episode.turns)]
-    steps = [after - before for before, after in zip([0.0, *kept], kept, strict=False)]
+def set_step_returns(episode: Episode, labels: Sequence[float]) -> Episode:
+    """Return a copy of the episode whose return up to each turn is its label."""
+    used = labels[: len(episode.turns)]
+    steps = [after - before for before, after in zip([0.0, *used], used, strict=False)]
     turns = [replace(turn, shaped_reward=step) for turn, step in zip(episode.turns, steps, strict=True)]
-    return replace(scored(episode, 0.0), turns=turns)
+    return replace(set_return(episode, 0.0), turns=turns)

@@ -1,4 +1,4 @@
-"""Episodes that are good or bad by themselves, each a group of one."""
+"""Episodes with a label or score of their own, as groups of one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from lit_agentrl.data import labels
 from lit_agentrl.data.conversations import Reader
-from lit_agentrl.data.kinds import Kind, scored
+from lit_agentrl.data.kinds import Kind, set_return
 from lit_agentrl.data.recordings import Group
 from lit_agentrl.envs.tasks.messages import read_dialogue, read_label
 from lit_agentrl.episode import Episode
@@ -16,9 +16,10 @@ from lit_agentrl.episode import Episode
 
 @dataclass(frozen=True, kw_only=True)
 class Unpaired(Kind):
-    """Rows: ``prompt`` and ``completion``, or ``messages``, with ``label`` (true or false) or ``score``.
+    """Rows with ``label`` (true or false) or ``score``.
 
-    Where ``score`` is a list: with ``scores``, numbers by name, or a column of each name; one may be missing.
+    The text is in ``prompt`` and ``completion``, or in ``messages``.  If ``score`` is a list: with ``scores``, numbers
+    by name, or a column for each name; one may be missing.
     """
 
     several: ClassVar[bool] = True
@@ -30,7 +31,7 @@ class Unpaired(Kind):
     def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
         opening, replies = read_dialogue(row, "completion")
         if not self.heads:
-            return [scored(read.episode(opening, replies), read_label(row))]
+            return [set_return(read.make_episode(opening, replies), read_label(row))]
         given = row.get("scores")
-        worth = labels.labels_of(row if given is None else given, self.heads, "scores")
-        return [labels.labelled(read.episode(opening, replies), worth)]
+        worth = labels.read_labels(row if given is None else given, self.heads, "scores")
+        return [labels.add_labels(read.make_episode(opening, replies), worth)]

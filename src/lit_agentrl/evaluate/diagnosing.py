@@ -156,7 +156,7 @@ def _likelihoods(run: Run, sample: Sequence[Thought], params: SamplingParams) ->
         if thought.context not in known:
             rows = _rows(thought.context, sample, next(network.parameters()).device)
             with torch.no_grad(), run.trainer.precision_plugin.forward_context():
-                known[thought.context] = networks.logp(rows).double().sum(1).cpu()
+                known[thought.context] = networks.compute_logp(rows).double().sum(1).cpu()
     return torch.stack([known[thought.context] for thought in sample], dim=1)
 
 

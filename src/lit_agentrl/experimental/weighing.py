@@ -23,7 +23,7 @@ from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.episodes import open_folder
-from lit_agentrl.data.kinds import by_prompt, replies, side_of
+from lit_agentrl.data.kinds import assign_side, group_by_prompt, list_replies
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import RewardContext, RewardPart, Shaping, Stage, require_rewards
 from lit_agentrl.rewards.pipeline import RewardPipeline, select_trainable
@@ -88,7 +88,7 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
     pipeline = RewardPipeline({**base, **rules})
     pipeline.setup(context)
     with closing(pipeline):
-        sides = _pairs(by_prompt(select_trainable(list(folder.read()))), rules, base, cfg)
+        sides = _pairs(group_by_prompt(select_trainable(list(folder.read()))), rules, base, cfg)
     for side, found in sides.items():
         if not len(found.base_P):
             raise UserError(
@@ -173,10 +173,10 @@ def _pairs(
     start = 0
     for number, group in enumerate(prompts):
         key = f"{group[0].task_name}|{group[0].instance_seed}"
-        side = "fit them to" if side_of(key, cfg.held_out) == "train" else "judge them on"
+        side = "fit them to" if assign_side(key, cfg.held_out) == "train" else "judge them on"
         for i, j in combinations(range(len(group)), 2):
             worth = [_worth(group[k], cfg.score) for k in (i, j)]
-            if worth[0] != worth[1] and replies(group[i]) != replies(group[j]):
+            if worth[0] != worth[1] and list_replies(group[i]) != list_replies(group[j]):
                 better, worse = (i, j) if worth[0] > worth[1] else (j, i)
                 chosen[side].append((number, start + better, start + worse))
         start += len(group)

@@ -19,9 +19,9 @@ from lit_agentrl.report.episodes import EpisodeMetrics, evaluation_row
 from lit_agentrl.rl.objective import Objective, coefficients, set_coefficients
 from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.update.critic import Critic
-from lit_agentrl.update.kept import KeptReference
 from lit_agentrl.update.progress import Loop
 from lit_agentrl.update.reference import Reference
+from lit_agentrl.update.reference_cache import ReferenceCache
 from lit_agentrl.update.scoring import log
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from lit_agentrl.update.updater import Updater
@@ -61,7 +61,7 @@ class AgentModule(LightningModule):
         levels: dict[str, tuple[float, float]] | None = None,
         reference: Reference | None = None,
         is_reference_given: bool = False,
-        kept: KeptReference | None = None,
+        kept: ReferenceCache | None = None,
         head: ScoreHead | None = None,
     ) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class AgentModule(LightningModule):
         # the updater is no module, so a frozen reference is not part of parameters, state_dict and checkpoints
         self.updater = Updater(
             objective, update, policy, critic=self.critic, temperature=temperature, seed=seed,
-            reference=reference, is_reference_given=is_reference_given, kept=kept, head=head,
+            reference=reference, is_reference_given=is_reference_given, reference_cache=kept, head=head,
         )  # fmt: skip
         # but a moving reference is
         self.reference = self.updater.networks.reference if self.updater.reference.moves else None

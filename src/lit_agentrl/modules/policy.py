@@ -27,7 +27,7 @@ class PolicyModule(AgentModule):
         tensors = trajectories.to_dict() | columns
         if batch.recorded is not None:
             tensors = self._join_rows(batch.recorded, trajectories, columns)
-        with use_onednn_linears(self.updater.networks.modules()):
+        with use_onednn_linears(self.updater.networks.iterate_modules()):
             row = self.updater.update(
                 tensors, self.make_loop(), iteration=batch.iteration,
                 is_filtered=batch.num_kept_groups < batch.num_groups,

@@ -80,7 +80,7 @@ class RewardModule(PolicyModule):
         units = bind(trajectory_units, rows)
         prepared = self.objective.prepare(rows)
         is_end_BT = is_end(units, rows["is_action_BT"])
-        score_BT = self.updater.networks.head_scores(
+        score_BT = self.updater.networks.compute_head_scores(
             rows | {"is_scored_BT": prepared["is_scored_BT"] | is_end_BT}
         )
         if heads := self.objective.heads:

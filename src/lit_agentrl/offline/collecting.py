@@ -19,7 +19,7 @@ from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import VARIANT
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.prompts import EvalSpec
-from lit_agentrl.data.stepwise import labelled
+from lit_agentrl.data.stepwise import set_step_returns
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import Levels, find_levels
@@ -160,7 +160,7 @@ def _kept(cfg: DictConfig, episodes: list[Episode]) -> list[Episode]:
     """What of a shard is written: all of it, or the episodes that were continued, with labels for their turns."""
     if not cfg.continuations:
         return episodes
-    return [labelled(episode, labels) for episode, labels in shares(episodes, cfg.continuations)]
+    return [set_step_returns(episode, labels) for episode, labels in shares(episodes, cfg.continuations)]
 
 
 def _identity(policy: Any) -> dict[str, Any]:

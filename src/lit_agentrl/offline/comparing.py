@@ -10,8 +10,8 @@ from omegaconf import DictConfig
 
 from lit_agentrl import seeds
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
-from lit_agentrl.data.kinds import replies, scored
-from lit_agentrl.data.ratings import Comparison, connected, ratings
+from lit_agentrl.data.kinds import list_replies, set_return
+from lit_agentrl.data.ratings import Comparison, estimate_ratings, find_connected
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.learned.judge import Judge
 
@@ -63,9 +63,9 @@ class Comparing:
                 counts["agreed"] += (gap > 0) == (verdict == 1)
         rated = []
         for group, comparisons in zip(prompts, found, strict=True):
-            strengths = ratings(comparisons, len(group))
-            kept = connected(comparisons, len(group)) if comparisons else []
-            rated += [scored(group[place], strengths[place]) for place in kept]
+            strengths = estimate_ratings(comparisons, len(group))
+            kept = find_connected(comparisons, len(group)) if comparisons else []
+            rated += [set_return(group[place], strengths[place]) for place in kept]
         counts.update(episodes=sum(map(len, prompts)), rated=len(rated))
         return rated, counts
 
@@ -97,6 +97,10 @@ class Comparing:
             for place, one in enumerate(order):
                 other = order[(place + step) % len(order)]
                 pair = frozenset((one, other))
-                if len(pair) == 2 and pair not in met and replies(group[one]) != replies(group[other]):
+                if (
+                    len(pair) == 2
+                    and pair not in met
+                    and list_replies(group[one]) != list_replies(group[other])
+                ):
                     met.add(pair)
                     yield one, other

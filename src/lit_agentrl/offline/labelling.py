@@ -20,7 +20,7 @@ from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.episodes import open_folder
-from lit_agentrl.data.kinds import MOST, by_prompt
+from lit_agentrl.data.kinds import MOST, group_by_prompt
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.remote import load_remote
 from lit_agentrl.offline.collecting import difference
@@ -97,7 +97,9 @@ def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
         is_there = way.open(out)
     section, judge = _judge(described, way)
     prompts = [
-        group for group in by_prompt(e for e in source.read() if not e.failed) if len(group) >= way.least
+        group
+        for group in group_by_prompt(e for e in source.read() if not e.failed)
+        if len(group) >= way.least
     ]
     if not prompts:
         raise UserError(

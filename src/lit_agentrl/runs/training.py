@@ -114,7 +114,7 @@ def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run
     screen.announce("making the policy and trying the games")
     run = build(cfg, task_loader(job.folders), parts=parts, extra_callbacks=[totals])
     if run.recorded:
-        screen.note(run.recorded.told)
+        screen.note(run.recorded.description)
     if run.held_out:
         screen.note(run.held_out.note)
     return run, note

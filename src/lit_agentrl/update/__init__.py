@@ -1,1 +1,1 @@
-"""What happens to a batch between two optimizer steps; no Lightning."""
+"""Updates of networks on a batch, independent of Lightning."""

@@ -1,4 +1,4 @@
-"""Micro-batches side by side on a CPU: threads that meet once a step instead of at every operation."""
+"""Parallel micro-batches on a CPU, in threads that synchronise once per step."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ Modules = tuple[Any, ...]
 
 
 class Lanes:
-    """Computes micro-batches in ``count`` lanes, each with one thread of torch.
+    """Lanes that compute micro-batches in parallel, each with one torch thread.
 
-    Micro-batches are dealt by their sizes alone.  Gradients of a lane are added up in its order, and then lane by lane.
-    So the sum depends on ``count``.  It does not depend on which lane ends first, or on the number of cores.  The
-    modules of all lanes but the first are copies, on the very weights of the originals: modules hold what concerns one
-    pass, such as hooks.
+    Micro-batches are dealt by their sizes alone.  Gradients are summed in the order of each lane, and then lane by
+    lane.  So the sum depends on ``count``, but not on which lane ends first or on the number of cores.  All lanes but
+    the first have copies of the modules that share the original weights, because modules hold the state of a pass,
+    such as hooks.
 
     Args:
-        modules: those that are trained, None among them.
-        count: of lanes, >= 2.
+        modules: the trained modules; None is allowed.
+        count: number of lanes, >= 2.
     """
 
     def __init__(self, modules: Sequence[nn.Module | None], count: int) -> None:
         self._own = tuple(modules)
-        self.each: list[Modules] = [self._own, *(_twin(self._own) for _ in range(count - 1))]
+        self.each: list[Modules] = [self._own, *(_copy_modules(self._own) for _ in range(count - 1))]
 
-    def modules(self) -> Iterator[nn.Module]:
-        """All layers of the copies."""
+    def iterate_modules(self) -> Iterator[nn.Module]:
+        """Iterate over all layers of the copies."""
         for twin in self.each[1:]:
             for module in twin:
                 if module is not None:
                     yield from module.modules()
 
     @property
-    def is_listened_to(self) -> bool:
-        """Whether an original, or a weight of it, has hooks, which no copy has."""
+    def has_hooks(self) -> bool:
+        """True if an original or one of its weights has hooks, which copies lack."""
         own = [each for each in self._own if each is not None]
         modules = [module for each in own for module in each.modules()]
         weights = [weight for each in own for weight in each.parameters()]
@@ -55,24 +55,27 @@ class Lanes:
     def run(
         self, work: Callable[[int, int], Tensors], sizes: Sequence[int], *, in_turn: bool = False
     ) -> list[Tensors]:
-        """What comes of ``work(lane, i)`` for each micro-batch i; gradients are added to those of the originals.
+        """Run ``work(lane, i)`` for each micro-batch i and add up the gradients.
+
+        The gradients end in the original modules.
 
         Args:
-            work: computes a micro-batch with the modules of a lane, its backward included.
-            sizes: of the micro-batches, in any unit of work.
-            in_turn: lanes follow each other in this thread, all with the originals, and with the same bits.
+            work: computes a micro-batch with the modules of a lane, including its backward pass.
+            sizes: sizes of the micro-batches, in any unit of work.
+            in_turn: run the lanes one after the other in this thread, all with the originals; the results are
+                bit-equal.
 
         Raises:
-            BaseException: what ``work`` raises, of the first lane that does, or what interrupts this thread.  By then
-                every lane has ended, after the micro-batch that it was at.
+            BaseException: the exception of the first lane that fails, or an interrupt of this thread, after every
+                lane has ended its current micro-batch.
         """
-        self._follow()
+        self._share_weights()
         dealt = deal(sizes, len(self.each))
         cast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         is_over = threading.Event()
 
-        def lane(at: int, modules: int) -> dict[int, Tensors]:
-            torch.set_num_threads(1)  # of this thread, and of those that first use torch meanwhile
+        def run_lane(at: int, modules: int) -> dict[int, Tensors]:
+            torch.set_num_threads(1)  # applies to this thread, and to those that first use torch meanwhile
             try:
                 with torch.autocast("cpu", cast[1], enabled=cast[0]):
                     return {i: work(modules, i) for i in dealt[at] if not is_over.is_set()}
@@ -83,23 +86,24 @@ class Lanes:
         threads = torch.get_num_threads()
         try:
             if in_turn:
-                found = []
+                results = []
                 for at in range(len(dealt)):
-                    with self._gradients_of(at):
-                        found.append(lane(at, 0))
+                    with self._collect_gradients(at):
+                        results.append(run_lane(at, 0))
             else:
-                found = _at_once(lane, len(dealt), is_over)
+                results = _run_at_once(run_lane, len(dealt), is_over)
         finally:
             torch.set_num_threads(threads)
         self._add_up()
         return [
-            metrics for _, metrics in sorted((i for each in found for i in each.items()), key=itemgetter(0))
+            metrics
+            for _, metrics in sorted((i for result in results for i in result.items()), key=itemgetter(0))
         ]
 
     @contextmanager
-    def _gradients_of(self, lane: int) -> Iterator[None]:
-        """Within, the originals collect the gradients of this lane."""
-        pairs = list(_weights(self._own, self.each[lane])) if lane else []
+    def _collect_gradients(self, lane: int) -> Iterator[None]:
+        """Collect the gradients of one lane in the originals inside the context."""
+        pairs = list(_pair_weights(self._own, self.each[lane])) if lane else []
         before = [own.grad for own, _ in pairs]
         for own, _ in pairs:
             own.grad = None
@@ -107,10 +111,10 @@ class Lanes:
         for (own, other), grad in zip(pairs, before, strict=True):
             own.grad, other.grad = grad, own.grad
 
-    def _follow(self) -> None:
-        """Have the copies compute with what the originals hold now: Lightning and checkpoints exchange it."""
+    def _share_weights(self) -> None:
+        """Share the current weights with the copies: Lightning and checkpoints replace them."""
         for twin in self.each[1:]:
-            for own, other in (*_weights(self._own, twin), *_buffers(self._own, twin)):
+            for own, other in (*_pair_weights(self._own, twin), *_pair_buffers(self._own, twin)):
                 other.data = own.data
                 other.requires_grad_(own.requires_grad)
                 other.grad = None
@@ -118,7 +122,7 @@ class Lanes:
     @torch.no_grad()
     def _add_up(self) -> None:
         for twin in self.each[1:]:
-            for own, other in _weights(self._own, twin):
+            for own, other in _pair_weights(self._own, twin):
                 if own.grad is None:
                     own.grad = other.grad
                 elif other.grad is not None:
@@ -127,7 +131,9 @@ class Lanes:
 
 
 def deal(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """The numbers of each lane, ascending: the largest first, each to the lane that has least.
+    """Deal micro-batches to lanes: the largest first, each to the least loaded lane.
+
+    Returns the numbers of each lane, ascending.
 
     >>> deal([5, 1, 4, 3], 2)
     [[0, 1], [2, 3]]
@@ -141,22 +147,22 @@ def deal(sizes: Sequence[int], count: int) -> list[list[int]]:
     return [sorted(lane) for lane in lanes]
 
 
-def _at_once(
-    lane: Callable[[int, int], dict[int, Tensors]], count: int, is_over: threading.Event
+def _run_at_once(
+    run_lane: Callable[[int, int], dict[int, Tensors]], count: int, is_over: threading.Event
 ) -> list[dict[int, Tensors]]:
-    """Each lane in a thread of its own; none runs any more when this returns or raises."""
-    with ThreadPoolExecutor(count, thread_name_prefix="lane") as pool:  # which waits for all on leaving
+    """Run each lane in its own thread; all have ended when this returns or raises."""
+    with ThreadPoolExecutor(count, thread_name_prefix="lane") as pool:  # waits for all threads at the end
         try:
-            pending = [pool.submit(lane, at, at) for at in range(count)]
+            pending = [pool.submit(run_lane, at, at) for at in range(count)]
             wait(pending)
         except BaseException:  # Ctrl-C
             is_over.set()
             raise
-    return [each.result() for each in pending]
+    return [future.result() for future in pending]
 
 
-def _twin(modules: Modules) -> Modules:
-    """Copies of modules whose weights and buffers are the same memory; each weight has a gradient of its own."""
+def _copy_modules(modules: Modules) -> Modules:
+    """Copy modules so that they share weights and buffers, but not gradients."""
     memo: dict[int, Any] = {}
     for module in modules:
         for weight in module.parameters() if module is not None else ():
@@ -166,13 +172,13 @@ def _twin(modules: Modules) -> Modules:
     return copy.deepcopy(modules, memo)
 
 
-def _weights(own: Modules, other: Modules) -> Iterator[tuple[Tensor, Tensor]]:
+def _pair_weights(own: Modules, other: Modules) -> Iterator[tuple[Tensor, Tensor]]:
     for one, two in zip(own, other, strict=True):
         if one is not None:
             yield from zip(one.parameters(), two.parameters(), strict=True)
 
 
-def _buffers(own: Modules, other: Modules) -> Iterator[tuple[Tensor, Tensor]]:
+def _pair_buffers(own: Modules, other: Modules) -> Iterator[tuple[Tensor, Tensor]]:
     for one, two in zip(own, other, strict=True):
         if one is not None:
             yield from zip(one.buffers(), two.buffers(), strict=True)

@@ -1,4 +1,4 @@
-"""Cutting rows of unequal length into micro-batches of tokens."""
+"""Splits of rows of unequal length into micro-batches of tokens."""
 
 from __future__ import annotations
 
@@ -17,36 +17,38 @@ from lit_agentrl.models.packing import Packing
 
 Form = Literal["padded", "packed", "shared"]
 
-# of the widths of micro-batches: products are prepared anew for each number of tokens that they have not met
+# widths are rounded up to a multiple, because kernels are prepared for each new number of tokens
 WIDTH_STEP = 16
-# tokens that attention reads in a micro-batch over its budget; only queries, keys and values are so many
-_MOST_LAID_OUT = 4
+# limit of tokens that attention reads in a micro-batch, in budgets; only queries, keys and values are as many
+_MAX_LAID_OUT = 4
 
 
-def _blocks(unit_B: Tensor | None, rows: int) -> list[list[int]]:
-    """Rows that must stay together, in the order of their first; each alone without units."""
+def _group_rows(unit_B: Tensor | None, rows: int) -> list[list[int]]:
+    """Group rows that must stay together, in the order of their first row."""
     if unit_B is None:
         return [[row] for row in range(rows)]
-    found: dict[int, list[int]] = {}
+    rows_of: dict[int, list[int]] = {}
     for row, unit in enumerate(unit_B.tolist()):
-        found.setdefault(unit, []).append(row)
-    return list(found.values())
+        rows_of.setdefault(unit, []).append(row)
+    return list(rows_of.values())
 
 
 def split_by_tokens(
     lengths_B: Tensor, tokens_per_microbatch: int, min_fill: float = 0.6, unit_B: Tensor | None = None
 ) -> list[Tensor]:
-    """Row indices of micro-batches: units sorted by their longest row, each padded micro-batch within the budget.
+    """Split rows into padded micro-batches within the budget, sorted by length.
 
-    A unit, a row without ``unit_B``, that is longer than the budget stands alone; one shorter than ``min_fill`` of
-    the longest starts a new micro-batch, so that short episodes are not padded to long ones.  Equal lengths keep
-    their order: the split is a function of the lengths.
+    Units (rows without ``unit_B``) are sorted by their longest row.  A unit longer than the budget gets its own
+    micro-batch; one shorter than ``min_fill`` of the longest starts a new one, so that short episodes are not padded to
+    long ones.  Equal lengths keep their order: the split is a function of the lengths.
 
     >>> [m.tolist() for m in split_by_tokens(torch.tensor([5, 9, 6, 8]), 18)]
     [[1, 3], [2, 0]]
     """
     length_of = lengths_B.clamp(min=1).tolist()
-    longest_of = [(max(length_of[row] for row in block), block) for block in _blocks(unit_B, len(length_of))]
+    longest_of = [
+        (max(length_of[row] for row in block), block) for block in _group_rows(unit_B, len(length_of))
+    ]
     parts: list[list[int]] = []
     longest = 0
     for length, block in sorted(longest_of, key=lambda pair: -pair[0]):
@@ -60,25 +62,25 @@ def split_by_tokens(
     return [torch.tensor(part) for part in parts]
 
 
-def padded_width(longest: int, available: int) -> int:
-    """Tokens of each row of a micro-batch: one, which nothing is predicted from, and a multiple of `WIDTH_STEP`.
+def pad_width(longest: int, available: int) -> int:
+    """Return the width of a micro-batch: a multiple of `WIDTH_STEP` plus the last token.
 
-    >>> padded_width(20, 100), padded_width(33, 100), padded_width(34, 40)
+    >>> pad_width(20, 100), pad_width(33, 100), pad_width(34, 40)
     (33, 33, 40)
     """
     return min(available, 1 - (1 - longest) // WIDTH_STEP * WIDTH_STEP)
 
 
 def split_packed(lengths_B: Tensor, tokens_per_microbatch: int, unit_B: Tensor | None = None) -> list[Tensor]:
-    """Row indices of micro-batches whose real tokens are within the budget: longest units first, first fit.
+    """Split rows into packed micro-batches within the budget, longest first, first fit.
 
-    A unit, a row without ``unit_B``, that is longer than the budget stands alone.
+    A unit (a row without ``unit_B``) that is longer than the budget gets its own micro-batch.
 
     >>> [m.tolist() for m in split_packed(torch.tensor([5, 9, 6, 8]), 15)]
     [[1, 2], [3, 0]]
     """
     length_of = lengths_B.clamp(min=1).tolist()
-    sums = [(sum(length_of[row] for row in block), block) for block in _blocks(unit_B, len(length_of))]
+    sums = [(sum(length_of[row] for row in block), block) for block in _group_rows(unit_B, len(length_of))]
     parts: list[list[int]] = []
     room: list[int] = []
     for length, block in sorted(sums, key=lambda pair: -pair[0]):
@@ -94,10 +96,11 @@ def split_packed(lengths_B: Tensor, tokens_per_microbatch: int, unit_B: Tensor |
 def split_shared(
     tokens_BT: Tensor, lengths_B: Tensor, tokens_per_microbatch: int, unit_B: Tensor | None = None
 ) -> list[tuple[Tensor, Packing]]:
-    """Micro-batches of rows that begin alike: in the order of their tokens, what is common to neighbours counted once.
+    """Split rows into micro-batches that compute common prefixes once.
 
-    Attention reads whole rows, so that those of a micro-batch have at most `_MOST_LAID_OUT` times the budget.  A
-    unit, a row without ``unit_B``, that is longer than the budget stands alone.
+    Rows are sorted by their tokens, and the prefix that a row shares with the one before it is counted once.  Attention
+    reads whole rows, so those of a micro-batch have at most `_MAX_LAID_OUT` times the budget.  A unit (a row without
+    ``unit_B``) that is longer than the budget gets its own micro-batch.
 
     >>> rows = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [1, 2, 7, 0]])
     >>> [(m.tolist(), p.lengths, p.common) for m, p in split_shared(rows, torch.tensor([4, 2, 3]), 5)]
@@ -106,7 +109,7 @@ def split_shared(
     tokens, lengths = tokens_BT.cpu().numpy(), lengths_B.clamp(min=1).numpy()
     # big-endian bytes sort as the numbers do
     keys = [row[:length].astype(">i8").tobytes() for row, length in zip(tokens, lengths, strict=True)]
-    blocks = [sorted(block, key=keys.__getitem__) for block in _blocks(unit_B, len(tokens))]
+    blocks = [sorted(block, key=keys.__getitem__) for block in _group_rows(unit_B, len(tokens))]
     blocks.sort(key=lambda block: keys[block[0]])
     order = [row for block in blocks for row in block]
     neighbours, shorter = tokens[order], np.minimum(lengths[order][1:], lengths[order][:-1])
@@ -120,7 +123,7 @@ def split_shared(
         needed = length - sum(common[row] for row in block)
         if not parts or needed > room or length > laid_out:
             parts.append([])
-            room, laid_out = tokens_per_microbatch, _MOST_LAID_OUT * tokens_per_microbatch
+            room, laid_out = tokens_per_microbatch, _MAX_LAID_OUT * tokens_per_microbatch
             needed += common[block[0]]
             common[block[0]] = 0
         parts[-1].extend(block)
@@ -136,13 +139,13 @@ class MicroBatch:
     """Rows that go through a network together.
 
     Attributes:
-        rows: their indices.
-        width: tokens of the widest, and what padding it is given.
-        packing: how they are put into one row; None: they are padded to the width.
+        rows: indices of the rows.
+        width: tokens of the widest row, with its padding.
+        packing: layout of the rows in one row; None: they are padded to the width.
         num_real: tokens of the rows.
-        num_needed: of them, those that are to be computed, the others being common to two rows.
-        num_computed: with padding.
-        num_first: rows of its first unit.
+        num_needed: tokens without repeated common prefixes.
+        num_computed: needed tokens and padding.
+        num_first: number of rows of the first unit.
     """
 
     rows: Tensor
@@ -153,24 +156,26 @@ class MicroBatch:
     num_computed: int
     num_first: int = 1
 
-    def first(self) -> MicroBatch:
-        """Its first unit alone, to run along with other ranks: it counts as nothing."""
+    def keep_first(self) -> MicroBatch:
+        """Keep only the first unit with zero counts, to keep step with other ranks."""
         end = self.num_first
         packing = self.packing and Packing(self.packing.lengths[:end], self.packing.common[:end])
         rows = self.rows[:end]
         return replace(self, rows=rows, packing=packing, num_real=0, num_needed=0, num_computed=0)
 
 
-def micro_batches(
+def split_micro_batches(
     tensors: Mapping[str, Tensor], tokens_per_microbatch: int, form: Form, unit: str | None = None
 ) -> list[MicroBatch]:
-    """How rows are cut into micro-batches of so many computed tokens, before padding; a longer unit stands alone.
+    """Split rows into micro-batches within a budget of computed tokens before padding.
+
+    A unit that is longer than the budget gets its own micro-batch.
 
     Args:
         tensors: holds ``tokens_BT`` and ``is_real_BT``.
         tokens_per_microbatch: the budget.
-        form: ``padded`` rows; ``packed``: one after the other; ``shared``: so, and what they begin alike in once.
-        unit: column whose equal numbers stay together; None: rows may be cut apart.
+        form: ``padded`` rows; ``packed``: concatenated; ``shared``: concatenated, with common prefixes computed once.
+        unit: column whose equal numbers stay together; None: any rows may be separated.
     """
     lengths_B = tensors["is_real_BT"].sum(1).cpu()
     unit_B = None if unit is None else tensors[unit].cpu()
@@ -184,20 +189,20 @@ def micro_batches(
         rows_of = split_by_tokens(lengths_B, tokens_per_microbatch, unit_B=unit_B)
         parts = [(rows, None) for rows in rows_of]
     is_cpu = tensors["tokens_BT"].device.type == "cpu"
-    found = []
+    batches = []
     for rows, packing in parts:
-        width = padded_width(int(lengths_B[rows].max()), tensors["tokens_BT"].shape[1])
+        width = pad_width(int(lengths_B[rows].max()), tensors["tokens_BT"].shape[1])
         real = needed = int(lengths_B[rows].sum())
         computed = len(rows) * width
         if packing is not None:
             needed = packing.num_tokens
             computed = needed + (compute_padding(needed) if is_cpu else 0)
         first = 1 if unit_B is None else int((unit_B[rows] == unit_B[rows[0]]).sum())
-        found.append(MicroBatch(rows, width, packing, real, needed, computed, first))
-    return found
+        batches.append(MicroBatch(rows, width, packing, real, needed, computed, first))
+    return batches
 
 
-def kept_rows(
+def select_rows(
     tensors: Mapping[str, Tensor],
     keep_B: Tensor,
     *,
@@ -205,53 +210,56 @@ def kept_rows(
     units: str = "trajectory_B",
     among: tuple[Tensor, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """The rows where ``keep_B`` is True of each tensor; where they are too few, also some without weight.
+    """Select rows by ``keep_B``, and some without weight if there are too few.
 
-    A minibatch must not be left without units: dropped ones stay, with neither action tokens, value targets nor a
-    return, until there are ``at_least`` as many, or none is left.
+    Each minibatch needs a unit: dropped ones stay, without action tokens, value targets and return, until there are
+    ``at_least`` units or all are used.
 
     Args:
-        tensors: rows under each name.
-        keep_B: of these rows.
-        at_least: units.
-        units: column of their numbers.
-        among: that column and ``keep_B`` of the rows of all ranks, where there are several.
+        tensors: rows by name.
+        keep_B: True for rows to keep.
+        at_least: minimum number of units.
+        units: column of the unit numbers.
+        among: that column and ``keep_B`` for the rows of all ranks, if there are several ranks.
     """
     unit_B = tensors[units]
     all_B, all_keep_B = among or (unit_B, keep_B)
-    kept = torch.unique(all_B[all_keep_B])
-    others_B = all_B[~torch.isin(all_B, kept)]
-    dropped = list(dict.fromkeys(others_B.tolist()))[: max(0, at_least - len(kept))]
-    rows = (keep_B | torch.isin(unit_B, kept.new_tensor(dropped))).nonzero().squeeze(1)
-    found = {name: tensor[rows] for name, tensor in tensors.items()}
+    kept_units = torch.unique(all_B[all_keep_B])
+    others_B = all_B[~torch.isin(all_B, kept_units)]
+    dropped = list(dict.fromkeys(others_B.tolist()))[: max(0, at_least - len(kept_units))]
+    rows = (keep_B | torch.isin(unit_B, kept_units.new_tensor(dropped))).nonzero().squeeze(1)
+    selected = {name: tensor[rows] for name, tensor in tensors.items()}
     for name in ("is_action_BT", "is_value_target_BT"):
-        if name in found:
-            found[name] = found[name] & keep_B[rows, None]
-    if "return_B" in found:
-        found["return_B"] = found["return_B"].masked_fill(~keep_B[rows], math.nan)
-    return found
+        if name in selected:
+            selected[name] = selected[name] & keep_B[rows, None]
+    if "return_B" in selected:
+        selected["return_B"] = selected["return_B"].masked_fill(~keep_B[rows], math.nan)
+    return selected
 
 
 @torch.no_grad()
-def micro_batched(
+def run_micro_batches(
     score: Callable[..., Tensor],
     tensors: Mapping[str, Tensor],
     tokens_per_microbatch: int,
     form: Form = "padded",
 ) -> Tensor:
-    """``score(tokens_BT=, is_action_BT=, packing=)`` of every row, a micro-batch at a time; (B, T), no gradient.
+    """Call ``score(tokens_BT=, is_action_BT=, packing=)`` on all rows, without gradient.
 
-    Every rank calls ``score`` equally often, since a network that is cut up computes with all of them.
+    Rows are scored in micro-batches.  Every rank calls ``score`` equally often, since a sharded network computes on all
+    ranks together.
 
     Args:
-        score: gives a (B, T) tensor for right-padded rows, or a wider one of (B, T, K).
-        tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``; ``experts_BK`` too is handed on.
+        score: returns a (B, T) tensor for right-padded rows, or a wider one of (B, T, K).
+        tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``; ``experts_BK`` is passed on if present.
         tokens_per_microbatch: computed tokens of one call.
-        form: see `micro_batches`.
+        form: see `split_micro_batches`.
     """
     shape, device = tensors["tokens_BT"].shape, tensors["tokens_BT"].device
-    out_BT = torch.zeros(shape, dtype=torch.float32, device=device)  # whatever the default of a precision is
-    parts = micro_batches(tensors, tokens_per_microbatch, form)
+    out_BT = torch.zeros(
+        shape, dtype=torch.float32, device=device
+    )  # independent of torch's default precision
+    parts = split_micro_batches(tensors, tokens_per_microbatch, form)
     most = int(max_over_ranks(torch.tensor(len(parts), device=out_BT.device)))
     for part in parts:
         index = part.rows.to(out_BT.device)

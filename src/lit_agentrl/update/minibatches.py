@@ -1,7 +1,7 @@
-"""Minibatches cut from the rows of all ranks, and rows moved to the ranks that train on them.
+"""Minibatches of the rows of all ranks, and their exchange between ranks.
 
-A minibatch holds the same units, trajectories or groups, on any number of ranks.  Whole units move: what is counted per
-unit then needs no other rank.  A rank without rows in a minibatch gets a filler, which has weight zero.
+A minibatch holds the same units (trajectories or groups) on any number of ranks.  Units move as a whole, so that
+counts per unit need no other rank.  A rank without rows in a minibatch gets a filler row of weight zero.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from lit_agentrl.distributed import Deal, gather_rows, get_rank, get_world_size,
 Tensors = dict[str, Tensor]
 
 
-def minibatches(
+def split_minibatches(
     tensors: Tensors, *, count: int, units: str, generator: torch.Generator | None, deal: Deal | None
 ) -> tuple[Tensors, list[Tensor]]:
-    """This rank's rows of the coming epoch, and which of them belong to each minibatch.
+    """Return this rank's rows for the next epoch and their indices per minibatch.
 
     Args:
-        tensors: this rank's rows under each name, at present.
+        tensors: this rank's current rows by name.
         count: number of minibatches.
         units: ``trajectory_B`` or ``group_B``: rows of one stay together in a minibatch.
         generator: see `split_units`; in the same state on all ranks.
-        deal: says which rank trains on each unit; without one, rows stay where they are.
+        deal: assigns units to ranks; None: rows stay where they are.
     """
     if get_world_size() == 1:
         return tensors, split_units(tensors[units].cpu(), count, generator, units)
-    mine = without_fillers(tensors)
+    mine = remove_fillers(tensors)
     here = torch.full_like(mine["trajectory_B"], get_rank())
     known = {"trajectory_B": mine["trajectory_B"], "unit_B": mine[units], "rank_B": here}
     known["length_B"] = mine["is_real_BT"].sum(1)
@@ -47,16 +47,16 @@ def minibatches(
         dealt = deal(
             loads=load_U.tolist(), parts=part_U.tolist(), ranks=rank_U.tolist(), world_size=get_world_size()
         )
-        mine = _exchanged(mine, everyone["rank_B"], torch.tensor(dealt)[index_B])
+        mine = _exchange_rows(mine, everyone["rank_B"], torch.tensor(dealt)[index_B])
     index_B = torch.searchsorted(ids, mine[units].cpu())
-    mine, own_B = with_fillers(mine, part_U[index_B], count)
+    mine, own_B = add_fillers(mine, part_U[index_B], count)
     return mine, [torch.nonzero(own_B == part).squeeze(1) for part in range(count)]
 
 
-def plural(units: str) -> str:
-    """What the numbers of a column are of.
+def name_units(units: str) -> str:
+    """Name the units that a column numbers, in the plural.
 
-    >>> plural("trajectory_B"), plural("group_B")
+    >>> name_units("trajectory_B"), name_units("group_B")
     ('trajectories', 'groups')
     """
     name = units.removesuffix("_B")
@@ -66,22 +66,22 @@ def plural(units: str) -> str:
 def split_units(
     unit_B: Tensor, count: int, generator: torch.Generator | None, units: str = "trajectory_B"
 ) -> list[Tensor]:
-    """Row indices of ``count`` minibatches of near-equal numbers of whole units, such as trajectories.
+    """Split rows into ``count`` minibatches of near-equal numbers of whole units.
 
     Args:
-        unit_B: number of each row's unit; rows of one stay together.
+        unit_B: number of each row's unit, such as a trajectory; its rows stay together.
         count: number of minibatches; 1 keeps the order.
         generator: shuffles units when there are several minibatches.
-        units: the column that the numbers are of.
+        units: name of that column, for the message.
 
     Raises:
-        ValueError: fewer units than minibatches.
+        ValueError: there are fewer units than minibatches.
     """
     ids, index_B = torch.unique(unit_B, return_inverse=True)
     if len(ids) < count:
         raise ValueError(
-            f"update.minibatches={count} exceeds the {len(ids)} {plural(units)} selected for training; lower it, or "
-            "play more"
+            f"update.minibatches={count} exceeds the {len(ids)} {name_units(units)} selected for training; lower it, "
+            "or play more"
         )
     if count == 1:
         return [torch.arange(len(unit_B))]
@@ -90,21 +90,21 @@ def split_units(
     return [torch.nonzero(part_B == part).squeeze(1) for part in range(count)]
 
 
-def without_fillers(tensors: Mapping[str, Tensor]) -> Tensors:
-    """The rows of real trajectories."""
+def remove_fillers(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Remove filler rows."""
     is_real_B = tensors["trajectory_B"] != FILLER
     if bool(is_real_B.all()):
         return dict(tensors)
     return {name: tensor[is_real_B] for name, tensor in tensors.items()}
 
 
-def _exchanged(mine: Tensors, from_B: Tensor, to_B: Tensor) -> Tensors:
-    """The rows that are meant for this rank, ordered by trajectory; collective.
+def _exchange_rows(mine: Tensors, from_B: Tensor, to_B: Tensor) -> Tensors:
+    """Exchange rows between ranks; returns this rank's, ordered by trajectory; collective.
 
     Args:
         mine: this rank's rows.
-        from_B: where each row of all ranks is, in rank order.
-        to_B: where it goes.
+        from_B: current rank of each row of all ranks, in rank order.
+        to_B: new rank of each row.
     """
     if torch.equal(from_B, to_B):
         return mine
@@ -114,18 +114,18 @@ def _exchanged(mine: Tensors, from_B: Tensor, to_B: Tensor) -> Tensors:
     sent = torch.bincount(own_to_B, minlength=get_world_size()).tolist()
     received = torch.bincount(from_B[to_B == get_rank()], minlength=get_world_size()).tolist()
     wide, order = pad_to_widest(mine), order.to(mine["trajectory_B"].device)
-    found = {name: send_rows(wide[name][order], sent, received) for name in names}
-    longest = int(found["is_real_BT"].sum(1).max()) if sum(received) else 0
-    in_order = torch.argsort(found["trajectory_B"], stable=True)
-    return {n: t[in_order, :longest] if n.endswith("_BT") else t[in_order] for n, t in found.items()}
+    received_rows = {name: send_rows(wide[name][order], sent, received) for name in names}
+    longest = int(received_rows["is_real_BT"].sum(1).max()) if sum(received) else 0
+    in_order = torch.argsort(received_rows["trajectory_B"], stable=True)
+    return {n: t[in_order, :longest] if n.endswith("_BT") else t[in_order] for n, t in received_rows.items()}
 
 
-def with_fillers(mine: Tensors, part_B: Tensor, count: int) -> tuple[Tensors, Tensor]:
-    """At least one row for each minibatch, and the minibatch of each row."""
+def add_fillers(mine: Tensors, part_B: Tensor, count: int) -> tuple[Tensors, Tensor]:
+    """Add fillers so that each minibatch has a row; also return each row's minibatch."""
     missing = sorted(set(range(count)) - set(part_B.tolist()))
     if not missing:
         return mine, part_B
-    width = max(2, mine["is_real_BT"].shape[1])  # no log-prob can be asked of a single token
+    width = max(2, mine["is_real_BT"].shape[1])  # a single token has no log-prob
     mine = pad_columns(mine, {name: width for name in mine if name.endswith("_BT")})
     fillers = {name: make_filler_rows(rows, name, len(missing)) for name, rows in mine.items()}
     fillers["is_real_BT"][:, :2] = True

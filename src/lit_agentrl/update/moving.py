@@ -10,23 +10,24 @@ import torch
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.models.lora import find_adapter_layers
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.update.reference import Reference, frozen
+from lit_agentrl.update.reference import Reference, make_frozen
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moving(Reference):
-    """``reference <- (1 - alpha) reference + alpha policy`` after every ``every`` iterations: TR-DPO, arXiv 2404.09656.
+    """A reference that follows the policy slowly: TR-DPO, arXiv 2404.09656.
 
-    It begins as the start.  ``every=1`` with ``alpha < 1`` is the paper's soft update, ``alpha=1`` its hard update;
-    with ``every=1`` too, the reference is the policy before the first step of each iteration.  ``alpha=0`` is the
-    start.
+    After every ``every`` iterations: ``reference <- (1 - alpha) reference + alpha policy``.  It begins as the initial
+    policy.  ``every=1`` with ``alpha < 1`` is the paper's soft update, ``alpha=1`` its hard update;
+    with ``every=1`` too, the reference is the policy before the first step of each iteration.  ``alpha=0`` is
+    `Start`.
 
     Args:
         alpha: share of the policy, in [0, 1].
-        every: iterations from one move to the next.
+        every: iterations between moves.
 
     Raises:
-        ValueError: a value out of range; at start, adapters or another precision than the policy's.
+        ValueError: a value is out of range; in `make`, adapters or another precision than the policy's.
     """
 
     alpha: float = 0.6
@@ -38,7 +39,7 @@ class Moving(Reference):
         require_whole("every", self.every, 1)
 
     def make(self, policy: Policy, dtype: str | None) -> Any:
-        """A copy of the policy."""
+        """Return a copy of the policy's network."""
         if find_adapter_layers(policy.network):
             raise ValueError(
                 "reference=moving holds whole weights that move, and under model/lora the reference is the policy's "
@@ -46,17 +47,17 @@ class Moving(Reference):
             )
         if dtype is not None:  # which would round small moves away
             raise ValueError(
-                f"algo.kl.reference_dtype={dtype} cannot be had under reference=moving, which is held in the policy's "
-                "own precision; leave it null"
+                f"algo.kl.reference_dtype={dtype} is not possible under reference=moving, which has the policy's own "
+                "precision; leave it null"
             )
-        return frozen(policy.network, None)
+        return make_frozen(policy.network, None)
 
     @torch.no_grad()
     def move(self, reference: Any, network: Any, iteration: int) -> None:
-        """Exact at both ends: the reference to the bit at 0, the policy to the bit at 1."""
+        """Move the reference towards the policy; bit-exact at alpha 0 and 1."""
         if (iteration + 1) % self.every:
             return
-        for each in (reference, network):
-            each.state_dict()  # where a strategy cuts weights up, a rank holds its share alone from here on
+        for module in (reference, network):
+            module.state_dict()  # under a sharding strategy, each rank holds only its share from here on
         for own, other in zip(reference.parameters(), network.parameters(), strict=True):
             own.lerp_(other, self.alpha)

@@ -1,4 +1,4 @@
-"""The networks of an update, and how rows go through them."""
+"""The networks of an update and their passes over rows."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from lit_agentrl.models.routing import Pass, Routers
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.lanes import Lanes
-from lit_agentrl.update.microbatches import Form, micro_batched
-from lit_agentrl.update.scoring import expert_rows, form_of_rows, memory_saved, score_rows, value_rows
+from lit_agentrl.update.microbatches import Form, run_micro_batches
+from lit_agentrl.update.scoring import choose_experts, choose_form, evaluate_rows, save_memory, score_rows
 from lit_agentrl.update.settings import UpdateSettings
 
 Tensors = dict[str, Tensor]
 
 
-class Found(NamedTuple):
-    """What a loss reads off a micro-batch.
+class Scores(NamedTuple):
+    """Scores of a micro-batch for a loss.
 
     Attributes:
-        columns: by name, with gradient.
-        hidden_AD: what the policy's head read, where a critic reads it too.
+        columns: scores by name, with gradient.
+        hidden_AD: inputs of the policy's head, for a critic that shares them.
     """
 
     columns: Tensors
@@ -40,19 +40,19 @@ class Found(NamedTuple):
 
 
 class Networks:
-    """The policy's network, and beside it a critic and a frozen reference, where there are any; or a reward model.
+    """The policy's network with an optional critic and reference, or a reward model.
 
     Args:
-        policy: causal LM, trained in place.
-        critic: or None.
-        reference: the policy as it was at the start, or None.
-        settings: how rows are cut up and packed.
-        temperature: sampling temperature of the trajectories; log-probs are taken at it.
-        routing: what is done about the policy's routers.
-        head: of a reward model: it is trained with the network below it, whose log-probs nobody asks for.
+        policy: a causal LM, trained in place.
+        critic: the critic, or None.
+        reference: the frozen reference network, or None.
+        settings: how rows are split and packed.
+        temperature: sampling temperature of the trajectories, used for log-probs.
+        routing: treatment of the policy's routers.
+        head: head of a reward model, trained with the network below it, whose log-probs are then not computed.
 
     Raises:
-        ValueError: a network cannot take rows in the form that is demanded, or its layers cannot be run again.
+        ValueError: a network does not support the requested form of rows, or its layers cannot be recomputed.
     """
 
     def __init__(
@@ -75,33 +75,33 @@ class Networks:
         self.routing = routing
         if get_levels(policy) and critic is not None and critic.is_shared:
             raise ValueError(
-                "critic=shared reads the policy's states, and those of two adapters are two: set critic=separate"
+                "critic=shared needs one set of hidden states, and two adapters have two: set critic=separate"
             )
         if get_levels(policy) and settings.checkpoint_activations:
             raise ValueError(
-                "checkpoint_activations=true runs layers again, under whichever adapter acts then: leave it false, "
+                "checkpoint_activations=true recomputes layers under the wrong one of two adapters: leave it false, "
                 "or use model/lora=default"
             )
         asks = routing.loss > 0 or routing.replay != "none"
         self._routers = Routers(policy, routing.given()) if asks else None
         if routing.replay != "none" and settings.packing == "shared":
             raise ValueError(
-                "packing=shared computes once what rows begin alike in, and model.routing_replay has each row keep its "
-                "own experts; use update.packing=true or auto"
+                "packing=shared computes common prefixes once, but under model.routing_replay each row has its own "
+                "experts; use update.packing=true or auto"
             )
         self._form: Form | None = None
-        if settings.packing not in (False, "auto"):  # a network that cannot is refused at once
+        if settings.packing not in (False, "auto"):  # so that an unsupported network fails at once
             _ = self.form
-        with memory_saved(settings.checkpoint_activations, policy, self._own_trunk):
-            pass  # and one whose layers cannot be run again
+        with save_memory(settings.checkpoint_activations, policy, self._own_trunk):
+            pass  # so that layers that cannot be recomputed fail at once
         self.lanes: Lanes | None = None
         if settings.lanes > 1:
             if asks:
                 raise ValueError(
-                    f"lanes={settings.lanes}: what routers do is seen one micro-batch at a time; set update.lanes=1, "
+                    f"lanes={settings.lanes}: routers are observed in one micro-batch at a time; set update.lanes=1, "
                     "or leave model.routing_loss and model.routing_replay"
                 )
-            _ = self.form  # which copies then have as well
+            _ = self.form  # prepared before the modules are copied
             self.lanes = Lanes((policy, critic, head), settings.lanes)
 
     @property
@@ -110,22 +110,22 @@ class Networks:
 
     @property
     def trained(self) -> list[nn.Module]:
-        return [each for each in (self.policy, self.critic, self.head) if each is not None]
+        return [network for network in (self.policy, self.critic, self.head) if network is not None]
 
     @property
     def frozen(self) -> list[nn.Module]:
-        """Those that are read alone; of a policy with adapters the reference is the policy itself."""
+        """Networks that are not trained; with adapters the reference is the policy itself."""
         return [] if self.reference is None or self.reference is self.policy else [self.reference]
 
-    def modules(self) -> Iterator[nn.Module]:
-        """All layers of all networks."""
+    def iterate_modules(self) -> Iterator[nn.Module]:
+        """Iterate over all layers of all networks."""
         for network in (*self.trained, *self.frozen):
             yield from network.modules()
         if self.lanes is not None:
-            yield from self.lanes.modules()
+            yield from self.lanes.iterate_modules()
 
     def of_lane(self, number: int) -> Networks:
-        """Those that a lane computes with."""
+        """Return the networks of one lane."""
         assert self.lanes is not None
         own = copy.copy(self)
         own.policy, own.critic, own.head = self.lanes.each[number]
@@ -137,59 +137,62 @@ class Networks:
         if self._form is None:
             readers = [self.policy, self._own_trunk, self.reference]
             is_cuda = next(self.policy.parameters()).device.type == "cuda"
-            found = [network for network in readers if network is not None]
-            form = form_of_rows(found, self._settings.packing, is_cuda=is_cuda)
+            networks = [network for network in readers if network is not None]
+            form = choose_form(networks, self._settings.packing, is_cuda=is_cuda)
             self._form = "packed" if form == "shared" and self.routing.replay != "none" else form
         return self._form
 
     # ------------------------------------------------------------------ without gradient
-    def logp(self, tensors: Tensors, network: Any | None = None) -> Tensor:
-        """Log-probs (nats) of the rows under the policy of now, or another network, whose routers choose freely."""
+    def compute_logp(self, tensors: Tensors, network: Any | None = None) -> Tensor:
+        """Compute log-probs (nats) of the rows under the current policy or another network.
+
+        The routers of another network choose freely.
+        """
         if network is None and (levels := get_levels(self.policy)):
             return sum(  # type: ignore[return-value]
-                self._scored(part, None) for part in self._of_levels(tensors, levels)
+                self._score(part, None) for part in self._split_levels(tensors, levels)
             )
-        return self._scored(tensors, network)
+        return self._score(tensors, network)
 
-    def _of_levels(self, tensors: Tensors, levels: tuple[str, ...]) -> Iterator[Tensors]:
-        """The rows with the sampled tokens of one level, whose adapter acts meanwhile."""
+    def _split_levels(self, tensors: Tensors, levels: tuple[str, ...]) -> Iterator[Tensors]:
+        """Yield the rows with the tokens of one level, whose adapter is active meanwhile."""
         for is_plan, name in enumerate(levels):
             is_own_BT = tensors["is_action_BT"] & (tensors["is_plan_BT"] == bool(is_plan))
             with use_level(self.policy, name):
                 yield {**tensors, "is_action_BT": is_own_BT}
 
-    def _scored(self, tensors: Tensors, network: Any | None) -> Tensor:
+    def _score(self, tensors: Tensors, network: Any | None) -> Tensor:
         return score_rows(
             self.policy if network is None else network, tensors, temperature=self._temperature,
             form=self.form, tokens_per_microbatch=self._settings.tokens_per_microbatch,
             logits_chunk=self._settings.logits_chunk, routers=self._routers if network is None else None,
         )  # fmt: skip
 
-    def experts(self, tensors: Tensors) -> Tensor:
-        """What the policy's routers choose for the rows now, (B, T x choices of a token)."""
+    def choose_experts(self, tensors: Tensors) -> Tensor:
+        """Return the experts that the policy's routers choose now, (B, T x choices per token)."""
         assert self._routers is not None
-        return expert_rows(
+        return choose_experts(
             self.policy, self._routers, tensors, form=self.form,
             tokens_per_microbatch=self._settings.tokens_per_microbatch,
         )  # fmt: skip
 
     @contextmanager
-    def routed(self, part: Tensors, packing: Packing | None) -> Iterator[Pass | None]:
-        """Around the passes of a micro-batch and its backward: its routers are seen, and told where that is asked."""
+    def observe_routers(self, part: Tensors, packing: Packing | None) -> Iterator[Pass | None]:
+        """Observe the routers during the passes of a micro-batch, and set experts to replay."""
         if self._routers is None:
             yield None
             return
-        with self._routers.trace(part["tokens_BT"], packing, part.get("experts_BK")) as found:
-            yield found
+        with self._routers.routed(part["tokens_BT"], packing, part.get("experts_BK")) as routed:
+            yield routed
 
-    def reference_logp(self, tensors: Tensors, hooks: StrategyHooks) -> Tensor:
-        """Log-probs (nats) of the rows under the reference."""
+    def compute_reference_logp(self, tensors: Tensors, hooks: StrategyHooks) -> Tensor:
+        """Compute log-probs (nats) of the rows under the reference."""
         assert self.reference is not None
         with hooks.in_use(self.reference, tensors["tokens_BT"].device), disable_adapters(self.reference):
-            return self.logp(tensors, self.reference)
+            return self.compute_logp(tensors, self.reference)
 
-    def computed(self, device: torch.device) -> dict[str, Any]:
-        """All that the reference's log-probs depend on, to the last bit, beside its weights and the rows."""
+    def describe_computation(self, device: torch.device) -> dict[str, Any]:
+        """Describe all that reference log-probs depend on besides weights and rows, bit-exactly."""
         assert self.reference is not None
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return {
@@ -199,79 +202,79 @@ class Networks:
             "torch": torch.__version__, "matmul": torch.get_float32_matmul_precision(),
         }  # fmt: skip
 
-    def values(self, tensors: Tensors) -> Tensor:
-        """The critic's values (points) of the rows."""
-        return self.valued(tensors)["value_BT"]
+    def compute_values(self, tensors: Tensors) -> Tensor:
+        """Compute the critic's values of the rows, in reward."""
+        return self.compute_critic_columns(tensors)["value_BT"]
 
-    def valued(self, tensors: Tensors) -> Tensors:
-        """All that the critic says of the rows (points): ``value_BT``, and what else its head gives."""
+    def compute_critic_columns(self, tensors: Tensors) -> Tensors:
+        """Compute all outputs of the critic (reward): ``value_BT`` and others of its head."""
         assert self.critic is not None
-        found_BT = value_rows(
+        output_BT = evaluate_rows(
             self.critic, self.policy, tensors, form=self.form,
             tokens_per_microbatch=self._settings.tokens_per_microbatch, routers=self._routers,
         )  # fmt: skip
-        return self.critic.named(found_BT)
+        return self.critic.named(output_BT)
 
-    def target_values(self, tensors: Tensors) -> Tensors:
-        """The values (points) of the critic's slow weights, of states, and of tokens where V is learnt from them."""
+    def compute_target_values(self, tensors: Tensors) -> Tensors:
+        """Compute the values (reward) of the critic's slow weights, for states and tokens."""
         assert self.critic is not None and self.critic.slow is not None
-        with self.critic.slow.in_use(self.critic):
-            found = self.valued(tensors)
-        return {f"target_{name}": found[name] for name in ("value_BT", "implicit_q_BT") if name in found}
+        with self.critic.slow.use(self.critic):
+            columns = self.compute_critic_columns(tensors)
+        return {f"target_{name}": columns[name] for name in ("value_BT", "implicit_q_BT") if name in columns}
 
-    def head_scores(self, tensors: Tensors) -> Tensor:
-        """The head's scores of the rows where ``is_scored_BT``, (B, T), or (B, T, H) of several heads."""
+    def compute_head_scores(self, tensors: Tensors) -> Tensor:
+        """Compute the head's scores where ``is_scored_BT``: (B, T), or (B, T, H) for H heads."""
         assert self.head is not None
         head = self.head
 
-        def scored(tokens_BT: Tensor, is_action_BT: Tensor, packing: Packing | None) -> Tensor:
-            found_BT: Tensor = head(
+        def score(tokens_BT: Tensor, is_action_BT: Tensor, packing: Packing | None) -> Tensor:
+            score_BT: Tensor = head(
                 self.policy, tokens_BT=tokens_BT, is_scored_BT=is_action_BT, packing=packing
             )
-            return found_BT
+            return score_BT
 
         rows = {name: tensors[name] for name in ("tokens_BT", "is_real_BT")}
         rows["is_action_BT"] = tensors["is_scored_BT"]
-        return micro_batched(scored, rows, 2 * self._settings.tokens_per_microbatch, self.form)
+        return run_micro_batches(score, rows, 2 * self._settings.tokens_per_microbatch, self.form)
 
     # ------------------------------------------------------------------ with gradient
-    def scores(self, part: Tensors, packing: Packing | None, *, entropy_grad: bool) -> Found:
-        """What a loss reads of a micro-batch: log-probs and entropies of the policy, or scores of the head."""
-        with memory_saved(self._settings.checkpoint_activations, self.policy):
+    def score(self, part: Tensors, packing: Packing | None, *, entropy_grad: bool) -> Scores:
+        """Score a micro-batch for a loss: the policy's log-probs and entropies, or head scores."""
+        with save_memory(self._settings.checkpoint_activations, self.policy):
             if self.head is not None:
                 rows = {name: part[name] for name in ("tokens_BT", "is_scored_BT")}
-                return Found({self.head.column: self.head(self.policy, **rows, packing=packing)})
+                return Scores({self.head.column: self.head(self.policy, **rows, packing=packing)})
             if not (levels := get_levels(self.policy)):
-                return self._of_policy(part, packing, entropy_grad)
-            # a level without tokens here is not computed: its adapter gets no gradient, and stands still to the bit
+                return self._score_policy(part, packing, entropy_grad)
+            # a level without tokens is not computed: its adapter gets no gradient and does not change
             idle_BT = part["sampler_logp_BT"].new_zeros(part["tokens_BT"].shape, requires_grad=True)
             columns = {"logp_BT": idle_BT * 1, "entropy_BT": idle_BT * 1}
-            for own in self._of_levels(part, levels):
+            for own in self._split_levels(part, levels):
                 if bool(own["is_action_BT"].any()):
-                    found = self._of_policy(own, packing, entropy_grad).columns
-                    columns = {name: column + found[name] for name, column in columns.items()}
-            return Found(columns)
+                    own_columns = self._score_policy(own, packing, entropy_grad).columns
+                    columns = {name: column + own_columns[name] for name, column in columns.items()}
+            return Scores(columns)
 
-    def _of_policy(self, part: Tensors, packing: Packing | None, entropy_grad: bool) -> Found:
-        found = score_tokens(
+    def _score_policy(self, part: Tensors, packing: Packing | None, entropy_grad: bool) -> Scores:
+        scores = score_tokens(
             self.policy, tokens_BT=part["tokens_BT"], is_action_BT=part["is_action_BT"], packing=packing,
             temperature=self._temperature, with_entropy=True, entropy_grad=entropy_grad,
             with_hidden=self.critic is not None and self.critic.is_shared,
             logits_chunk=self._settings.logits_chunk, is_checked=True,
         )  # fmt: skip
-        assert found.entropy_BT is not None
-        return Found({"logp_BT": found.logp_BT, "entropy_BT": found.entropy_BT}, found.hidden_AD)
+        assert scores.entropy_BT is not None
+        return Scores({"logp_BT": scores.logp_BT, "entropy_BT": scores.entropy_BT}, scores.hidden_AD)
 
-    def value_loss(
+    def compute_value_loss(
         self, part: Tensors, packing: Packing | None, hidden_AD: Tensor | None, objective: Objective
     ) -> tuple[Tensor, Tensors]:
-        """The critic's loss on a micro-batch, with what the objective adds, times its weight; and metrics."""
+        """Compute the critic's weighted loss on a micro-batch, with the objective's part, and metrics."""
         assert self.critic is not None
         rows: dict[str, Any] = {name: part[name] for name in ("tokens_BT", "is_action_BT")}
-        with memory_saved(self._settings.checkpoint_activations, self._own_trunk):
-            found_BT = self.critic(self.policy, **rows, packing=packing, hidden_AD=hidden_AD)
-        found = self.critic.named(found_BT)
-        loss, metrics = self.critic.value_loss(found, part)
-        if (beside := objective.value_loss(part | found)) is not None:
-            loss, metrics = loss + beside[0], metrics | beside[1]
+        with save_memory(self._settings.checkpoint_activations, self._own_trunk):
+            output_BT = self.critic(self.policy, **rows, packing=packing, hidden_AD=hidden_AD)
+        columns = self.critic.named(output_BT)
+        loss, metrics = self.critic.value_loss(columns, part)
+        if (extra := objective.value_loss(part | columns)) is not None:
+            loss, metrics = loss + extra[0], metrics | extra[1]
         return self.critic.coef * loss, metrics

@@ -1,4 +1,4 @@
-"""What an update borrows from a training loop, and how far it has come."""
+"""Interface of an update to the training loop, and its progress."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from lit_agentrl.distributed import StrategyHooks, max_over_ranks
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """What a training loop lends to one update.
+    """Objects of the training loop that an update uses.
 
     Attributes:
-        device: of the networks.
+        device: device of the networks.
         optimizers: the policy's, then the critic's.
-        schedules: stepped once an iteration.
-        backward: of a scalar loss.
-        hooks: of the strategy.
-        is_watched: something looks at each backward, in the thread of the loop.
+        schedules: learning rate schedules, stepped once per iteration.
+        backward: runs the backward pass of a scalar loss.
+        hooks: hooks of the strategy.
+        is_watched: a module or callback watches each backward pass, in the thread of the loop.
     """
 
     device: torch.device
@@ -46,12 +46,12 @@ class Loop:
 
 @dataclass
 class Progress:
-    """Steps taken and iterations skipped; version and bad_steps lie in checkpoints.
+    """Steps taken and iterations skipped; checkpoints hold version and bad_steps.
 
     Attributes:
-        version: optimizer steps taken: the version of the weights.
+        version: optimizer steps taken, which is the version of the weights.
         bad_steps: iterations skipped in a row.
-        skipped: whether this one was, 0 or 1.
+        skipped: 1 if the current iteration was skipped, else 0.
     """
 
     max_bad_steps: int
@@ -59,11 +59,11 @@ class Progress:
     bad_steps: int = 0
     skipped: int = 0
 
-    def is_nothing(self, is_empty: bool, reason: str, loop: Loop) -> bool:
-        """Whether no rank has anything to train on: the iteration is then skipped and counted.
+    def is_skipped(self, is_empty: bool, reason: str, loop: Loop) -> bool:
+        """Return whether no rank has rows to train on; then skip and count the iteration.
 
         Raises:
-            ValueError: the last of so many in a row, as of `skip`.
+            ValueError: too many iterations were skipped in a row, see `skip`.
         """
         if bool(max_over_ranks(torch.tensor(float(not is_empty), device=loop.device))):
             return False
@@ -72,7 +72,7 @@ class Progress:
         return True
 
     def require_finite(self, norm: Tensor) -> None:
-        """Refuse to step on a gradient of this norm if it is not finite; the weights stay as they are.
+        """Check that a gradient norm is finite, before the step changes the weights.
 
         Raises:
             NotFinite: it is not.
@@ -84,7 +84,9 @@ class Progress:
             )  # fmt: skip
 
     def require_finite_weights(self, loop: Loop) -> None:
-        """After the last step of an iteration, so that no checkpoint holds weights that are not finite; a collective.
+        """Check after the last step of an iteration that the weights are finite; a collective.
+
+        So no checkpoint holds weights that are not.
 
         Raises:
             NotFinite: they are not.
@@ -93,16 +95,16 @@ class Progress:
             p for optimizer in loop.optimizers for group in optimizer.param_groups for p in group["params"]
         ]
         own = [(w.to_local() if isinstance(w, DTensor) else w).detach() for w in weights]
-        # extremes are read as fast as memory is, and are NaN where anything is
+        # the extremes are NaN if any weight is, and are computed at memory speed
         broken = [~torch.stack(w.aminmax()).isfinite().all() for w in own if w.numel()]
-        count = torch.stack(broken).sum() if broken else torch.zeros(())  # a rank may hold nothing
+        count = torch.stack(broken).sum() if broken else torch.zeros(())  # a rank may hold no weights
         if bool(max_over_ranks(count.float().to(loop.device))):
             raise NotFinite(
                 f"the weights after {self.version} optimizer steps are not finite: lower optim.lr",
                 version=self.version + 1,  # these have not been saved
             )
 
-    def step_taken(self, *, moves_policy: bool) -> None:
+    def count_step(self, *, moves_policy: bool) -> None:
         """Count a step of the optimizers."""
         self.version += moves_policy
         self.bad_steps = 0

@@ -1,4 +1,4 @@
-"""Which network a reference is: the start, or what a class of one's own makes of the policy."""
+"""Reference networks: the initial policy, and the base class of others."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lit_agentrl.requirements import Fact, Requirement
 
 
 class Reference:
-    """The network whose log-probs a KL term or a loss of pairs compares the policy's with; it is never trained.
+    """A frozen network for KL terms and losses of pairs.
 
     Attributes:
-        is_start: it is the policy as it was at the start.
-        moves: its weights change while the policy is trained; checkpoints hold them.
+        is_start: it is the initial policy.
+        moves: its weights change during training, so that checkpoints hold them.
     """
 
     is_start: ClassVar[bool] = False
@@ -36,58 +36,58 @@ class Reference:
         return [] if self.moves else [STILL_REFERENCE]
 
     def make(self, policy: Policy, dtype: str | None) -> Any:
-        """The network, at the start of a run; called once, before anything is played.
+        """Make the network at the start of a run; called once, before the rollouts.
 
         Args:
-            policy: as it is at the start.
-            dtype: precision that is asked for, such as ``bfloat16``; None: the policy's own.
+            policy: the initial policy.
+            dtype: requested precision, such as ``bfloat16``; None: the policy's own.
 
         Raises:
-            ValueError: it cannot be had.
+            ValueError: it cannot be made.
         """
         raise NotImplementedError
 
     def move(self, reference: Any, network: Any, iteration: int) -> None:
-        """After the update of an iteration, numbered from 0: change the reference in place, or leave it."""
+        """Change the reference in place after the update of an iteration (from 0)."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must know beside the weights of one that moves."""
+        """Return the state for checkpoints, besides the weights of a moving reference."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`.
+        """Restore the state of `state_dict`.
 
         Raises:
-            ValueError: the network is another than that of the checkpoint.
+            ValueError: the network differs from that of the checkpoint.
         """
         return None
 
 
 class Start(Reference):
-    """The policy as it was at the start; with adapters their base, at no cost in memory."""
+    """The initial policy; with adapters it is their base, without extra memory."""
 
     is_start: ClassVar[bool] = True
 
     def make(self, policy: Policy, dtype: str | None) -> Any:
-        """See `frozen`."""
-        return frozen(policy.network, dtype)
+        """Return a frozen copy, see `make_frozen`."""
+        return make_frozen(policy.network, dtype)
 
 
-def frozen(network: Any, dtype: str | None) -> Any:
-    """A copy of the policy's network as it is now, without gradient, in the precision ``dtype``, None being its own.
+def make_frozen(network: Any, dtype: str | None) -> Any:
+    """Return a frozen copy of a network, in the precision ``dtype`` or its own.
 
-    A network with adapters is returned itself, at no cost in memory: with `disable_adapters` it is the base, which is
-    what the policy was at the start.
+    A network with adapters is returned itself, without extra memory: with `disable_adapters` it is the base, which
+    equals the initial policy.
 
     Raises:
-        ValueError: another precision is asked of a base that the policy itself is computed with.
+        ValueError: another precision is requested for a base that the policy shares.
     """
     if find_adapter_layers(network):
         if dtype is not None:
             raise ValueError(
-                f"algo.kl.reference_dtype={dtype} cannot be had under model/lora, whose reference is the policy's own "
-                "base; leave it null"
+                f"algo.kl.reference_dtype={dtype} is not possible under model/lora, whose reference is the policy's "
+                "own base; leave it null"
             )
         return network
     reference = copy.deepcopy(network).requires_grad_(False)

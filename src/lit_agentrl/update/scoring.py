@@ -1,4 +1,4 @@
-"""Scores of rows: log-probs of a network, values of a critic, and how rows go through them."""
+"""Scores of rows without gradient: log-probs, critic values and router choices."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from lit_agentrl.models.logprobs import read_hidden_before, recompute_layers, sc
 from lit_agentrl.models.packing import Packing, enable_packing
 from lit_agentrl.models.routing import NO_EXPERT, Routers
 from lit_agentrl.update.critic import Critic
-from lit_agentrl.update.microbatches import Form, micro_batched
+from lit_agentrl.update.microbatches import Form, run_micro_batches
 
 log = logging.getLogger(__name__)
 
 
-def form_of_rows(networks: list[Any], packing: bool | str, *, is_cuda: bool) -> Form:
-    """The form in which rows go through the networks, which are prepared for it.
+def choose_form(networks: list[Any], packing: bool | str, *, is_cuda: bool) -> Form:
+    """Choose the form in which rows go through networks, and prepare these for it.
 
     Args:
-        networks: all that read rows.
+        networks: all networks that read rows.
         packing: see `UpdateSettings`.
-        is_cuda: where they are; ``auto`` packs on CPUs alone until the packed kernel of CUDA has been run.
+        is_cuda: they are on a GPU; ``auto`` packs only on CPUs.
 
     Raises:
-        ValueError: packed rows are demanded of a network that cannot take them.
+        ValueError: packed rows are requested and a network does not support them.
     """
     if packing is False or (packing == "auto" and is_cuda):
         return "padded"
@@ -52,28 +52,28 @@ def score_rows(
     form: Form = "padded",
     routers: Routers | None = None,
 ) -> Tensor:
-    """Log-probs (nats) of every action token under ``network``, (B, T), without gradient.
+    """Score every action token under ``network``: log-probs (B, T) in nats, without gradient.
 
     Args:
-        network: causal LM.
+        network: a causal LM.
         tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``.
-        temperature: of the sampling.
-        tokens_per_microbatch: tokens of a forward and backward; without backward, twice as many fit.
+        temperature: sampling temperature.
+        tokens_per_microbatch: tokens of a forward and backward pass; a forward pass alone gets twice as many.
         logits_chunk: see `score_tokens`.
         form: see `micro_batches`.
-        routers: of the network; told the ``experts_BK`` of the rows, where these have them.
+        routers: routers of the network; they use the ``experts_BK`` of the rows, if given.
     """
 
-    def scored(**rows: Any) -> Tensor:
-        with told(routers, rows) as plain:
+    def score(**rows: Any) -> Tensor:
+        with route_rows(routers, rows) as plain:
             return score_tokens(
                 network, **plain, temperature=temperature, logits_chunk=logits_chunk, is_checked=True
             ).logp_BT
 
-    return micro_batched(scored, tensors, 2 * tokens_per_microbatch, form)
+    return run_micro_batches(score, tensors, 2 * tokens_per_microbatch, form)
 
 
-def value_rows(
+def evaluate_rows(
     critic: Critic,
     network: Any,
     tensors: Mapping[str, Tensor],
@@ -82,26 +82,31 @@ def value_rows(
     form: Form = "padded",
     routers: Routers | None = None,
 ) -> Tensor:
-    """Values (points) before every action token, (B, T), without gradient; arguments as of `score_rows`."""
+    """Evaluate the critic before every action token, (B, T) in reward, without gradient.
 
-    def scored(**rows: Any) -> Tensor:
-        with told(routers, rows) as plain:
+    The arguments are those of `score_rows`.
+    """
+
+    def score(**rows: Any) -> Tensor:
+        with route_rows(routers, rows) as plain:
             values_BT: Tensor = critic(network, **plain)
             return values_BT
 
-    return micro_batched(scored, tensors, 2 * tokens_per_microbatch, form)
+    return run_micro_batches(score, tensors, 2 * tokens_per_microbatch, form)
 
 
-def turn_values(values: Callable[[dict[str, Tensor]], Tensor], tensors: dict[str, Tensor]) -> list[float]:
-    """The values before the first sampled token of each turn of one episode, in order, without gradient."""
+def list_turn_values(
+    values: Callable[[dict[str, Tensor]], Tensor], tensors: dict[str, Tensor]
+) -> list[float]:
+    """List the values before the first sampled token of each turn of one episode."""
     value_BT, is_action_BT, turn_BT = values(tensors), tensors["is_action_BT"], tensors["turn_BT"]
-    found: dict[int, float] = {}
+    value_of: dict[int, float] = {}
     for turn, value in zip(turn_BT[is_action_BT].tolist(), value_BT[is_action_BT].tolist(), strict=True):
-        found.setdefault(turn, value)
-    return list(found.values())
+        value_of.setdefault(turn, value)
+    return list(value_of.values())
 
 
-def expert_rows(
+def choose_experts(
     network: Any,
     routers: Routers,
     tensors: Mapping[str, Tensor],
@@ -109,25 +114,28 @@ def expert_rows(
     tokens_per_microbatch: int,
     form: Form = "padded",
 ) -> Tensor:
-    """What the routers of ``network`` choose for the rows, as `routing.Pass.experts`; arguments as of `score_rows`."""
+    """Return the experts that the routers of ``network`` choose for the rows.
 
-    def chosen(packing: Packing | None, **rows: Tensor) -> Tensor:
-        with routers.trace(rows["tokens_BT"], packing) as seen:
+    The format is that of `routing.Pass.experts`; the arguments are those of `score_rows`.
+    """
+
+    def choose(packing: Packing | None, **rows: Tensor) -> Tensor:
+        with routers.routed(rows["tokens_BT"], packing) as seen:
             read_hidden_before(network, **rows, packing=packing)
-        experts_BK: Tensor = seen.collect_experts()
+        experts_BK: Tensor = seen.experts()
         return experts_BK.reshape(len(experts_BK), -1, routers.num_choices)
 
     bare = {name: tensors[name] for name in ("tokens_BT", "is_action_BT", "is_real_BT")}
-    found_BTK = micro_batched(chosen, bare, 2 * tokens_per_microbatch, form).to(torch.int32)
-    if found_BTK.dim() == 2:  # a rank without rows
-        found_BTK = found_BTK[..., None].expand(-1, -1, routers.num_choices)
-    # padding is told nothing: it is no choice that is replayed, and none that would flip
-    return found_BTK.masked_fill(~tensors["is_real_BT"][..., None], NO_EXPERT).flatten(1)
+    experts_BTK = run_micro_batches(choose, bare, 2 * tokens_per_microbatch, form).to(torch.int32)
+    if experts_BTK.dim() == 2:  # a rank without rows
+        experts_BTK = experts_BTK[..., None].expand(-1, -1, routers.num_choices)
+    # padding has no choices that could be replayed or counted
+    return experts_BTK.masked_fill(~tensors["is_real_BT"][..., None], NO_EXPERT).flatten(1)
 
 
 @contextmanager
-def told(routers: Routers | None, rows: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Inside, routers take the experts that rows bring; gives the rows without them."""
+def route_rows(routers: Routers | None, rows: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Make routers use the experts in the rows inside; yield the rows without them."""
     plain = {name: value for name, value in rows.items() if name != "experts_BK"}
     if routers is None or "experts_BK" not in rows:
         yield plain
@@ -137,8 +145,8 @@ def told(routers: Routers | None, rows: Mapping[str, Any]) -> Iterator[dict[str,
 
 
 @contextmanager
-def memory_saved(is_on: bool, *networks: nn.Module | None) -> Iterator[None]:
-    """Layers of the networks are run again in the backward pass, where wanted."""
+def save_memory(is_on: bool, *networks: nn.Module | None) -> Iterator[None]:
+    """Recompute layers of the networks in the backward pass if ``is_on``."""
     with ExitStack() as stack:
         for network in networks if is_on else ():
             if network is not None:

@@ -1,4 +1,4 @@
-"""What an update does with a batch."""
+"""Settings of an update and of an optimizer."""
 
 from __future__ import annotations
 
@@ -19,35 +19,33 @@ from lit_agentrl.update.gradients import SpreadBuckets
 from lit_agentrl.update.stop import KLStop
 
 Optimizer = torch.optim.Optimizer
-_MOST_LANES = 256
+_MAX_LANES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateSettings:
-    """Passes over one iteration's trajectories.
+    """Settings of the passes over one iteration's trajectories.
 
     Args:
         epochs: passes over the batch.
         minibatches: optimizer steps per pass.
-        tokens_per_microbatch: tokens computed in one forward and backward; memory, not mathematics.
-        logits_chunk: tokens whose logits exist at a time; more are scored in chunks, whose logits are computed
-            again in the backward pass.  None: all action tokens of a micro-batch at once.
-        packing: False: rows are padded; True: one after the other without padding; ``shared``: so, and what rows
-            begin alike in is computed once; ``auto``: ``shared`` on CPUs where the network's attention allows it, else
-            padded.
-        lanes: micro-batches that are computed at the same time, each with one thread of torch, see `Lanes`; 1: one
-            after the other, with all threads.
-        checkpoint_activations: keep only what enters each layer, and run layers again in the backward pass.
+        tokens_per_microbatch: tokens computed in one forward and backward pass; changes memory, not results.
+        logits_chunk: tokens whose logits exist at a time; more are scored in chunks, whose logits are
+            recomputed in the backward pass.  None: all action tokens of a micro-batch at once.
+        packing: False: rows are padded; True: rows are concatenated without padding; ``shared``: common prefixes of
+            rows are also computed once; ``auto``: ``shared`` on CPUs if the network's attention allows it, else padded.
+        lanes: micro-batches computed in parallel, each with one torch thread, see `Lanes`; 1: one after the other, with
+            all threads.
+        checkpoint_activations: keep only the inputs of each layer, and recompute layers in the backward pass.
         grad_clip: largest gradient norm; larger ones are scaled down.
         max_logp_gap: mean difference (nats) between recorded and recomputed log-probs above which the
             recorded ones are replaced by recomputed ones before the first step.
-        max_bad_steps: consecutive iterations in which filter or row selection leave nothing to train on before the run
-            stops.
-        stop: ends the steps of an iteration early; None: all are taken.
-        gradients: measures gradient norms of parts of the rows; None: only that of each step.
+        max_bad_steps: consecutive iterations without any rows left by filter and row selection before the run stops.
+        stop: rule that ends the steps of an iteration early; None: all steps are taken.
+        gradients: also measure gradient norms by bucket of groups; None: only the norm of each step.
 
     Raises:
-        ValueError: a value out of range, naming the option.
+        ValueError: a value is out of range; the message names the option.
     """
 
     epochs: int = 1
@@ -66,7 +64,7 @@ class UpdateSettings:
     def __post_init__(self) -> None:
         for name in ("epochs", "minibatches", "tokens_per_microbatch", "max_bad_steps"):
             require_whole(name, getattr(self, name), 1)
-        require_whole("lanes", self.lanes, 1, _MOST_LANES)
+        require_whole("lanes", self.lanes, 1, _MAX_LANES)
         if self.logits_chunk is not None:
             require_whole("logits_chunk", self.logits_chunk, 1, alternative=", or null")
         is_known = isinstance(self.packing, bool) or self.packing in ("auto", "shared")
@@ -105,15 +103,15 @@ class OptimSettings:
     """An optimizer and its schedule over iterations.
 
     Args:
-        optimizer: takes the parameters and ``lr``.
+        optimizer: constructor that takes the parameters and ``lr``.
         lr: peak learning rate.
-        schedule: a name that ``transformers.get_scheduler`` knows.
+        schedule: a name of ``transformers.get_scheduler``.
         warmup_iterations: linear rise from 0, in iterations.
-        schedule_args: further arguments of that schedule.
+        schedule_args: further arguments of the schedule.
 
     Raises:
-        ValueError: a value out of range, an optimizer that refuses its options, an unknown schedule or arguments that
-            it does not take, naming the option.
+        ValueError: a value is out of range, the optimizer refuses its options, or the schedule is unknown or refuses
+            its arguments; the message names the option.
     """
 
     optimizer: Callable[..., Optimizer]
@@ -123,7 +121,7 @@ class OptimSettings:
     schedule_args: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # beyond, torch cannot compute a step in float32, and below, no weight would move
+        # above, torch cannot compute a step in float32; below, no weight changes
         require_number("lr", self.lr, "finite, > 0, from 1e-30 to 1e30", lambda lr: 1e-30 <= lr <= 1e30)
         require_whole("warmup_iterations", self.warmup_iterations, 0)
         valid = [kind.value for kind in SchedulerType if kind.value not in ("reduce_lr_on_plateau", "greedy")]
@@ -140,74 +138,75 @@ class OptimSettings:
             )
         self._check_optimizer()
         try:
-            self._factor(iterations=1_000_000)
+            self._get_factor(iterations=1_000_000)
         except (TypeError, ValueError, KeyError) as error:
             raise ValueError(
                 f"schedule_args={format_value(self.schedule_args)} does not fit schedule={self.schedule}: {error}"
             ) from error
 
     def _check_optimizer(self) -> None:
-        """Make the optimizer of a stand-in parameter: it refuses its own options when it is made.
+        """Build the optimizer with a dummy parameter, so that it checks its own options.
 
         Raises:
-            ValueError: it does, naming the option, where leaving one out helps.
+            ValueError: it refuses them; the message names the option if leaving one out helps.
         """
         made = self.optimizer.func if isinstance(self.optimizer, partial) else self.optimizer
         closure = inspect.signature(made.step).parameters.get("closure") if hasattr(made, "step") else None
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise ValueError(
-                f"optimizer={made.__name__} computes the loss several times a step, and episodes give their gradient "
+                f"optimizer={made.__name__} computes the loss several times per step, which an update does only "
                 "once; choose another, such as optim.optimizer._target_=torch.optim.AdamW"
             )
         for option, value in self.optimizer.keywords.items() if isinstance(self.optimizer, partial) else ():
             is_finite = not isinstance(value, float) or math.isfinite(value)
             require(
                 is_finite, f"optimizer.{option}", value, "finite"
-            )  # torch itself takes a weight_decay=inf
-        if (reason := self._refusal(self.optimizer)) is None:
+            )  # torch itself accepts weight_decay=inf
+        if (reason := self._find_refusal(self.optimizer)) is None:
             return
         if not isinstance(self.optimizer, partial):
             raise ValueError(
-                f"optimizer={format_value(self.optimizer)} is no optimizer; name the class of one, such as "
+                f"optimizer={format_value(self.optimizer)} is not an optimizer; give the class of one, such as "
                 "optim.optimizer._target_=torch.optim.Adam"
             )
         given = self.optimizer.keywords
         name = getattr(made, "__name__", type(made).__name__)
         for option, value in given.items():
-            rest = {other: kept for other, kept in given.items() if other != option}
-            if self._refusal(partial(made, **rest)) is None:
+            rest = {other: rest_value for other, rest_value in given.items() if other != option}
+            if self._find_refusal(partial(made, **rest)) is None:
                 raise ValueError(f"optimizer.{option}={format_value(value)} is refused by {name}: {reason}")
         raise ValueError(f"optimizer: {name} cannot be made: {reason}")
 
-    def _refusal(self, optimizer: Callable[..., Any]) -> str | None:
-        """Why it can be made neither of matrices alone, as adapters are, nor of matrices and vectors; None: it can."""
+    def _find_refusal(self, optimizer: Callable[..., Any]) -> str | None:
+        """Return why the optimizer cannot be built, or None.
+
+        It is tried on matrices and vectors, and on matrices alone, as in adapters.
+        """
         reason = None
         for shapes in ([(2, 2), (2,)], [(2, 2)]):
             try:
                 made = optimizer([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes], lr=self.lr)
-            except Exception as error:  # of torch, or of an optimizer of one's own
+            except Exception as error:  # of torch, or of a user's optimizer
                 kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
                 reason = reason or kind + (str(error).splitlines() or [""])[0]
                 continue
             return (
-                None if isinstance(made, Optimizer) else f"a {type(made).__name__} is no Optimizer of torch"
+                None if isinstance(made, Optimizer) else f"a {type(made).__name__} is not a torch Optimizer"
             )
         return reason
 
     @property
     def depends_on_length(self) -> bool:
-        """Whether the learning rate of an iteration depends on how many there are in all."""
-        one, other = self._factor(iterations=1_000), self._factor(iterations=2_000)
-        return any(one(i) != other(i) for i in (self.warmup_iterations + 1, 500, 999))
+        """True if the learning rate of an iteration depends on the number of iterations."""
+        short, long = self._get_factor(iterations=1_000), self._get_factor(iterations=2_000)
+        return any(short(i) != long(i) for i in (self.warmup_iterations + 1, 500, 999))
 
-    def _factor(self, iterations: int) -> Callable[[int], float]:
-        """The library's factor of the learning rate, read off a stand-in optimizer."""
-        stand_in = torch.optim.SGD(
-            [torch.zeros(1)], lr=self.lr
-        )  # lowest rates are given as such, not as factors
+    def _get_factor(self, iterations: int) -> Callable[[int], float]:
+        """Return the library's learning rate factor, using a dummy optimizer."""
+        dummy = torch.optim.SGD([torch.zeros(1)], lr=self.lr)  # some schedules take absolute minimum rates
         library = get_scheduler(
             self.schedule,
-            stand_in,
+            dummy,
             num_warmup_steps=None if self.schedule == "constant" else self.warmup_iterations,
             num_training_steps=iterations,
             scheduler_specific_kwargs=dict(self.schedule_args) or None,
@@ -218,12 +217,12 @@ class OptimSettings:
     def build(
         self, parameters: Iterable[torch.nn.Parameter], iterations: int
     ) -> tuple[Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-        """The optimizer and a scheduler to be stepped once an iteration."""
+        """Build the optimizer and a scheduler that is stepped once per iteration."""
         optimizer = self.optimizer(list(parameters), lr=self.lr)
-        factor = self._factor(iterations)
+        factor = self._get_factor(iterations)
 
-        def factor_of_iteration(iteration: int) -> float:
-            # the library starts its rise at 0, which would waste the first iteration's rollouts
+        def get_iteration_factor(iteration: int) -> float:
+            # the library warms up from 0, which would waste the rollouts of the first iteration
             return float(factor(iteration + 1 if iteration < self.warmup_iterations else iteration))
 
-        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor_of_iteration)
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, get_iteration_factor)

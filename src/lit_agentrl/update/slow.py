@@ -1,4 +1,4 @@
-"""A copy of a network's weights that follows it slowly: where the targets of temporal differences come from."""
+"""Slowly updated copy of a network's weights for temporal-difference targets."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from torch import Tensor, nn
 
 
 class SlowWeights(nn.Module):
-    """``slow <- (1 - rate) slow + rate weights``, of the trained weights of a network; DDPG, arXiv 1509.02971.
+    """Slow copy of the trained weights of a network; DDPG, arXiv 1509.02971.
 
-    They are buffers, so they lie in checkpoints and no optimizer moves them.
+    Each step: ``slow <- (1 - rate) slow + rate weights``.  They are buffers: checkpoints hold them, and no optimizer
+    changes them.
 
     Args:
-        network: on its trained weights; it is not held.
-        rate: share that each step takes over, in (0, 1]; 1: the weights themselves, to the bit.
+        network: its trained weights are copied; no reference to it is kept.
+        rate: share of the weights in each step, in (0, 1]; 1: the weights themselves, bit-exactly.
     """
 
     def __init__(self, network: nn.Module, rate: float) -> None:
         super().__init__()
         self._rate = rate
-        for number, weight in enumerate(_trained(network)):
+        for number, weight in enumerate(_list_trained(network)):
             self.register_buffer(str(number), weight.detach().clone())
 
     @torch.no_grad()
     def follow(self, network: nn.Module) -> None:
-        """Take a share of the weights over."""
-        for slow, weight in zip(self.buffers(), _trained(network), strict=True):
+        """Move the slow weights towards the network's by ``rate``."""
+        for slow, weight in zip(self.buffers(), _list_trained(network), strict=True):
             slow.lerp_(weight, self._rate)
 
     @contextmanager
-    def in_use(self, network: nn.Module) -> Iterator[None]:
-        """Within, the network computes with the slow weights, for passes without gradient; none is copied."""
+    def use(self, network: nn.Module) -> Iterator[None]:
+        """Run the network with the slow weights inside, without gradient and without copies."""
         self._exchange(network)
         try:
             yield
@@ -41,10 +42,10 @@ class SlowWeights(nn.Module):
             self._exchange(network)
 
     def _exchange(self, network: nn.Module) -> None:
-        for slow, weight in zip(self.buffers(), _trained(network), strict=True):
+        for slow, weight in zip(self.buffers(), _list_trained(network), strict=True):
             slow.data, weight.data = weight.data, slow.data
-        torch.clear_autocast_cache()  # it knows a weight by its object, and not by what it holds
+        torch.clear_autocast_cache()  # it is keyed by the weight object, not by its content
 
 
-def _trained(network: nn.Module) -> list[Tensor]:
+def _list_trained(network: nn.Module) -> list[Tensor]:
     return [weight for weight in network.parameters() if weight.requires_grad]

@@ -1,4 +1,4 @@
-"""When the steps of an iteration end early: the policy has moved too far from the one that played."""
+"""Early stop of an iteration's steps by the KL from the sampling policy."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from lit_agentrl.checks import require_one_of, require_positive
 
 @dataclass(frozen=True, kw_only=True)
 class KLStop:
-    """Leaves out the remaining steps of an iteration once a KL exceeds ``bound``: LOOP, arXiv 2502.01600.
+    """Rule that skips the remaining steps once a KL exceeds ``bound``: LOOP, arXiv 2502.01600.
 
-    The KL is that of the policy that played to the policy of now, ``exp(d) - 1 - d`` with ``d = logp - old_logp`` at
-    each sampled token of the coming minibatch: summed over a trajectory and averaged over trajectories, or averaged
-    over tokens.  It is asked before each step but the first, and costs nothing: the pass that makes the step's
-    gradient gives it.
+    The KL is that of the sampling policy to the current policy, ``exp(d) - 1 - d`` with ``d = logp - old_logp`` at
+    each sampled token of the next minibatch: summed over a trajectory and averaged over trajectories, or averaged
+    over tokens.  It is checked before each step but the first, without extra cost: the pass that computes the step's
+    gradient also computes it.
 
     Args:
         bound: nats, > 0.
         per: ``trajectory`` or ``token``.
 
     Raises:
-        ValueError: a value out of range, naming the option.
+        ValueError: a value is out of range; the message names the option.
     """
 
     bound: float = 20.0
@@ -32,12 +32,12 @@ class KLStop:
         require_positive("bound", self.bound)
         require_one_of("per", self.per, ("trajectory", "token"))
 
-    def kl(self, *, nats: float, tokens: float, trajectories: float) -> float:
-        """The KL (nats) of a minibatch of all ranks.
+    def compute_kl(self, *, nats: float, tokens: float, trajectories: float) -> float:
+        """Compute the KL (nats) of a minibatch of all ranks.
 
         Args:
             nats: sum over its sampled tokens.
-            tokens: number of these.
-            trajectories: number of those that have any.
+            tokens: number of sampled tokens.
+            trajectories: number of trajectories with sampled tokens.
         """
         return nats / max(1.0, trajectories if self.per == "trajectory" else tokens)

@@ -16,13 +16,13 @@ from lit_agentrl.update.reference import Reference
 
 @dataclass(kw_only=True)
 class Teacher(Reference):
-    """A model of the same tokenizer, frozen: with a KL term the policy learns from it on what the policy itself plays.
+    """A frozen model with the same tokenizer, for on-policy distillation by a KL term.
 
     Args:
-        path: folder of a run that has ended, or of a model in Hugging Face's format.
+        path: folder of a finished run, or of a model in Hugging Face's format.
 
     Raises:
-        ValueError: there is no model; at start, one that cannot be loaded, or whose token ids are not the policy's.
+        ValueError: there is no model; in `make`, it cannot be loaded, or its token ids are not the policy's.
     """
 
     path: str
@@ -32,7 +32,7 @@ class Teacher(Reference):
         find_network(self.path)
 
     def make(self, policy: Policy, dtype: str | None) -> Any:
-        """The model, in that precision."""
+        """Load the model in the requested precision."""
         with name_errors("reference"):
             network = load_frozen(
                 self.path,
@@ -45,14 +45,14 @@ class Teacher(Reference):
         return network
 
     def state_dict(self) -> dict[str, Any]:
-        """Which model it is."""
+        """Return the fingerprint of the model."""
         return {"fingerprint": self._fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `Reference`."""
+        """Check that the model is that of the checkpoint, see `Reference`."""
         saved = state.get("fingerprint", "")
         if saved != self._fingerprint:
             raise ValueError(
-                f"reference.path={self.path} holds weights {self._fingerprint[:12]}, and this run was trained with "
-                f"{saved[:12]}; put the model back"
+                f"reference.path={self.path} holds weights {self._fingerprint[:12]}, but this run was trained with "
+                f"{saved[:12]}; restore that model"
             )

@@ -1,4 +1,4 @@
-"""A step of the weights that is taken back: down on the probability of what was sampled."""
+"""Temporary unlearning step on sampled tokens, undone after the context."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from lit_agentrl.distributed import sum_over_ranks
 from lit_agentrl.models.logprobs import score_tokens
 
 
-def complement_sum(logp_BT: Tensor, is_action_BT: Tensor, *, epsilon: float) -> Tensor:
-    """``-sum_k (1 / T_k) sum_t log(1 - min(p_t, 1 - epsilon))`` of rows k of T_k actions each; EEPO.
+def sum_complements(logp_BT: Tensor, is_action_BT: Tensor, *, epsilon: float) -> Tensor:
+    """Compute the complement loss of EEPO over rows.
+
+    ``-sum_k (1 / T_k) sum_t log(1 - min(p_t, 1 - epsilon))`` for rows k of T_k actions each.
 
     Args:
         logp_BT: (B, T) nats, with gradient.
@@ -27,7 +29,7 @@ def complement_sum(logp_BT: Tensor, is_action_BT: Tensor, *, epsilon: float) -> 
 
 
 @contextmanager
-def unlearnt(
+def unlearn(
     network: PreTrainedModel,
     rows: Mapping[str, Tensor] | None,
     *,
@@ -36,23 +38,23 @@ def unlearnt(
     temperature: float,
     forward_context: Callable[[], AbstractContextManager[object]],
 ) -> Iterator[None]:
-    """Within, one step of plain SGD down on `complement_sum` / trajectories is taken; after it, weights are as before.
+    """Take one SGD step on `sum_complements` / trajectories; undo it after the context.
 
-    They are copied back, so that they are equal to the bit.  Gradients of all ranks are added up.
+    The weights are copied back, so that they are bit-equal.  Gradients are summed over ranks.
 
     Args:
-        network: the policy's, whole on each rank.
-        rows: of this rank, ``tokens_BT``, ``is_action_BT``; None for none.
-        lr: of the step.
-        epsilon: see `complement_sum`.
-        temperature: of sampling.
-        forward_context: precision of forwards.
+        network: the policy's network, unsharded on each rank.
+        rows: ``tokens_BT`` and ``is_action_BT`` of this rank; None: no rows.
+        lr: learning rate of the step.
+        epsilon: see `sum_complements`.
+        temperature: sampling temperature.
+        forward_context: context that sets the precision of forward passes.
     """
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     before = [weight.detach().clone() for weight in weights]
     gradients = [torch.zeros_like(weight) for weight in weights]
     number = 0
-    for b in range(0 if rows is None else len(rows["tokens_BT"])):  # a row at a time: it is small, and rare
+    for b in range(0 if rows is None else len(rows["tokens_BT"])):  # one row at a time: there are few
         assert rows is not None
         is_action_BT = rows["is_action_BT"][b : b + 1].to(weights[0].device)
         if not bool(is_action_BT.any()):
@@ -63,11 +65,11 @@ def unlearnt(
             scores = score_tokens(
                 network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, temperature=temperature
             )
-            loss = complement_sum(scores.logp_BT, is_action_BT, epsilon=epsilon)
-        found = torch.autograd.grad(loss, weights, allow_unused=True)
-        for gradient, each in zip(gradients, found, strict=True):
-            if each is not None:
-                gradient += each
+            loss = sum_complements(scores.logp_BT, is_action_BT, epsilon=epsilon)
+        row_gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+        for gradient, row_gradient in zip(gradients, row_gradients, strict=True):
+            if row_gradient is not None:
+                gradient += row_gradient
     total = max(1, int(sum_over_ranks(torch.tensor(number, device=weights[0].device))))
     try:
         with torch.no_grad():
@@ -76,5 +78,5 @@ def unlearnt(
         yield
     finally:
         with torch.no_grad():
-            for weight, kept in zip(weights, before, strict=True):
-                weight.copy_(kept)
+            for weight, saved in zip(weights, before, strict=True):
+                weight.copy_(saved)

@@ -101,7 +101,7 @@ class BesideReference(Replacing):
         return [episode for episode, value in zip(episodes, values, strict=True) if value is None]
 
     def _compute_values(self, episodes: Sequence[Episode]) -> list[float | None]:
-        joined = [self.references.before(episode) for episode in episodes]
+        joined = [self.references.put_before(episode) for episode in episodes]
         referred = [episode for episode in joined if episode is not None]
         if not referred:
             return [None] * len(episodes)

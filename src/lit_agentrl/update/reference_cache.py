@@ -1,4 +1,4 @@
-"""The log-probs of a data set under a reference that stands still: computed once, and kept on disk."""
+"""Cache on disk of a data set's log-probs under a fixed reference."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from lit_agentrl.distributed import gather_rows, get_rank, get_world_size, max_o
 from lit_agentrl.files import remove_leftover, write_atomic
 
 FORMAT = "lit_agentrl reference log-probs, version 1"
-_READ = ("tokens_BT", "is_action_BT", "is_real_BT")  # all that a log-prob depends on, beside the network
+_READ = ("tokens_BT", "is_action_BT", "is_real_BT")  # all inputs of a log-prob but the network
 _log = logging.getLogger(__name__)
 Tensors = Mapping[str, Tensor]
 
 
-class KeptReference:
-    """Log-probs (nats) of the sampled tokens of a data set under its reference, found again by the tokens of a row.
+class ReferenceCache:
+    """Cached log-probs (nats) of a data set's sampled tokens, looked up by row.
 
-    The data set is scored in pieces, each by itself.  So a number depends neither on the order of training, nor on how
-    many processes there are, nor on whether it was computed or read.
+    The data set is scored in pieces, each by itself.  So a number does not depend on the order of training, on the
+    number of processes, or on whether it was computed or read.
 
     Args:
-        folder: holds a file for each piece, named by all that its numbers depend on; other runs may use it too.
-        pieces: gives the rows of the data set, a piece at a time, always the same ones.
-        computed: how networks compute, where only the program knows it; a part of the names.
+        folder: holds a file for each piece, named by all that its numbers depend on; runs can share it.
+        pieces: yields the rows of the data set in pieces, always the same ones.
+        computed: settings of the computation that are part of the file names.
     """
 
     def __init__(
@@ -47,58 +47,64 @@ class KeptReference:
         self._unwritten: str | None = None
 
     def fill(self, score: Callable[[Tensors], Tensor], about: Mapping[str, Any], like: Tensor) -> None:
-        """Read what is there, score the rest, and keep it.  A collective: each rank takes every so many-th piece.
+        """Read the cached pieces, score the others and write them; a collective.
+
+        The pieces are dealt to the ranks in turn.
 
         Args:
-            score: gives (B, T), the log-probs of rows; a collective.
-            about: what they depend on beside the rows: the weights, and how these are computed with.
-            like: an empty tensor of the precision and on the device of log-probs.
+            score: returns (B, T), the log-probs of rows; a collective.
+            about: what the numbers depend on besides the rows: weights and settings of the computation.
+            like: an empty tensor with the precision and the device of log-probs.
         """
         self._like = like
         key = json.dumps({"format": FORMAT, **about, **self._computed}, sort_keys=True)
         pieces = iter(self._pieces())
         while turn := [{name: piece[name] for name in _READ} for piece in islice(pieces, get_world_size())]:
-            mine = turn[get_rank()] if get_rank() < len(turn) else _rows(turn[0], 0)
+            mine = turn[get_rank()] if get_rank() < len(turn) else _take_rows(turn[0], 0)
             logp_A = self._read(mine, key) if len(mine["tokens_BT"]) else like
             is_missing = logp_A is None
             if bool(max_over_ranks(torch.tensor(float(is_missing), device=like.device))):
-                rows = {name: x.to(like.device) for name, x in _rows(mine, None if is_missing else 0).items()}
+                rows = {
+                    name: x.to(like.device) for name, x in _take_rows(mine, None if is_missing else 0).items()
+                }
                 scored_A = score(rows)[rows["is_action_BT"]].to(like)
                 logp_A = scored_A if logp_A is None else logp_A
             assert logp_A is not None
             if is_missing:
                 self._write(mine, logp_A.cpu(), key)
-            self._take(turn, gather_rows({"logp": logp_A.to(like)})[0]["logp"].cpu())
-        self._tell()
+            self._store(turn, gather_rows({"logp": logp_A.to(like)})[0]["logp"].cpu())
+        self._warn()
 
-    def of(self, tensors: Tensors) -> Tensor:
-        """(B, T), the log-probs of rows of the data set, 0 where no token was sampled.
+    def look_up(self, tensors: Tensors) -> Tensor:
+        """Look up the log-probs (B, T) of rows, 0 where no token was sampled.
 
         Raises:
-            KeyError: a row is not of the data set.
+            KeyError: a row is not in the data set.
         """
         is_action_BT = tensors["is_action_BT"]
-        known = [self._known[each] for each in _digests(tensors)]
-        found_BT = self._like.new_zeros(is_action_BT.shape)
+        known = [self._known[digest] for digest in _hash_take_rows(tensors)]
+        logp_BT = self._like.new_zeros(is_action_BT.shape)
         if known:
-            found_BT[is_action_BT] = torch.cat(known).to(found_BT)
-        return found_BT
+            logp_BT[is_action_BT] = torch.cat(known).to(logp_BT)
+        return logp_BT
 
-    def _take(self, turn: Iterable[Tensors], everyone_A: Tensor) -> None:
+    def _store(self, turn: Iterable[Tensors], everyone_A: Tensor) -> None:
         start = 0
         for piece in turn:
-            for digest, size in zip(_digests(piece), piece["is_action_BT"].sum(1).tolist(), strict=True):
+            for digest, size in zip(
+                _hash_take_rows(piece), piece["is_action_BT"].sum(1).tolist(), strict=True
+            ):
                 self._known.setdefault(digest, everyone_A[start : start + size])
                 start += size
 
     # ------------------------------------------------------------------ files
     def _read(self, piece: Tensors, key: str) -> Tensor | None:
-        """What was kept of a piece; None where nothing was, or the file is damaged, or not what its name says."""
-        file = self._folder / _name(key, piece)
+        """Read the cached log-probs of a piece; None if the file is missing or damaged."""
+        file = self._folder / _get_file_name(key, piece)
         try:
-            held = load(file.read_bytes())
-            logp_A = held["logp"]
-            is_sound = held["check"].tolist() == _check(file.name, logp_A)
+            content = load(file.read_bytes())
+            logp_A = content["logp"]
+            is_sound = content["check"].tolist() == _hash_content(file.name, logp_A)
             if is_sound and logp_A.shape == (int(piece["is_action_BT"].sum()),):
                 return logp_A
         except (FileNotFoundError, NotADirectoryError):
@@ -109,11 +115,11 @@ class KeptReference:
         return None
 
     def _write(self, piece: Tensors, logp_A: Tensor, key: str) -> None:
-        """Keep a piece; where it cannot be, the run goes on without."""
+        """Write a piece; if that fails, the run continues without the cache."""
         if self._unwritten is not None:
             return
-        file = self._folder / _name(key, piece)
-        content = {"logp": logp_A, "check": torch.tensor(_check(file.name, logp_A), dtype=torch.uint8)}
+        file = self._folder / _get_file_name(key, piece)
+        content = {"logp": logp_A, "check": torch.tensor(_hash_content(file.name, logp_A), dtype=torch.uint8)}
         try:
             write_atomic(file, save(content, metadata={"computed": key}))
         except OSError as error:
@@ -121,21 +127,21 @@ class KeptReference:
             with suppress(OSError):
                 remove_leftover(file)
 
-    def _tell(self) -> None:
+    def _warn(self) -> None:
         if self._damaged:
             _log.warning(
-                "damaged files of reference log-probs in %s: %d, the first %s; their rows were scored again",
+                "damaged files of reference log-probs in %s: %d, the first %s; their rows are scored again",
                 self._folder, len(self._damaged), self._damaged[0],
             )  # fmt: skip
         if self._unwritten is not None:
             _log.warning(
-                "reference log-probs cannot be kept in %s: %s; the run goes on, and a resumed one scores them again",
+                "reference log-probs cannot be written to %s: %s; the run continues without the cache",
                 self._folder, self._unwritten,
             )  # fmt: skip
 
 
-def _digests(tensors: Tensors) -> list[bytes]:
-    """Of each row: equal where its tokens are, and those of them that were sampled."""
+def _hash_take_rows(tensors: Tensors) -> list[bytes]:
+    """Hash the tokens of each row and which of them were sampled."""
     lengths = tensors["is_real_BT"].sum(1).tolist()
     tokens, chosen = tensors["tokens_BT"].cpu().numpy(), tensors["is_action_BT"].cpu().numpy()
     return [
@@ -144,16 +150,16 @@ def _digests(tensors: Tensors) -> list[bytes]:
     ]
 
 
-def _name(key: str, piece: Tensors) -> str:
-    """Of the file of a piece: by how its numbers are computed, and by its rows."""
-    return hashlib.sha256(key.encode() + b"".join(_digests(piece))).hexdigest() + ".safetensors"
+def _get_file_name(key: str, piece: Tensors) -> str:
+    """Return the file name of a piece, a hash of rows and computation."""
+    return hashlib.sha256(key.encode() + b"".join(_hash_take_rows(piece))).hexdigest() + ".safetensors"
 
 
-def _check(name: str, logp_A: Tensor) -> list[int]:
-    """SHA-256 of the name of a file and its numbers: those of another file do not pass."""
+def _hash_content(name: str, logp_A: Tensor) -> list[int]:
+    """Hash the name and the numbers of a file with SHA-256, to detect exchanged files."""
     return list(hashlib.sha256(name.encode() + logp_A.numpy().tobytes()).digest())
 
 
-def _rows(piece: Tensors, number: int | None) -> dict[str, Tensor]:
-    """The first rows of a piece; None: all."""
+def _take_rows(piece: Tensors, number: int | None) -> dict[str, Tensor]:
+    """Take the first rows of a piece; None: all."""
     return {name: tensor[:number] for name, tensor in piece.items()}

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from lit_agentrl import distributed
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.update import kept as module
-from lit_agentrl.update.kept import KeptReference
+from lit_agentrl.update import reference_cache as module
+from lit_agentrl.update.reference_cache import ReferenceCache
 from lit_agentrl.update.settings import OptimSettings
 from tests.rl.ragged import fresh
 from tests.update.bare import BareModule, ThreadedDist, build, float64, off_policy, step
@@ -59,14 +59,14 @@ def score(rows: Rows, scored: list[int] | None = None, weight: float = 1.0) -> T
 
 def filled(
     folder: Path, scored: list[int] | None = None, weight: float = 1.0, pieces: list[Rows] | None = None
-) -> KeptReference:
-    found = KeptReference(folder, lambda: pieces or PIECES, {"precision": "32-true"})
+) -> ReferenceCache:
+    found = ReferenceCache(folder, lambda: pieces or PIECES, {"precision": "32-true"})
     found.fill(partial(score, scored=scored, weight=weight), {"weights": str(weight)}, LIKE)
     return found
 
 
-def said(found: KeptReference) -> list[Tensor]:
-    return [found.of(each) for each in PIECES]
+def said(found: ReferenceCache) -> list[Tensor]:
+    return [found.look_up(each) for each in PIECES]
 
 
 def expected(weight: float = 1.0) -> list[Tensor]:
@@ -85,12 +85,12 @@ def test_rows_are_scored_once_in_pieces_of_their_own_and_found_in_any_batch(tmp_
     alone = {name: torch.cat([PIECES[2][name], PIECES[0][name][1:]]) for name in PIECES[0]}
     wider = {name: torch.nn.functional.pad(tensor, (0, 3)) for name, tensor in alone.items()}
     both = torch.cat([expected()[2], expected()[0][1:]])
-    assert torch.equal(found.of(alone), both) and torch.equal(found.of(wider)[:, :8], both)
-    assert found.of({name: tensor[:0] for name, tensor in alone.items()}).shape == (0, 8)
+    assert torch.equal(found.look_up(alone), both) and torch.equal(found.look_up(wider)[:, :8], both)
+    assert found.look_up({name: tensor[:0] for name, tensor in alone.items()}).shape == (0, 8)
     assert_equal(said(filled(tmp_path / "kept", scored)), expected())  # as of a resumed run, or another one
     assert scored == [2, 3, 1]
     with pytest.raises(KeyError):
-        found.of(piece(("12", " ^")))
+        found.look_up(piece(("12", " ^")))
 
 
 def test_what_was_kept_of_other_weights_or_rows_is_not_read(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_damaged_file_is_one_line_and_scored_again(
     with caplog.at_level(logging.WARNING):
         assert_equal(said(filled(tmp_path, scored)), expected())
     [line] = caplog.messages
-    assert f"in {tmp_path}: 1, the first {file.name}; their rows were scored again" in line
+    assert f"in {tmp_path}: 1, the first {file.name}; their rows are scored again" in line
     caplog.clear()
     filled(tmp_path, scored)  # which mended it
     assert len(scored) == 1 and not caplog.messages
@@ -150,7 +150,7 @@ def test_a_full_disk_is_one_line(
     with caplog.at_level(logging.WARNING):
         assert_equal(said(filled(tmp_path)), expected())
     [line] = caplog.messages
-    assert f"cannot be kept in {tmp_path}: No space left on device; the run goes on" in line
+    assert f"cannot be written to {tmp_path}: No space left on device; the run continues" in line
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("mine")
     assert_equal(said(filled(tmp_path / "file")), expected())
@@ -184,7 +184,7 @@ def double() -> Iterator[None]:
         yield
 
 
-def trained(kept: KeptReference | None, batches: list[TrajectoryBatch]) -> BareModule:
+def trained(kept: ReferenceCache | None, batches: list[TrajectoryBatch]) -> BareModule:
     found = build(fresh("dpo"), optim=SGD, kept=kept)
     for iteration, batch in enumerate(batches):
         step(found, batch, iteration)
@@ -199,9 +199,9 @@ def test_training_is_the_same_and_the_reference_is_let_go(tmp_path: Path, double
     whole = off_policy()
     batches = [whole, whole.select(whole.group_B > 2), whole.select(whole.group_B <= 3), whole]
 
-    def kept() -> KeptReference:
+    def kept() -> ReferenceCache:
         halves = [whole.select(whole.group_B <= 2).to_dict(), whole.select(whole.group_B > 2).to_dict()]
-        return KeptReference(tmp_path, lambda: halves, {})
+        return ReferenceCache(tmp_path, lambda: halves, {})
 
     plain, first = trained(None, batches), build(fresh("dpo"), optim=SGD, kept=kept())
     held = weakref.ref(first.updater.networks.reference)
