@@ -120,7 +120,7 @@ def choose_experts(
     """
 
     def choose(packing: Packing | None, **rows: Tensor) -> Tensor:
-        with routers.routed(rows["tokens_BT"], packing) as seen:
+        with routers.trace(rows["tokens_BT"], packing) as seen:
             read_hidden_before(network, **rows, packing=packing)
         experts_BK: Tensor = seen.experts()
         return experts_BK.reshape(len(experts_BK), -1, routers.num_choices)
