@@ -116,13 +116,13 @@ def choose_experts(
 ) -> Tensor:
     """Return the experts that the routers of ``network`` choose for the rows.
 
-    The format is that of `routing.Pass.experts`; the arguments are those of `score_rows`.
+    The format is that of `routing.Pass.collect_experts`; the arguments are those of `score_rows`.
     """
 
     def choose(packing: Packing | None, **rows: Tensor) -> Tensor:
         with routers.trace(rows["tokens_BT"], packing) as seen:
             read_hidden_before(network, **rows, packing=packing)
-        experts_BK: Tensor = seen.experts()
+        experts_BK: Tensor = seen.collect_experts()
         return experts_BK.reshape(len(experts_BK), -1, routers.num_choices)
 
     bare = {name: tensors[name] for name in ("tokens_BT", "is_action_BT", "is_real_BT")}
