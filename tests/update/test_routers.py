@@ -150,6 +150,7 @@ def test_frozen_routers_stay_and_are_in_no_optimizer() -> None:
 
 def test_shared_packing_and_replay_are_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"^update\.packing=shared computes once .* use update\.packing=true or auto"
+        ValueError,
+        match=r"^update\.packing=shared computes common prefixes once.* use update\.packing=true or auto",
     ):
         module(Routing(replay="old"), packing="shared")

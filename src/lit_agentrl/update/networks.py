@@ -182,7 +182,7 @@ class Networks:
         if self._routers is None:
             yield None
             return
-        with self._routers.routed(part["tokens_BT"], packing, part.get("experts_BK")) as routed:
+        with self._routers.trace(part["tokens_BT"], packing, part.get("experts_BK")) as routed:
             yield routed
 
     def compute_reference_logp(self, tensors: Tensors, hooks: StrategyHooks) -> Tensor:

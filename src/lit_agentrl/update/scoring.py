@@ -120,9 +120,9 @@ def choose_experts(
     """
 
     def choose(packing: Packing | None, **rows: Tensor) -> Tensor:
-        with routers.routed(rows["tokens_BT"], packing) as seen:
+        with routers.trace(rows["tokens_BT"], packing) as seen:
             read_hidden_before(network, **rows, packing=packing)
-        experts_BK: Tensor = seen.experts()
+        experts_BK: Tensor = seen.collect_experts()
         return experts_BK.reshape(len(experts_BK), -1, routers.num_choices)
 
     bare = {name: tensors[name] for name in ("tokens_BT", "is_action_BT", "is_real_BT")}
