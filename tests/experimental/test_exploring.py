@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.experimental.exploring import Exploring, opposed
-from lit_agentrl.experimental.nash import against_opponent, own
+from lit_agentrl.experimental.exploring import Exploring, against_opponent, opposed, own
 from lit_agentrl.rl.objective import metric_values
 from lit_agentrl.rl.preference import links, scores
 from tests.rl.pairs import loss_of as pairs_loss

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.experimental.level_advantages import two_level
+from lit_agentrl.experimental.two_level import two_level
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.credit import advantages
 from tests.rl.ragged import ragged

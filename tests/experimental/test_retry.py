@@ -12,8 +12,7 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.episode import EndReason, Episode, Turn
-from lit_agentrl.experimental.retry import Retry
-from lit_agentrl.experimental.tries import Tries
+from lit_agentrl.experimental.retry import Retry, Tries
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.settings import RolloutSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_agentrl.experimental.rule_weights import fitted, hinge
+from lit_agentrl.experimental.weighing import fitted, hinge
 
 pytestmark = pytest.mark.usefixtures("in_float64")
 

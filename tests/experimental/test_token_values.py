@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.experimental.q_losses import conservative, expectile, implicit
-from lit_agentrl.experimental.token_values import ilql
+from lit_agentrl.experimental.q_losses import conservative, expectile, ilql, implicit
 from lit_agentrl.experimental.turn_values import cql
 from lit_agentrl.models.heads import TokensAndState, TokenValues
 from lit_agentrl.rl.binding import bind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from lit_agentrl.build.making import made_policy
 from lit_agentrl.build.parts import build_rewards
-from lit_agentrl.checks import name_errors, require_number, require_one_of, require_whole
+from lit_agentrl.checks import name_errors, require, require_number, require_one_of, require_whole
 from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
@@ -24,7 +25,6 @@ from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.episodes import open_folder
 from lit_agentrl.data.kinds import assign_side, group_by_prompt, list_replies
 from lit_agentrl.episode import Episode
-from lit_agentrl.experimental.rule_weights import fitted, hinge
 from lit_agentrl.rewards.base import RewardContext, RewardPart, Shaping, Stage, require_rewards
 from lit_agentrl.rewards.pipeline import RewardPipeline, select_trainable
 from lit_agentrl.rl.preference.judging import Verdicts
@@ -212,3 +212,42 @@ def _lines(
     for name, w in zip(names, weight_F.tolist(), strict=True):
         if abs(w) < _LEAST:
             yield f"{name} has weight 0: it tells no pair from another"
+
+
+def hinge(weight_F: Tensor, *, gap_PF: Tensor, base_P: Tensor) -> Tensor:
+    """Hinge loss of the weighted rules on pairs, a scalar.
+
+    ``mean over pairs of max(0, 1 - (R(better) - R(worse)))`` with ``R = base + sum_i w_i phi_i``.
+
+    Args:
+        weight_F: weight of each rule; carries gradient.
+        gap_PF: score of each rule on the better side minus that on the other side.
+        base_P: the same difference of the base reward; zeros without one.
+    """
+    return (1 - base_P - gap_PF @ weight_F).clamp(min=0).mean()
+
+
+def fitted(*, gap_PF: Tensor, base_P: Tensor, lr: float = 0.01, steps: int = 1000) -> Tensor:
+    """Fit the weights with AdamW from 0, full-batch and without weight decay; (F,), float64.
+
+    No weight can exceed about ``lr * steps``, which bounds the weights if the rules separate all pairs.
+
+    Args:
+        gap_PF: as for `hinge`.
+        base_P: as for `hinge`.
+        lr: learning rate of AdamW, finite and > 0.
+        steps: number of steps, >= 1.
+
+    Raises:
+        ValueError: an argument is out of range, or there is no pair.
+    """
+    require(0 < lr < math.inf, "lr", lr, "finite and > 0")
+    require_whole("steps", steps, 1)
+    require(len(gap_PF) > 0, "pairs", len(gap_PF), "one at least")
+    weight_F = torch.zeros(gap_PF.shape[1], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.AdamW([weight_F], lr=lr, weight_decay=0.0)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        hinge(weight_F, gap_PF=gap_PF.double(), base_P=base_P.double()).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return weight_F.detach()

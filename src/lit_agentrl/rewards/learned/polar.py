@@ -24,7 +24,7 @@ class ReferenceSource(Protocol):
     tokenizer: str
     fingerprint: str
 
-    def before(self, episode: Episode) -> Episode | None:
+    def put_before(self, episode: Episode) -> Episode | None:
         """Return the episode preceded by the reference of its prompt, or None."""
 
 
