@@ -162,7 +162,7 @@ def test_another_reference_than_the_start_must_be_asked_for(tmp_path: Path) -> N
 def test_what_is_known_is_not_kept(tmp_path: Path) -> None:
     options: dict[str, Any] = {"strategy": {}, "trainer": {}, "run_dir": str(tmp_path)}
     cfg = OmegaConf.create({**options, "data": {"cache_reference": True}})
-    recorded: Any = SimpleNamespace(pieces=list)
+    recorded: Any = SimpleNamespace(iterate_pieces=list)
     with pytest.raises(
         ValueError, match="cache_reference=true has no effect: the recorded log-probs are those of"
     ):

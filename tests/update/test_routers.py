@@ -119,14 +119,14 @@ def test_after_some_steps_the_experts_are_still_those_of_before(monkeypatch: pyt
     routers, batch = Routers(made.network, "routing_replay=old"), played()
     before_BK = made.updater.networks.choose_experts(batch.to_dict())
     taken: list[tuple[Tensor, Tensor]] = []
-    real = type(made.updater.networks).scores
+    real = type(made.updater.networks).score
 
     def scores(self: Any, part: dict[str, Tensor], *args: Any, **options: Any) -> Any:
         found = real(self, part, *args, **options)
         taken.append((part["trajectory_B"], part["experts_BK"]))
         return found
 
-    monkeypatch.setattr(type(made.updater.networks), "scores", scores)
+    monkeypatch.setattr(type(made.updater.networks), "score", scores)
     step(made, batch)
     row_of = {int(t): row for row, t in enumerate(batch.trajectory_B)}
     assert len(row_of) == batch.num_rows and len(taken) >= 6
@@ -150,6 +150,7 @@ def test_frozen_routers_stay_and_are_in_no_optimizer() -> None:
 
 def test_shared_packing_and_replay_are_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"^update\.packing=shared computes once .* use update\.packing=true or auto"
+        ValueError,
+        match=r"^update\.packing=shared computes common prefixes once.* use update\.packing=true or auto",
     ):
         module(Routing(replay="old"), packing="shared")
