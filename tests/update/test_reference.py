@@ -142,7 +142,7 @@ def test_another_reference_than_the_start_must_be_asked_for(tmp_path: Path) -> N
             "reference=moving needs .* not given by algo=grpo; .* or reference=start",
         ),
         (
-            ["algo=nash_md", "reference=moving", *away],
+            ["algo=grpo", "algo/kl=loss_k3", "reference=moving", *away],
             "offload_frozen=true needs a reference that never changes",
         ),
         (

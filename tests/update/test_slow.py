@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from lit_agentrl.experimental import q_losses
 from lit_agentrl.experimental.turn_values import archer, cql
 from lit_agentrl.models.heads import TokenValues
 from lit_agentrl.rl.credit import value_loss
@@ -70,7 +71,7 @@ def test_weights_that_follow_at_once_change_nothing() -> None:
 def test_values_of_tokens() -> None:
     """They start at 0, so every token is as likely: the regulariser is log V, and Q learns what is taken."""
     critic = partial(
-        separate, **{**OPTIONS, "loss": partial(value_loss.conservative, coef=1.0)}, head=TokenValues()
+        separate, **{**OPTIONS, "loss": partial(q_losses.conservative, coef=1.0)}, head=TokenValues()
     )
     module, _ = step(alg=algorithm(advantage=partial(cql)), critic=critic)
     vocabulary = tiny_policy().network.config.vocab_size
@@ -110,4 +111,4 @@ def test_what_does_not_fit(options: tuple[str, ...], message: str) -> None:
 
 def test_a_loss_asks_for_what_the_head_has() -> None:
     with pytest.raises(ValueError, match=r"loss asks for q_BT, .* set critic=conservative"):
-        separate(tiny_policy(), **{**OPTIONS, "loss": partial(value_loss.conservative)})
+        separate(tiny_policy(), **{**OPTIONS, "loss": partial(q_losses.conservative)})
