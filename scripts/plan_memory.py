@@ -107,7 +107,7 @@ class Plan:
         """The layers that carry an adapter."""
         if self.lora is None:
             return {}
-        names = set(self.adapters.layers(self.network))
+        names = set(self.adapters.find_layers(self.network))
         return {n: m for n, m in self.network.named_modules() if n in names}
 
     @property

@@ -14,6 +14,7 @@ from lit_agentrl.engines.base import Capabilities, SamplingParams
 from lit_agentrl.engines.native import engine as native
 from lit_agentrl.engines.needs import describe_engine
 from lit_agentrl.engines.reweighted import Reweighted
+from lit_agentrl.experimental import q_losses
 from lit_agentrl.facts import RUNS_CRITIC
 from lit_agentrl.models.heads import TokensAndState
 from lit_agentrl.requirements import describe_part, match
@@ -25,7 +26,7 @@ from tests.engines.test_native import PREFIXES, engine, padded, play
 
 PARAMS = SamplingParams(temperature=0.7, max_reply_tokens=7, max_context_tokens=200)
 OPTIONS: dict[str, Any] = {
-    "loss": partial(value_loss.implicit), "optim": OptimSettings(optimizer=torch.optim.AdamW, lr=1e-2),
+    "loss": partial(q_losses.implicit), "optim": OptimSettings(optimizer=torch.optim.AdamW, lr=1e-2),
     "head": TokensAndState(),
 }  # fmt: skip
 
@@ -129,7 +130,7 @@ def test_engines_that_do_not_run_the_critic_are_refused(monkeypatch: pytest.Monk
     asking = describe_part("critic.beta", name="2", requires=[RUNS_CRITIC])
     with pytest.raises(ValueError, match=r"beta=2 needs .* not given by engine=Other; set engine=native"):
         match([asking, describe_engine("Other", promised)])
-    monkeypatch.setattr(native, "why_not", lambda *_: "is odd")
+    monkeypatch.setattr(native, "find_obstacle", lambda *_: "is odd")
     assert engine(tiny_network()).num_pending == 0, "the policy alone has a slower way"
     with pytest.raises(
         ValueError, match=r"critic.beta=2 reads slots, and the model is odd; set critic.beta=0"

@@ -122,8 +122,8 @@ def test_what_is_refused(trained: Path, finished_run: Path, in_empty_folder: Pat
     ("options", "message"),
     [
         (("critic.beta=-1",), "critic.beta=-1 must be finite and >= 0"),
-        (("critic=conservative",), "needs Q of every token beside V, .* set critic=implicit"),
-        (("critic=separate",), "needs Q of every token beside V, .* set critic=implicit"),
+        (("critic=conservative",), "needs Q of every token in addition to V, .* set critic=implicit"),
+        (("critic=separate",), "needs Q of every token in addition to V, .* set critic=implicit"),
     ],
 )
 def test_what_does_not_fit(options: tuple[str, ...], message: str) -> None:
@@ -134,8 +134,11 @@ def test_what_does_not_fit(options: tuple[str, ...], message: str) -> None:
 @pytest.mark.parametrize(
     ("algo", "message"),
     [
-        ("cql", "needs Q of every token, and this critic has none: set critic=conservative"),
-        ("ppo", "asks for no Q of every token beside V, which this critic has: set critic=separate"),
+        ("cql", "needs Q of every token, not given by critic=separate; set critic=conservative"),
+        (
+            "ppo",
+            "critic.head=TokensAndState needs .* reads Q beside V, not given by algo=ppo; .* or critic=separate",
+        ),
     ],
 )
 def test_others_have_no_use_for_the_critic(algo: str, message: str) -> None:

@@ -19,6 +19,8 @@ def test_row(row: list[str]) -> None:
     for name in names(ours):
         module, function = name.rsplit(".", 1)
         room = "lit_agentrl" if module.startswith(("models.", "rewards.")) else "lit_agentrl.rl"
+        if module == "exploring":
+            room = "lit_agentrl.experimental"
         assert callable(getattr(importlib.import_module(get_current_name(f"{room}.{module}")), function))
     assert int(batches.replace(",", "")) % NUM_BATCHES == 0
     assert 0 <= float(tolerance) <= 1e-5

@@ -80,6 +80,6 @@ def test_nash_md(agree) -> None:
             slope,
             gradient,
             seed=seed,
-            pair=("nash.against_opponent", "NashMDTrainer"),
+            pair=("exploring.against_opponent", "NashMDTrainer"),
             tolerance=TOLERANCE,
         )

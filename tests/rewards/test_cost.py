@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.facts import COSTS
 from lit_agentrl.rewards.base import Rewards
 from lit_agentrl.rewards.function import Function
 from lit_agentrl.rewards.learned.cost import LearnedCost
@@ -30,7 +31,7 @@ def test_its_score_is_the_cost_of_an_episode_and_points_stay(tmp_path: Path) -> 
     episodes = played()
     episodes[0].turns[0].cost = 5.0
     pipeline = RewardPipeline({"cost": costs(of_costs)})
-    assert pipeline.gives_costs and not RewardPipeline({"model": part(of_rewards)}).gives_costs
+    assert COSTS in costs(of_costs).provides and COSTS not in part(of_rewards).provides
     pipeline.score(episodes, iteration=0)
     raw = [
         0.25 + 2 * row[-1] for row in part(of_rewards).values(episodes)

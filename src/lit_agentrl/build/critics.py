@@ -39,8 +39,9 @@ def describe_critic(critic: Callable[[Policy], Critic] | None) -> Part:
     given = critic.args[1].keywords  # type: ignore[attr-defined]
     columns = getattr(given.get("head"), "columns", StateValues.columns)
     requires = [Requirement(READS_VALUES, remedy="critic=none")]
+    by = f"critic.head={type(given.get('head')).__name__}"
     requires += [
-        Requirement(VALUE_READERS[c], remedy="critic=separate") for c in VALUE_READERS if c in columns
+        Requirement(VALUE_READERS[c], by=by, remedy="critic=separate") for c in VALUE_READERS if c in columns
     ]
     rate = given.get("target_rate", 1.0)
     if rate != 1:
