@@ -53,6 +53,7 @@ FORBIDDEN = {
 }
 ALGORITHMS = {file.stem for file in list_options("algo")}
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 80
+MAX_FOLDER_FILES = 20
 MAX_YAML_LINES, MAX_ROOT_YAML_LINES = 40, 70
 REASON = "# long: "  # above a function that must be longer, or below a module's docstring, with the reason
 
@@ -170,6 +171,12 @@ def test_source(rule: Rule) -> None:
 )
 def test_each_rule_can_fail(rule: Rule, room: str, source: str, is_broken: bool) -> None:
     assert bool(list(rule(room, source))) == is_broken
+
+
+def test_no_folder_holds_too_many_files() -> None:
+    folders = {file.parent for file in FILES}
+    counts = {str(each.relative_to(PACKAGE)): len(list(each.glob("*.py"))) for each in folders}
+    assert not {name: count for name, count in counts.items() if count > MAX_FOLDER_FILES}
 
 
 def test_yaml_files_stay_short() -> None:
