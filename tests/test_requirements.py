@@ -89,3 +89,20 @@ def test_a_part_of_ones_own_is_one_file_and_one_yaml(tmp_path: Path, monkeypatch
         == "algo.structure=Harbour needs a tide, not given by any part of this run; set reward=tidal"
     )
     assert type(built(tmp_path, "algo/structure=harbour", "reward=tidal").structure).__name__ == "Harbour"
+
+
+@pytest.mark.parametrize("name", ["needs", "gives", "is_off_policy", "take_critic"])
+def test_a_structure_that_declares_as_in_0_2_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"old_{name}.py").write_text(
+        f"from lit_agentrl.rollout.structures.refill import Refill\nclass Old(Refill):\n    {name} = frozenset()\n"
+    )
+    file = tmp_path / "algo" / "structure" / "old.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"_target_: old_{name}.Old\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        ValueError, match=rf"^algo.structure=Old declares {name}, .* facts in requires and provides"
+    ):
+        built(tmp_path, "algo=grpo", "algo/structure=old")

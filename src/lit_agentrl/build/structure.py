@@ -14,16 +14,37 @@ from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.structures.refill import Refill
 
+# members of a structure of 0.2 that nothing reads any more
+_UNREAD = (
+    "needs", "gives", "is_off_policy", "mixes_groups", "is_sequential", "takes_trials", "asks_critic", "take_critic",
+    "opponent",
+)  # fmt: skip
+
 
 def build_algorithm(cfg: DictConfig) -> tuple[Objective, Structure]:
     """The algorithm, and the structure of its rollouts, which stands among its axes; `Refill` where none does."""
     if "structure" not in cfg.algo:
         return _objective(cfg), Refill()
     structure = made(cfg, "algo.structure", Structure)
+    _refuse_old_members(structure)
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
         del cfg.algo.structure
     return _objective(cfg), structure
+
+
+def _refuse_old_members(structure: Structure) -> None:
+    """Refuse a structure of 0.2 whose declarations would be ignored.
+
+    Raises:
+        ValueError: naming the member and the remedy.
+    """
+    for name in _UNREAD:
+        if any(name in vars(each) for each in type(structure).__mro__):
+            raise ValueError(
+                f"algo.structure={type(structure).__name__} declares {name}, which is not read since 0.3; declare "
+                "facts in requires and provides, and take the critic in setup (docs/extend.md)"
+            )
 
 
 def _objective(cfg: DictConfig) -> Objective:
