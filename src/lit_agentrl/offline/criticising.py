@@ -58,7 +58,7 @@ class Criticising:
     def ask(
         self, judge: Judge, prompts: Sequence[Sequence[Episode]], start: int
     ) -> tuple[list[Row], Counter[str]]:
-        """Return a row for each critique, and counts that include unreadable replies."""
+        """Return a row for each critique, and counts that include ``unread`` ones."""
         episodes = [episode for group in prompts for episode in group]
         texts, heard = judge.labels.criticise(episodes, rounds=self._cfg.rounds, address=start)
         rows = [

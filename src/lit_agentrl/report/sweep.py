@@ -44,7 +44,7 @@ def latest(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def best_of(entries: Sequence[Entry]) -> Entry | None:
-    """Find the run with the best value; the first of equals.
+    """Find the run with the best value, the first of those that tie.
 
     None if no run has a value, or if the runs have different metrics.
     """

@@ -15,7 +15,7 @@ Row = dict[str, float | None]  # None: not measured in that iteration
 SHOWN = (  # columns that are printed if a run has them; all others are available by name
     "iteration", "rollout/success", "rollout/return_mean", "rollout/entropy", "train/grad_norm", "val/success",
 )  # fmt: skip
-_MOST = 20  # rows of a printed table
+_MOST = 20  # most rows of a printed table
 
 
 def as_text(renderable: RenderableType, width: int = 80) -> str:

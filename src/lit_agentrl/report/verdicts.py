@@ -15,7 +15,7 @@ PAIRS, NEAR = "pairs", "equal length"  # names used in place of games when a rew
 
 
 def of_head_named(head: str) -> str:
-    """Name the pairs of one head, in place of a game, if there are several heads."""
+    """Name the pairs of one head as a game, if there are several heads."""
     return f"head {head}"
 
 

@@ -72,7 +72,7 @@ def same_again(values: Sequence[float]) -> float | None:
 
 
 def _experiments(values: Sequence[float], episodes: Sequence[int], number: int) -> tuple[Floats, Floats]:
-    """Simulate cells like this one.
+    """Simulate many cells with the mean and variance of this one.
 
     The success share of each run is drawn from a beta distribution with the mean of the values and the variance that
     sampling of episodes does not explain; its episodes are binomial.

@@ -17,7 +17,7 @@ from lit_agentrl.report.page import regimes
 from lit_agentrl.report.table import Metrics
 
 _T = TypeVar("_T")
-MOST_BYTES = 64 * 2**20  # of a file that is read
+MOST_BYTES = 64 * 2**20  # largest file that is read
 _MOST_SETTINGS = 20_000  # guards against YAML references that expand without end
 _MOST_EVALUATIONS = 1000  # most evaluation files that are read
 _DEPTH = 8  # levels of folders that are searched below a given one
