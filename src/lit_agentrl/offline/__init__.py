@@ -1,1 +1,1 @@
-"""Collect and label recorded episodes."""
+"""Collection and labelling of recorded episodes."""

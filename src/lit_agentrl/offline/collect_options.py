@@ -1,4 +1,4 @@
-"""Options of ``conf/collect.yaml``, checked before anything is played."""
+"""Checks of the options of ``conf/collect.yaml``, made before any episode is played."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lit_agentrl.config.errors import UserError
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.rollout.settings import MOST
 
-BEST = "best"  # of ``plays``: best play of the game, instead of the policy
+BEST = "best"  # value of ``plays``: best play of the game instead of the policy
 
 
 def check_options(cfg: DictConfig) -> None:
     """Refuse options of ``conf/collect.yaml`` that are out of range.
 
     Raises:
-        ValueError: naming the option.
+        ValueError: an option is out of range; the message names it.
     """
     require_one_of("split", cfg.split, SPLITS)
     require_one_of("plays", cfg.plays, ("policy", BEST))
@@ -46,7 +46,7 @@ def check_options(cfg: DictConfig) -> None:
 
 
 def _check_best(cfg: DictConfig) -> None:
-    """Refuse what best play would ignore: it plays an instance in one way, and samples nothing."""
+    """Refuse options without effect on best play, which is deterministic."""
     if cfg.get("run") is not None:
         raise UserError(
             "plays=best asks the game, and no run; describe a model, whose prompts tell it: model=nano"

@@ -1,4 +1,4 @@
-"""Recording episodes to train on: what plays is a run's policy, or any model."""
+"""Recording of training episodes, played by a run's policy or by any model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from lit_agentrl.runs.run_folder import lock_folder, require_idle
 from lit_agentrl.text.token_bytes import hash_tokenizer
 from lit_agentrl.update.critic import played_with
 
-# sections of a config that say what was played, and how
+# sections of a config that determine what is played, and how
 _DESCRIBED = (
     "env",
     "prompt",
@@ -55,7 +55,7 @@ _OPTIONS = ("split", "episodes", "members", "first", "shard", "temperature", "se
 
 @dataclass(frozen=True)
 class Collected:
-    """What a folder of episodes came to; ``lines`` say it to people, one for each game."""
+    """A folder of collected episodes, with a line about each game for people."""
 
     folder: EpisodeFolder
     lines: tuple[str, ...]
@@ -66,13 +66,13 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
 
     Args:
         cfg: the options of ``conf/collect.yaml``.
-        saved: the run's own config, aimed at ``folder``.
+        saved: the run's own config, with ``folder`` as its run folder.
         load_task: finds the config of a game by name.
         folder: the run folder.
 
     Raises:
-        ValueError: an option out of range, a checkpoint that is not there, a run that goes on, a folder of something
-            else, or too many episodes failed.
+        ValueError: an option is out of range, the checkpoint does not exist, the run is still running, the output
+            folder holds something else, or too many episodes failed.
     """
     check_options(cfg)
     require_idle("run", folder)
@@ -92,7 +92,7 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
 
     stage = "start" if checkpoint is None else checkpoint.stem
     policy = {"name": run.module.policy.name, "stage": stage, **_identity(run.module.policy)}
-    if beta := beta_of(run.cfg):  # by which it is another policy than its network
+    if beta := beta_of(run.cfg):  # the critic reweighs the policy, so the network alone does not identify it
         policy |= {
             "beta": beta,
             "fingerprint": hash_parameters(played_with(run.module.policy.network, run.module.critic)),
@@ -105,10 +105,10 @@ def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
 
     Args:
         cfg: the options of ``conf/collect.yaml``, without a run.
-        described: options of ``conf/train.yaml`` that say which model plays, through which engine, how.
+        described: options of ``conf/train.yaml`` that describe which model plays, through which engine, and how.
 
     Raises:
-        ValueError: as of `collect_run`.
+        ValueError: see `collect_run`.
     """
     check_options(cfg)
     with closing(opened_model(cfg, described)) as model:
@@ -128,7 +128,7 @@ def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
 
 
 def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
-    """Record best play, as the model's prompts, tokenizer and dialect write it."""
+    """Record best play, written with the model's prompts, tokenizer and dialect."""
     tokenizer = hash_tokenizer(model.policy.tokenizer)
     player = {"name": "best play", "stage": "start", "fingerprint": None, "tokenizer": tokenizer}
     with closing(Desk(model.rules.tasks, {})) as desk, name_errors("plays=best"):
@@ -145,7 +145,7 @@ def _check_forks(cfg: DictConfig, saved: DictConfig) -> None:
 
 
 def _evaluation(cfg: DictConfig, params: SamplingParams, settings: RolloutSettings, task: Task) -> Evaluation:
-    """How the episodes of a shard are played: each by itself, or with continuations of its turns."""
+    """Build the evaluation of a shard, with continuations of turns if requested."""
     plain = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
     if not cfg.continuations:
         return plain
@@ -157,14 +157,20 @@ def _evaluation(cfg: DictConfig, params: SamplingParams, settings: RolloutSettin
 
 
 def _kept(cfg: DictConfig, episodes: list[Episode]) -> list[Episode]:
-    """What of a shard is written: all of it, or the episodes that were continued, with labels for their turns."""
+    """Select the episodes of a shard to write.
+
+    Without continuations it is all of them; otherwise the episodes that were continued, with labels for their turns.
+    """
     if not cfg.continuations:
         return episodes
     return [set_step_returns(episode, labels) for episode, labels in shares(episodes, cfg.continuations)]
 
 
 def _identity(policy: Any) -> dict[str, Any]:
-    """By which a policy, and the ids that it speaks, are known again; None of weights that are not here."""
+    """Compute hashes that identify a policy's weights and tokenizer.
+
+    The fingerprint is None if the weights are not in this process.
+    """
     return {
         "fingerprint": None if policy.network is None else hash_parameters(policy.network),
         "tokenizer": hash_tokenizer(policy.tokenizer),
@@ -172,7 +178,10 @@ def _identity(policy: Any) -> dict[str, Any]:
 
 
 def _described(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:
-    """What the episodes of a folder are of: it is continued by a command of which all this is the same."""
+    """Describe the episodes of a folder.
+
+    Only a command with the same description may continue the folder.
+    """
     parts = OmegaConf.to_container(
         OmegaConf.masked_copy(saved, [n for n in _DESCRIBED if "." not in n]), resolve=True
     )
@@ -194,11 +203,11 @@ def _described(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) ->
 
 
 def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: Any) -> Collected:
-    """Play the shards that are not there yet."""
+    """Play the shards that the folder does not hold yet."""
     path = Path(str(cfg.out))
     plan = list(_plan(cfg, games))
     with name_errors("out"):
-        is_there = open_folder(path)  # refused before anything is made in it
+        is_there = open_folder(path)  # checked first, so that a wrong folder is not changed by the lock
     with lock_folder(path):
         folder = is_there or EpisodeFolder(path, described, planned=len(plan))
         if is_there is None:
@@ -224,7 +233,7 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
 
 
 def _plan(cfg: DictConfig, games: Games) -> Iterator[tuple[str, EvalSpec]]:
-    """The name of each shard, and what is played for it: the same whatever was there before."""
+    """Yield the name and episodes of each shard, independent of what the folder already holds."""
     for spec in games.test:
         for start in range(0, cfg.episodes, cfg.shard):
             number = min(cfg.shard, cfg.episodes - start)
@@ -236,7 +245,7 @@ def _plan(cfg: DictConfig, games: Games) -> Iterator[tuple[str, EvalSpec]]:
 
 
 def difference(there: Mapping[str, Any], asked: Mapping[str, Any], at: str = "") -> str:
-    """The first thing in which two descriptions differ; empty where none does."""
+    """Describe the first difference of two descriptions; empty if they are equal."""
     for name in sorted({*there, *asked}, key=str):
         one, other, place = there.get(name), asked.get(name), f"{at}{name}"
         if isinstance(one, Mapping) and isinstance(other, Mapping):

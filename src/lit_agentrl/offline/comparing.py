@@ -1,4 +1,4 @@
-"""Recorded episodes of a prompt compared by a judge, and rated by its verdicts."""
+"""Comparison of recorded episodes by a judge, and ratings from its verdicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lit_agentrl.rewards.learned.judge import Judge
 
 
 class Comparing:
-    """``asks=better``; see `labelling.Way`.
+    """The labels of ``asks=better``: a judge compares episodes of a prompt; see `labelling.Way`.
 
     Args:
         cfg: the options of ``conf/label.yaml``.
@@ -33,16 +33,16 @@ class Comparing:
         self._cfg = cfg
 
     def check(self, judge: Judge) -> None:
-        """Nothing is wrong with any judge."""
+        """Accept any judge."""
 
     def settle(self, folder: EpisodeFolder) -> str:
-        """How many episodes there are."""
+        """Describe how many episodes are rated; there is nothing to repair."""
         return f"{sum(shard.episodes for shard in folder.shards)} episodes are rated"
 
     def ask(
         self, judge: Judge, prompts: Sequence[Sequence[Episode]], start: int
     ) -> tuple[list[Episode], Counter[str]]:
-        """The episodes that verdicts connect, with their ratings; and how many comparisons came to what."""
+        """Return the episodes that verdicts connect, with ratings, and counts of comparisons."""
         asked = [
             (number, i, j)
             for number, group in enumerate(prompts)
@@ -70,11 +70,11 @@ class Comparing:
         return rated, counts
 
     def add(self, folder: EpisodeFolder, found: Sequence[Episode], start: int) -> EpisodeFolder:
-        """A further shard."""
+        """Write a shard of rated episodes."""
         return folder.add(f"judged-{start:07d}", found)
 
     def lines(self, folder: EpisodeFolder, counts: Mapping[str, int]) -> Iterator[str]:
-        """What came of the comparisons of this process."""
+        """Yield lines about the comparisons of this process."""
         share = {
             name: counts.get(name, 0) / max(counts["asked"], 1)
             for name in ("consistent", "inconsistent", "unread")
@@ -89,7 +89,7 @@ class Comparing:
         yield f"{counts['rated']} of {counts['episodes']} episodes are rated, in {self._cfg.out}"
 
     def _ring(self, group: Sequence[Episode], number: int) -> Iterator[tuple[int, int]]:
-        """The pairs of a prompt, each once; equal replies are no pair."""
+        """Yield each pair of a prompt's episodes once, except pairs of equal replies."""
         drawn = np.random.default_rng(seeds.make_key(self._cfg.seed, "ring", number))
         order = drawn.permutation(len(group)).tolist()
         met = set()

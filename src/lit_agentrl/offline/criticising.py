@@ -1,4 +1,4 @@
-"""Recorded episodes criticised by a judge: rows that train a reward model to read critiques (CLoud)."""
+"""Critiques of recorded episodes by a judge, as training rows of a reward model (CLoud)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 class Criticising:
-    """``asks=critique``; see `labelling.Way`.
+    """The labels of ``asks=critique``: a judge criticises episodes; see `labelling.Way`.
 
     Args:
         cfg: the options of ``conf/label.yaml``.
@@ -34,10 +34,11 @@ class Criticising:
         self._cfg = cfg
 
     def check(self, judge: Judge) -> None:
-        """Refuse a judge that writes the same twice, or that is told what a reward model is to find out.
+        """Refuse a judge that repeats its critiques or is shown the label.
 
         Raises:
-            UserError: it does.
+            UserError: several rounds are asked of a judge with temperature 0, or the judge sees how the game ended,
+                which a reward model is to learn.
         """
         if self._cfg.rounds > 1 and not judge.temperature:
             raise UserError(
@@ -50,14 +51,14 @@ class Criticising:
             )
 
     def settle(self, folder: RowFolder) -> str:
-        """How many rows there are, after what a kill left half done is done."""
+        """Repair what a killed process left, and describe how many rows there are."""
         folder.settle()
         return f"{sum(piece.rows for piece in folder.shards)} critiques are in {folder.rows}"
 
     def ask(
         self, judge: Judge, prompts: Sequence[Sequence[Episode]], start: int
     ) -> tuple[list[Row], Counter[str]]:
-        """A row of each critique, and how many could not be read."""
+        """Return a row for each critique, and counts that include ``unread`` ones."""
         episodes = [episode for group in prompts for episode in group]
         texts, heard = judge.labels.criticise(episodes, rounds=self._cfg.rounds, address=start)
         rows = [
@@ -72,11 +73,11 @@ class Criticising:
         return rows, counts + heard.counts
 
     def add(self, folder: RowFolder, found: Sequence[Row], start: int) -> RowFolder:
-        """A further piece."""
+        """Write a shard of rows."""
         return folder.add(found, good=sum(row["label"] for row in found))
 
     def lines(self, folder: RowFolder, counts: Mapping[str, int]) -> Iterator[str]:
-        """What came of the questions of this process, and what is in the folder."""
+        """Yield lines about the questions of this process and the rows in the folder."""
         read = counts["asked"] - counts["unread"]
         reasons = [f"{name} {counts[name]}" for name in sorted(counts) if name.startswith("unread_")]
         yield (
@@ -90,10 +91,10 @@ class Criticising:
 
 
 def row_of(question: str, critique: str, episode: Episode) -> dict[str, Any]:
-    """A row of ``data=unpaired``: the critique answers the question, and is as good as the episode.
+    """Build a row of ``data=unpaired``, with the critique as answer and success as label.
 
-    A question belongs to one episode, so rows are held out and compared with those of the same instance: those of an
-    instance are on the side on which its recorded episodes are.
+    A question belongs to one episode, so ``held_out_with`` groups rows by task: rows of a task are all held out or all
+    trained on, as its recorded episodes are, and are compared with each other.
     """
     return {
         "prompt": [{"role": "user", "content": question}],

@@ -1,4 +1,7 @@
-"""Recorded episodes labelled by a judge, which compares, criticises or revises, without people (RLAIF, CLoud, CAI)."""
+"""Labelling of recorded episodes by a judge instead of people (RLAIF, CLoud, CAI).
+
+The judge compares episodes, criticises them, or revises their replies.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from lit_agentrl.rewards.learned.judge import Judge
 from lit_agentrl.rollout.adviser import Adviser
 from lit_agentrl.runs.run_folder import lock_folder
 
-# options of the judge that act here
+# options of the judge that have an effect here
 _OF_JUDGE = {
     "engine", "model", "temperature", "max_reply_tokens", "max_context_tokens", "principles", "shows_end",
     "most_characters", "retries",
@@ -40,19 +43,19 @@ _OF_JUDGE = {
 
 
 class Way(Protocol):
-    """What a judge is asked, and what is written of its replies.
+    """A kind of label: the questions to the judge, and the files of its answers.
 
     Attributes:
-        least: episodes that a prompt must have.
-        why: other options of a judge have no effect.
-        nouns: what is read of a reply, and what is asked for.
-        folder: makes a folder for labels of a path, a description and ``planned`` shards.
-        open: finds such a folder; None: there is nothing yet.
+        least: least number of episodes of a prompt.
+        why: reason why other options of a judge have no effect.
+        nouns: what is read from a reply, and what is asked for.
+        folder: creates a folder of labels from a path, a description and the number of ``planned`` shards.
+        open: opens such a folder; None if there is nothing yet.
         check: refuses a judge that makes no sense.
-        settle: repairs what a kill has left, and says in words how much there is.
-        ask: labels of some prompts, and counts of what came of the questions, ``asked`` and ``unread`` among them.
+        settle: repairs what a killed process left, and describes how much there is.
+        ask: returns the labels of some prompts and counts of the questions, including ``asked`` and ``unread``.
         add: writes a shard of labels.
-        lines: what to say at the end.
+        lines: yields the lines to print at the end.
     """
 
     least: int
@@ -75,17 +78,20 @@ WAYS: Mapping[str, Callable[[DictConfig], Any]] = {
 
 
 def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
-    """Have a judge label recorded episodes, and write what it says: ratings as returns, critiques, or revisions.
+    """Label recorded episodes with a judge, and write the labels.
+
+    The labels are ratings (as returns), critiques, or revisions.
 
     Args:
         cfg: the options of ``conf/label.yaml``.
-        described: options that say who judges, as of ``reward=judge``.
+        described: options that describe the judge, such as ``reward=judge``.
 
     Yields:
-        What came of it, in lines for people.
+        Lines about the result, for people.
 
     Raises:
-        ValueError: an option makes no sense, a folder that is no such, or a judge that cannot be read.
+        ValueError: an option makes no sense, a folder holds something else, or too many replies of the judge are
+            unreadable.
     """
     way = _way(cfg)
     with name_errors("data"):

@@ -1,7 +1,7 @@
-"""Replies of recorded episodes revised by a judge: rows of a better reply beside the one that was given.
+"""Revisions of recorded replies by a judge, as rows of both replies.
 
-They are the data of the first half of Constitutional AI (arXiv 2212.08073), for agents of many turns: what is revised
-is one reply to one state, whatever came of the episode.
+They are the data of the first half of Constitutional AI (arXiv 2212.08073), for multi-turn agents: each revision is of
+one reply to one state, whether or not the episode succeeded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 class Revising:
-    """``asks=revision``; see `labelling.Way`.
+    """The labels of ``asks=revision``: a judge revises replies; see `labelling.Way`.
 
     Args:
         cfg: the options of ``conf/label.yaml``.
@@ -39,10 +39,10 @@ class Revising:
         self._cfg = cfg
 
     def check(self, judge: Judge) -> None:
-        """Refuse a judge that is to be told an end which is not shown.
+        """Refuse a judge that is to be shown how the game ended.
 
         Raises:
-            UserError: it is.
+            UserError: ``shows_end`` is set, but a revision is asked for without what came after the reply.
         """
         if judge.shows_end:
             raise UserError(
@@ -51,14 +51,17 @@ class Revising:
             )
 
     def settle(self, folder: RowFolder) -> str:
-        """How many rows there are, after what a kill left half done is done."""
+        """Repair what a killed process left, and describe how many rows there are."""
         folder.settle()
         return f"{sum(piece.rows for piece in folder.shards)} revisions are in {folder.rows}"
 
     def ask(
         self, judge: Judge, prompts: Sequence[Sequence[Episode]], start: int
     ) -> tuple[list[Row], Counter[str]]:
-        """A row of each revision that differs from the reply, and how many could not be read."""
+        """Return a row for each revision that differs from the reply, and counts.
+
+        The counts include ``unread``, revisions that could not be read, and ``same``, those equal to the reply.
+        """
         turns = [
             (episode, place)
             for group in prompts
@@ -78,11 +81,11 @@ class Revising:
         return rows, counts + heard.counts
 
     def add(self, folder: RowFolder, found: Sequence[Row], start: int) -> RowFolder:
-        """A further piece."""
+        """Write a shard of rows."""
         return folder.add(found, good=len(found))
 
     def lines(self, folder: RowFolder, counts: Mapping[str, int]) -> Iterator[str]:
-        """What came of the questions of this process, and what is in the folder."""
+        """Yield lines about the questions of this process and the rows in the folder."""
         reasons = [f"{name} {counts[name]}" for name in sorted(counts) if name.startswith("unread_")]
         yield (
             f"{counts['asked']} replies were to be revised: {counts['asked'] - counts['unread']} revisions were read, "
@@ -93,10 +96,12 @@ class Revising:
 
 
 def chosen(episode: Episode, most: int, seed: int) -> list[int]:
-    """Places of the turns that are revised: so many, drawn by their address alone.
+    """Choose at random the indices of up to ``most`` turns to revise.
 
-    A row of messages holds what the policy read until a turn.  Where it did not read all from the opening on, as with
-    ``context=window``, this is so of the turns before that alone.  A blank reply shows nothing that is worse.
+    The choice depends only on the seed, the episode's place in the data and the turn's index.  A row of messages holds
+    everything from the opening to a turn, so only turns are chosen for which the policy read all of that: with
+    ``context=window`` the turns before the prompt was first rebuilt.  Blank replies are skipped: they show no worse
+    reply to learn from.
     """
     last = next(
         (place for place, turn in enumerate(episode.turns) if place and turn.starts_row), len(episode.turns)
@@ -107,7 +112,10 @@ def chosen(episode: Episode, most: int, seed: int) -> list[int]:
 
 
 def row_of(episode: Episode, place: int, revision: str) -> Row:
-    """A row of ``data=demonstrations`` and ``data=pairs``: what was read, the revision, the reply that was given."""
+    """Build a row of ``data=demonstrations`` and ``data=pairs``.
+
+    It holds the messages that the policy read, the revision, and the reply that was given.
+    """
     said: list[Message] = list(episode.opening)
     for number, turn in enumerate(episode.turns[: place + 1]):
         if number and turn.message:

@@ -1,1 +1,1 @@
-"""What is said about a run: statistics, the summary, the closing table."""
+"""Statistics of a run, its summary and its closing table."""

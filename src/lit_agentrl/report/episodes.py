@@ -1,4 +1,4 @@
-"""Episode statistics as torchmetrics, weighted by what they average over."""
+"""Episode statistics as torchmetrics, weighted by the number of averaged units."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from lit_agentrl.episode import EndReason, Episode, Outcome
 _PER_EPISODE = ("success", "return", "turns", "actions", "truncated_share", "cost")
 _OTHER = ("reply_tokens", "invalid_share", "surplus_actions", "entropy", "distinct_2")
 _PER_GROUP = ("return_std_within_group", "dead_group_share")
-# of an evaluation; normalised where chance and oracle are known
+# keys of an evaluation; ``normalised`` only if chance and oracle success are known
 EVALUATED = ("success", "return", "normalised", "turns", "invalid_share", "truncated_share", "failed", "cost")
 
 
 class EpisodeMetrics(nn.Module):
-    """Means over episodes, turns, tokens and groups; episodes that failed are only counted.
+    """Means over episodes, turns, tokens and groups; failed episodes are only counted.
 
-    Keys: ``success`` and ``truncated_share`` (shares of episodes), ``return`` (points), ``cost`` (where the game tells
-    any), ``turns``,
-    ``actions`` (played, per episode), ``reply_tokens`` (per turn), ``invalid_share`` (of turns),
-    ``surplus_actions`` (per turn, named beyond a budget), ``entropy`` (nats per action token),
-    ``distinct_2`` (distinct share of the reply bigrams of one update), ``return_std_within_group`` (points,
-    ddof 1), ``dead_group_share`` (groups whose returns are all equal), ``episodes``, ``failed`` and
+    Keys: ``success`` and ``truncated_share`` (shares of episodes), ``return`` (environment reward), ``cost`` (if the
+    game reports one), ``turns``, ``actions`` (played, per episode), ``reply_tokens`` (per turn), ``invalid_share``
+    (of turns), ``surplus_actions`` (per turn, parsed but beyond a budget), ``entropy`` (nats per action token),
+    ``distinct_2`` (distinct share of the reply bigrams of one update), ``return_std_within_group`` (environment
+    reward, ddof 1), ``dead_group_share`` (groups whose returns are all equal), ``episodes``, ``failed`` and
     ``broken_markers`` (counts; see `text.marker_guard`).
 
     Args:
-        is_shared: whether each rank has seen episodes of its own, so that they are to be added up.
+        is_shared: whether each rank holds different episodes, so that results are reduced over ranks.
     """
 
     def __init__(self, is_shared: bool = True) -> None:
         super().__init__()
-        # ordered lists of names: torchmetrics objects reduce themselves over ranks at compute()
+        # all ranks need the same order of names: each metric is reduced over ranks in compute()
         names = (*_PER_EPISODE, *_OTHER, *_PER_GROUP)
         self.means = nn.ModuleDict({name: MeanMetric(sync_on_compute=is_shared) for name in names})
         self.weights = nn.ModuleDict({name: SumMetric(sync_on_compute=is_shared) for name in names})
@@ -44,7 +43,7 @@ class EpisodeMetrics(nn.Module):
         )
 
     def update(self, outcomes: Sequence[Outcome]) -> None:
-        """Everything but ``distinct_2``."""
+        """Add episodes to all metrics except ``distinct_2``."""
         played = [outcome for outcome in outcomes if not outcome.failed]
         self._count("episodes").update(len(played))
         self._count("failed").update(len(outcomes) - len(played))
@@ -65,12 +64,12 @@ class EpisodeMetrics(nn.Module):
                 self._add("reply_tokens", each.tokens / each.taken, each.taken)
                 self._add("invalid_share", each.invalid / each.taken, each.taken)
                 self._add("surplus_actions", each.surplus / each.taken, each.taken)
-                if not math.isnan(each.entropy):  # of an engine that records none
+                if not math.isnan(each.entropy):  # NaN if the engine records no entropy
                     self._add("entropy", each.entropy / each.tokens, each.tokens)
         self._add_groups(played)
 
     def update_texts(self, episodes: Sequence[Episode]) -> None:
-        """``distinct_2``, which needs the tokens of replies."""
+        """Add episodes to ``distinct_2``, which needs the reply tokens."""
         pairs = [
             pair
             for episode in episodes
@@ -81,14 +80,14 @@ class EpisodeMetrics(nn.Module):
         self._add("distinct_2", len(set(pairs)) / max(len(pairs), 1), len(pairs))
 
     def compute(self) -> dict[str, float]:
-        """The means of what was seen; a key whose weight is zero is left out."""
+        """Return the counts and means by key; a mean of zero weight is left out."""
         result = {name: float(self._count(name).compute()) for name in self.counts}
         for metric in [*self.means.values(), *self.weights.values()]:
-            if not cast(MeanMetric, metric).update_called:  # which torchmetrics would warn of
+            if not cast(MeanMetric, metric).update_called:  # torchmetrics would warn
                 metric.update(0.0, 0.0) if isinstance(metric, MeanMetric) else cast(SumMetric, metric).update(
                     0.0
                 )
-        for name in self.means:  # every rank computes every one, also where it has seen nothing itself
+        for name in self.means:  # compute() is a collective: every rank must call it, even without episodes
             value, weight = float(self._mean(name).compute()), float(self._weight(name).compute())
             if weight > 0:
                 result[name] = value
@@ -123,18 +122,21 @@ class EpisodeMetrics(nn.Module):
 def evaluation_row(
     split: str, metrics: Mapping[str, EpisodeMetrics], levels: Mapping[str, tuple[float, float]]
 ) -> dict[str, float]:
-    """``{split}/success`` and the like, means over games; with several games each also has its own entries.
+    """Return the metrics row of an evaluation.
 
-    ``{split}/broken_markers`` is the sum over games, and is there where a marker was broken up.
+    Keys are ``{split}/{key}`` for each key of ``EVALUATED``, the mean over games.  With several games each game also
+    has its own entries, ``{split}/{game}/{key}``.  ``{split}/broken_markers`` is the sum over games, and is there only
+    if a marker was broken up.
 
     Args:
-        split: prefix of the names.
-        metrics: of each game.
-        levels: chance and oracle success of each game where they are known, for ``normalised``; its mean is over these.
+        split: prefix of the keys.
+        metrics: episode metrics by game name.
+        levels: chance and oracle success by game name, where they are known.  ``normalised`` is computed for these
+            games, and its mean is over these games.
     """
     results = {name: metric.compute() for name, metric in metrics.items()}
     for name, result in results.items():
-        if name in levels and "success" in result:  # where every episode failed, nothing is known
+        if name in levels and "success" in result:  # no success if every episode failed
             chance, oracle = levels[name]
             result["normalised"] = (result["success"] - chance) / max(oracle - chance, 1e-9)
     row: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What all ranks together know of the episodes of an iteration: failures, metrics, evaluations."""
+"""Failures, metrics and evaluation outcomes of an iteration, over all ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lit_agentrl.report.episodes import EpisodeMetrics
 
 
 def of_all_ranks(episodes: Sequence[Episode]) -> list[Outcome]:
-    """What came of the episodes that all ranks played for one evaluation, in the order of one process."""
+    """Gather the outcomes of one evaluation from all ranks, in single-process order."""
     own = [episode.outcome for episode in episodes]
     names = [field.name for field in fields(Outcome) if field.name not in ("task_name", "error")]
     rows = [[getattr(each, name) for name in names] for each in own]
@@ -40,7 +40,7 @@ def of_all_ranks(episodes: Sequence[Episode]) -> list[Outcome]:
 
 
 def _typed(numbers: dict[str, float]) -> dict[str, Any]:
-    """As an outcome holds them; a float64 holds every one of them exactly."""
+    """Convert gathered numbers to the field types of `Outcome`; float64 represents them all exactly."""
     reals: dict[str, Any] = {name: numbers.pop(name) for name in ("total_reward", "entropy", "cost")}
     reals["cost"] = None if math.isnan(reals["cost"]) else reals["cost"]
     whole = {name: int(number) for name, number in numbers.items()}
@@ -48,17 +48,17 @@ def _typed(numbers: dict[str, float]) -> dict[str, Any]:
 
 
 def failure(episode: Episode) -> str:
-    """What failed, where, and why: game, instance and turn."""
+    """Describe a failed episode: game, task seed, turn and error."""
     where = f"turn {len(episode.turns)}" if episode.turns else "reset"
     return f"game {episode.task_name} instance seed {episode.instance_seed}, {where}: {episode.error}"
 
 
 def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> None:
-    """Stop where too many games failed, or the policy drew from logits that are not finite, on all ranks alike.
+    """Raise on all ranks if too many episodes failed or logits are not finite.
 
     Raises:
-        ValueError: naming the first failure, of the first rank that had one.
-        NotFinite: naming the weights that gave the logits.
+        ValueError: too many episodes failed; it names the first failure of the first rank that had one.
+        NotFinite: the policy sampled from logits that are not finite; it names the weights that gave them.
     """
     failed = [episode for episode in episodes if episode.failed]
     mine = [failure(episode) for episode in failed[:1]]
@@ -79,8 +79,8 @@ def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> Non
 
 
 def _broken_versions(episodes: Sequence[Episode]) -> list[int]:
-    """The oldest weights that gave a log-prob which is not finite, if there are any."""
-    # an engine that writes texts has none
+    """Find the oldest weights that gave a log-prob which is not finite, if any."""
+    # an engine that returns only text records no version and no log-probs
     turns = [turn for episode in episodes for turn in episode.turns if turn.policy_version >= 0]
     if not turns or np.isfinite(np.concatenate([turn.reply_logps for turn in turns])).all():
         return []
@@ -95,14 +95,17 @@ def rollout_row(
     device: torch.device,
     playing_seconds: float | None = None,
 ) -> dict[str, float]:
-    """``rollout/*``, ``speed/*``, ``time/rollout`` and ``time/env`` of an iteration, counted over all ranks.
+    """Compute the rollout metrics of an iteration over all ranks.
+
+    The keys are ``rollout/*``, ``speed/*``, ``time/rollout`` and ``time/env``.
 
     Args:
         batch: this rank's episodes.
-        task_names: of all games, in the order of ``Episode.task``.
-        seconds: that this rank took; the slowest counts.
-        device: of the collectives.
-        playing_seconds: where another process played meanwhile, what it took; speed is that of playing.
+        task_names: names of all games, in the order of ``Episode.task``.
+        seconds: rollout time of this rank; the slowest rank counts.
+        device: device of the collectives.
+        playing_seconds: time that another process took to play meanwhile, if one did; the ``speed/*`` rates then use
+            this time.
     """
     metrics = EpisodeMetrics().to(device)
     own = batch.own_episodes
@@ -144,7 +147,7 @@ def rollout_row(
 
 
 def _of_branches(episodes: Sequence[Episode]) -> dict[str, float]:
-    """What episodes took over from others, where any did."""
+    """Compute the number of branches, if any, and the share of reused action tokens."""
     counts = [sum(bool(e.branches) for e in episodes), sum(e.num_sampled for e in episodes)]
     counts.append(sum(e.num_action_tokens for e in episodes))
     branches, sampled, tokens = sum_over_ranks(torch.tensor(counts, dtype=torch.float64)).tolist()
@@ -156,8 +159,8 @@ def _of_branches(episodes: Sequence[Episode]) -> dict[str, float]:
 def _by_task(
     episodes: Sequence[Episode], task_names: Sequence[str], device: torch.device
 ) -> dict[str, float]:
-    """Success of each game, where there are several."""
-    counts = torch.zeros(len(task_names), 3, dtype=torch.float64)  # episodes, those that did not fail, solved
+    """Compute the success rate of each game, if several were played."""
+    counts = torch.zeros(len(task_names), 3, dtype=torch.float64)  # played, not failed, solved
     for e in episodes:
         counts[e.task] += torch.tensor([1.0, float(not e.error), float(e.success and not e.error)])
     tally = sum_over_ranks(counts).tolist()

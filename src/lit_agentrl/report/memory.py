@@ -1,4 +1,7 @@
-"""Peak memory of tensors, on a device by its allocator, elsewhere by counting what operations make."""
+"""Peak memory of tensors.
+
+On CUDA it is read from the allocator; elsewhere the storages that operations create are counted.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 
 def peak_of(work: Callable[[], None], held: Sequence[Tensor], device: torch.device) -> float:
-    """Most bytes alive at once, ``held`` included."""
+    """Measure the most bytes alive at once while ``work`` runs, ``held`` included."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         work()
@@ -25,7 +28,7 @@ def peak_of(work: Callable[[], None], held: Sequence[Tensor], device: torch.devi
 
 
 class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the storages that operations make, each until it is freed."""
+    """A dispatch mode that counts the bytes of all storages until they are freed."""
 
     def __init__(self, held: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

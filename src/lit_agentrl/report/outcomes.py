@@ -1,4 +1,4 @@
-"""``outcomes.json``: which instances each measure of a run has solved, for comparisons instance by instance."""
+"""``outcomes.json``: the tasks that a run solved at each stage, for paired comparisons."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ FILE = "outcomes.json"
 VERSION = 1
 Solved = Sequence[
     bool | None
-]  # in the order of instances, which all runs of a game share; None: the game failed
+]  # in the order of tasks, which all runs of a game share; None: the episode failed
 Key = tuple[str, str, str]  # game, split, stage
 
 
 def of(played: Sequence[Outcome]) -> list[bool | None]:
-    """What became of the episodes of one game, in the order of instances."""
+    """Return whether each episode of one game was solved, in task order; None: it failed."""
     ordered = sorted(played, key=lambda each: (each.group, each.member))
     return [None if each.failed else each.success for each in ordered]
 
 
 def write(path: Path, solved: Mapping[Key, Solved]) -> None:
-    """Write the file, whole or not at all.
+    """Write the file atomically.
 
     Raises:
         OSError: it cannot be written.
@@ -37,10 +37,10 @@ def write(path: Path, solved: Mapping[Key, Solved]) -> None:
 
 
 def parse(text: str) -> dict[Key, Solved]:
-    """What such a file holds.
+    """Parse the text of an ``outcomes.json``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is no list of outcomes of this version.
     """
     found = json.loads(text)
     if (

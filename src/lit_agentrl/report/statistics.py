@@ -1,6 +1,6 @@
-"""Intervals for scores: what a mean over a few hundred episodes does and does not show.
+"""Confidence intervals of scores that are means over a few hundred episodes.
 
-Pure functions of plain numbers.  Every interval is two-sided with the given confidence.
+All are pure functions of plain numbers.  Every interval is two-sided with the given confidence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def _check_counts(successes: float, n: float) -> None:
 
 
 def _t_central(t: float, freedom: int) -> float:
-    """P(|T| < t): Abramowitz & Stegun, Handbook of Mathematical Functions, 26.7.3 (odd) and 26.7.4 (even)."""
+    """Compute P(|T| < t) of Student's t with ``freedom`` degrees of freedom.
+
+    Abramowitz & Stegun, Handbook of Mathematical Functions, 26.7.3 (odd degrees of freedom) and 26.7.4 (even).
+    """
     angle = math.atan(t / math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     is_odd = freedom % 2
@@ -45,10 +48,10 @@ def _t_central(t: float, freedom: int) -> float:
 
 
 def t_quantile(confidence: float, freedom: int) -> float:
-    """Two-sided critical value of Student's t: P(|T| < value) = confidence.
+    """Compute the two-sided critical value of Student's t: P(|T| < value) = confidence.
 
-    By bisection of the exact distribution; above 1000 degrees of freedom by the first two terms of Fisher's
-    expansion, z + (z³ + z) / (4 ν), whose error is then below 1e-5.
+    It is found by bisection of the exact distribution.  Above 1000 degrees of freedom it is the first two terms of
+    Fisher's expansion, z + (z³ + z) / (4 ν), whose error is then below 1e-5.
 
     Raises:
         ValueError: confidence outside (0, 1) or no degree of freedom.
@@ -71,15 +74,15 @@ def t_quantile(confidence: float, freedom: int) -> float:
 def _wilson_bounds(share: float, n: float, z: float) -> tuple[float, float]:
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    # at the ends the bound is the end itself, which rounding would miss by an ulp
+    # at share 0 and 1 the bound is exactly 0 and 1; rounding would miss it by an ulp
     low, high = max(0.0, centre - half), min(1.0, centre + half)
     return (0.0 if share == 0 else low), (1.0 if share == 1 else high)
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interval:
-    """Score interval of a proportion p = successes / n (Wilson, JASA 1927).
+    """Compute the score interval of a proportion p = successes / n (Wilson, JASA 1927).
 
-    (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n); never degenerate, also at 0 and n successes.
+    (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n).  It is never degenerate, not even at 0 or n successes.
 
     Raises:
         ValueError: impossible counts or confidence.
@@ -91,7 +94,9 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interva
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Student's interval of a mean: m ± t_{n−1} s / √n.  One value has unbounded (infinite) ends.
+    """Compute Student's interval of a mean: m ± t_{n−1} s / √n.
+
+    The bounds of a single value are infinite.
 
     Raises:
         ValueError: no values, or a confidence outside (0, 1).
@@ -109,10 +114,10 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
 def difference_interval(
     successes_a: int, n_a: int, successes_b: int, n_b: int, confidence: float = 0.95
 ) -> Interval:
-    """Interval of p_a − p_b for two independent proportions (Newcombe, Stat. Med. 1998, method 10).
+    """Compute the interval of p_a − p_b for two independent proportions.
 
-    d − √((p_a−l_a)² + (u_b−p_b)²) … d + √((u_a−p_a)² + (p_b−l_b)²), with Wilson's l and u of each.
-    ``n`` of the result is the smaller sample.
+    Newcombe, Stat. Med. 1998, method 10: d − √((p_a−l_a)² + (u_b−p_b)²) … d + √((u_a−p_a)² + (p_b−l_b)²), with
+    Wilson's l and u of each proportion.  ``n`` of the result is the size of the smaller sample.
 
     Raises:
         ValueError: impossible counts or confidence.
@@ -126,10 +131,10 @@ def difference_interval(
 
 
 def group_means(values: Sequence[float], groups: Sequence[int]) -> list[float]:
-    """The mean of each group, in order of first appearance.
+    """Return the mean of each group, in order of first appearance.
 
     Raises:
-        ValueError: the two differ in length.
+        ValueError: ``values`` and ``groups`` differ in length.
     """
     members: dict[int, list[float]] = {}
     for value, group in zip(values, groups, strict=True):
@@ -140,10 +145,10 @@ def group_means(values: Sequence[float], groups: Sequence[int]) -> list[float]:
 def clustered_mean_interval(
     values: Sequence[float], groups: Sequence[int], confidence: float = 0.95
 ) -> Interval:
-    """Interval of a mean over episodes, some of which share a prompt.
+    """Compute the interval of a mean over episodes, some of which share a prompt.
 
-    Members of a group are not independent, so the group means are the sample: every prompt counts once,
-    whatever its number of members, and ``n`` is the number of groups.
+    Episodes of a group are not independent, so the sample consists of the group means: every prompt counts once,
+    whatever its group size, and ``n`` is the number of groups.
 
     Raises:
         ValueError: no values, lengths that differ, or a confidence outside (0, 1).
@@ -154,9 +159,10 @@ def clustered_mean_interval(
 def clustered_share_interval(
     successes: Sequence[bool], groups: Sequence[int], confidence: float = 0.95
 ) -> Interval:
-    """Interval of a success share over episodes, some of which share a prompt: `shares_interval` of the prompts'.
+    """Compute the interval of a success share over episodes, some of which share a prompt.
 
-    ``n`` is the number of groups.  With one member a group it is Wilson's interval itself.
+    It is `shares_interval` of the prompts' shares, and ``n`` is the number of groups.  At group size 1 it equals
+    Wilson's interval.
 
     Raises:
         ValueError: no episodes, lengths that differ, or a confidence outside (0, 1).
@@ -166,15 +172,16 @@ def clustered_share_interval(
 
 
 def shares_interval(shares: Sequence[float], num_episodes: int, confidence: float = 0.95) -> Interval:
-    """Interval of the mean of independent shares, such as the pass@k of each instance; within [0, 1].
+    """Compute the interval, within [0, 1], of the mean of independent shares.
 
-    Wilson's interval at the effective sample size (Dean & Pagano, J. Surv. Stat. Methodol. 2015) with the
-    t quantile of the G shares: n_eff = p (1−p) / var(p), where p is their mean and var(p) their variance / G; at
-    most the number of episodes.  ``n`` is G.  Shares of one episode each give Wilson's interval itself.
+    An example of a share is the pass@k of one task.  The interval is Wilson's at the effective sample size (Dean &
+    Pagano, J. Surv. Stat. Methodol. 2015) with the t quantile of the G shares: n_eff = p (1−p) / var(p), where p is
+    their mean and var(p) their variance / G.  n_eff is at most the number of episodes.  ``n`` is G.  Shares of one
+    episode each give Wilson's interval itself.
 
     Args:
-        shares: each in [0, 1], of one instance.
-        num_episodes: that they rest on, all together.
+        shares: one share in [0, 1] for each task.
+        num_episodes: total number of episodes behind the shares.
         confidence: of the interval.
 
     Raises:
@@ -191,11 +198,11 @@ def shares_interval(shares: Sequence[float], num_episodes: int, confidence: floa
         )
     if num_groups == num_episodes:
         return wilson_interval(round(sum(shares)), num_episodes, confidence)
-    # all alike, or one group: the groups say nothing of how much members differ, so each counts once
+    # equal shares or a single group give no variance between groups, so each group counts as one sample
     effective = float(num_groups)
     if 0 < share < 1 and num_groups > 1:
         variance = stdev(shares) ** 2 / num_groups
-        # zero variance between groups that each hold both outcomes: members are as good as independent
+        # groups that hold both outcomes and have zero variance between them: treat episodes as independent
         effective = share * (1 - share) / variance if variance > 0 else num_episodes
         effective = min(effective, num_episodes)
     critical = t_quantile(confidence, max(num_groups - 1, 1))
@@ -203,9 +210,10 @@ def shares_interval(shares: Sequence[float], num_episodes: int, confidence: floa
 
 
 def pass_at_k(n: int, successes: int, k: int) -> float:
-    """Chance that at least one of k samples succeeds, unbiased from n: 1 − C(n−c, k) / C(n, k).
+    """Estimate the chance that at least one of k samples succeeds.
 
-    Chen et al. 2021, arXiv:2107.03374, equation 1.
+    The unbiased estimate from n samples with c successes is 1 − C(n−c, k) / C(n, k) (Chen et al. 2021,
+    arXiv:2107.03374, equation 1).
 
     Raises:
         ValueError: impossible counts, or k outside 1 … n.
@@ -217,13 +225,14 @@ def pass_at_k(n: int, successes: int, k: int) -> float:
 
 
 def best_of_k(scores: Sequence[float], solved: Sequence[bool], k: int) -> float:
-    """Chance that the highest score of k samples is of one that succeeds, unbiased from all n of them.
+    """Estimate the chance that the sample with the highest score of k succeeds.
 
-    The mean over all subsets of k: Σ_i s_i C(b_i, k−1) / C(n, k), where b_i samples have a lower score than i.  Samples
-    of equal score are drawn from alike.  With k=1 it is the share that succeeds.
+    The estimate is unbiased.  It is the mean over all subsets of k of the n samples: Σ_i s_i C(b_i, k−1) / C(n, k),
+    where b_i samples have a lower score than i and s_i is 1 if sample i succeeds.  Ties are broken uniformly at random.
+    With k=1 it is the share of samples that succeed.
 
     Raises:
-        ValueError: k outside 1 … n, or lists of two lengths.
+        ValueError: k outside 1 … n, or lists of different lengths.
     """
     n = len(scores)
     if not 1 <= k <= n:
@@ -242,7 +251,9 @@ def best_of_k(scores: Sequence[float], solved: Sequence[bool], k: int) -> float:
 
 
 def normalised(score: float, chance: float, oracle: float) -> float:
-    """Where a score stands between chance (0) and the oracle (1); below 0 is worse than chance.
+    """Compute a score on the scale where chance is 0 and the oracle is 1.
+
+    A score below 0 is worse than chance.
 
     Raises:
         ValueError: the oracle is not above chance.

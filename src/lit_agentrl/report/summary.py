@@ -1,4 +1,4 @@
-"""``summary.json``: what a run was, what it cost, what came out; its schema, file and closing table."""
+"""``summary.json``: schema, file and closing table of a run's configuration, cost and scores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ STAGES = ("start", "best", "last")
 
 
 class Estimate(TypedDict):
-    """A mean with its 95 % interval over ``n`` independent episodes (or prompts, if episodes share one)."""
+    """A mean with its 95 % interval over ``n`` independent episodes.
+
+    If episodes share a prompt, ``n`` counts prompts.
+    """
 
     mean: float
     low: float | None  # None: unbounded, as with a single episode
@@ -38,13 +41,13 @@ Score = TypedDict(
     {
         "iteration": int | None,  # completed iterations of the weights; None for chance and oracle
         "success": Estimate,  # share of episodes solved
-        "return": Estimate | None,  # undiscounted, in environment points
+        "return": Estimate | None,  # undiscounted environment reward
     },
 )
 
 
 class Game(TypedDict):
-    """The scores on one split of one environment; what is not known (yet) is None."""
+    """The scores on one split of one environment; None if not known (yet)."""
 
     name: str
     split: str
@@ -56,7 +59,7 @@ class Game(TypedDict):
 
 
 class Monitored(TypedDict):
-    """What the best checkpoint is chosen by: its metric, and the best value that a validation found."""
+    """The metric that selects the best checkpoint, and its best value in validation."""
 
     name: str
     mode: Literal["max", "min"]
@@ -70,7 +73,7 @@ class Summary(TypedDict):
     version: Literal[1]
     status: Literal["completed", "stopped", "collapsed", "failed"]
     error: str | None  # one line, for status failed
-    warnings: list[str]  # lines that were told at start and while it ran
+    warnings: list[str]  # lines that were printed at start and during the run
     command: str
     seed: int
     versions: dict[str, str]  # package -> version
@@ -83,13 +86,13 @@ class Summary(TypedDict):
     action_tokens: int
     prefilled_tokens: int
     seconds: dict[str, float]  # by phase: rollout, score, update, validate
-    engine: dict[str, float]  # what a server was asked for, all measures included: requests, tokens, cost
+    engine: dict[str, float]  # usage of a server, evaluations included: requests, tokens, cost
     peak_memory_bytes: int
-    threads: int | None  # of torch; None: an earlier version did not say
+    threads: int | None  # of torch; None: written by a version that did not record it
 
 
 def estimate(interval: Interval) -> Estimate:
-    """An interval as it is stored."""
+    """Convert an interval to its stored form; infinite bounds become None."""
     low, high = (bound if math.isfinite(bound) else None for bound in (interval.low, interval.high))
     return {"mean": interval.mean, "low": low, "high": high, "n": interval.n}
 
@@ -100,7 +103,9 @@ def score(
     groups: Sequence[int] | None = None,
     iteration: int | None = None,
 ) -> Score:
-    """Success and return of one entry an episode; ``groups`` names the prompt of each where some share one.
+    """Compute success and return from one entry for each episode.
+
+    ``groups`` gives the prompt of each episode; it is needed if some share one.
 
     Raises:
         ValueError: no episodes, or lengths that differ.
@@ -114,7 +119,7 @@ def score(
 
 
 def _check(value: Any, kind: Any, where: str) -> None:
-    """Raise unless ``value`` is what the annotation ``kind`` says, naming the field."""
+    """Check that ``value`` has the type ``kind``; the error names the field."""
     origin, arguments = get_origin(kind), get_args(kind)
     if is_typeddict(kind):
         _check_fields(value, get_type_hints(kind), where)
@@ -167,7 +172,7 @@ def validate(summary: Mapping[str, Any]) -> None:
 
 
 def write(path: str | Path, summary: Summary) -> None:
-    """Validate and write the file, whole or not at all.
+    """Validate the summary and write the file atomically.
 
     Raises:
         ValueError: it does not follow the schema.
@@ -189,7 +194,7 @@ def read(path: str | Path) -> Summary:
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error}; move the file away to go on without it") from error
     if isinstance(summary, dict):
-        summary.setdefault("warnings", [])  # of a run of before there were any
+        summary.setdefault("warnings", [])  # older runs lack these fields
         summary.setdefault("monitored", None)
         summary.setdefault("engine", {})
         summary.setdefault("threads", None)
@@ -201,9 +206,10 @@ def read(path: str | Path) -> Summary:
 
 
 def flat_scores(summary: Summary) -> dict[str, float]:
-    """The scores that are known, as ``<split>/<game>/<policy>/<score>``; bounds end in ``_low`` and ``_high``.
+    """Flatten the known scores to keys ``<split>/<game>/<policy>/<score>``.
 
-    The policy is ``chance``, ``start``, ``best``, ``last`` or ``oracle``; the score ``success`` or ``return``.
+    The policy is ``chance``, ``start``, ``best``, ``last`` or ``oracle``; the score is ``success`` or ``return``.
+    Keys of bounds end in ``_low`` and ``_high``.
     """
     flat: dict[str, float] = {}
     for game in summary["games"]:
@@ -218,14 +224,19 @@ def flat_scores(summary: Summary) -> dict[str, float]:
 
 
 def beside(row: Mapping[str, Any], levels: Mapping[str, float]) -> dict[str, Any]:
-    """A row of metrics, and the levels (``chance``, ``oracle``) that its validation, if any, is compared with."""
+    """Return a metrics row with chance and oracle success added if it has validation success.
+
+    Args:
+        row: metrics of an iteration.
+        levels: success by ``chance`` and ``oracle``; each is added as ``val/<name>``.
+    """
     if "val/success" not in row:
         return dict(row)
     return {**row, **{f"val/{name}": value for name, value in levels.items()}}
 
 
 def told(used: Mapping[str, float]) -> str:
-    """What an engine was asked for, in words."""
+    """Format the usage of an engine as text."""
     return ", ".join(
         f"{name.replace('_', ' ')} {f'{value:.0f}' if value == int(value) else f'{value:.4g}'}"
         for name, value in used.items()
@@ -233,7 +244,7 @@ def told(used: Mapping[str, float]) -> str:
 
 
 def with_interval(found: Estimate | None) -> str:
-    """A mean and its bounds as they are printed; a dash where it is not known."""
+    """Format a mean and its bounds; a dash if it is not known."""
     if found is None:
         return "–"
     if found["low"] is None or found["high"] is None:
@@ -249,9 +260,9 @@ def _normalised(scored: Score, chance: Score | None, oracle: Score | None) -> st
 
 
 def closing_table(summary: Summary) -> Table:
-    """Success of each game and split: chance, start, best, last, oracle; it fits 80 columns.
+    """Build the table of success by game and split: chance, start, best, last, oracle.
 
-    Scores that a stopped run never measured are dashes.
+    It fits 80 columns.  Scores that a stopped run never measured are dashes.
     """
     title = f"{summary['status']}: {summary['iterations']} of {summary['planned_iterations']} iterations"
     table = Table(title=title, caption="success with 95 % interval; normalised: 0 is chance, 1 is the oracle")
@@ -264,7 +275,7 @@ def closing_table(summary: Summary) -> Table:
             scored: Score | None = game[stage]  # type: ignore[literal-required]
             name = (
                 (game["name"], game["split"])[number] if number < 2 else ""
-            )  # of two lines: it saves a column
+            )  # game and split share a column, on two lines
             if scored is None:
                 table.add_row(name, stage, "–", "–", "–", "–", end_section=stage == "oracle")
                 continue

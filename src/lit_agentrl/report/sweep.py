@@ -1,4 +1,4 @@
-"""What became of the runs of a sweep: ``runs.jsonl`` in its folder, a line when one begins, and when it has ended."""
+"""``runs.jsonl``: a line in the sweep folder when a run starts and when it ends."""
 
 from __future__ import annotations
 
@@ -17,34 +17,37 @@ FILE = "runs.jsonl"
 
 
 class Entry(TypedDict):
-    """A run of a sweep, when it begins or as it has ended."""
+    """A line about a run of a sweep, written when it starts or ends."""
 
-    run: int  # its number
+    run: int  # number of the run
     folder: str
     overrides: list[str]
     status: str  # begun, interrupted, or as in its summary
-    monitored: Monitored | None  # its value
-    error: str | None  # one line, where it has failed
+    monitored: Monitored | None  # metric of the best checkpoint
+    error: str | None  # one line, if it failed
 
 
 def append(sweep: Path, entry: Entry) -> None:
-    """Add a line; each run does so from whatever process it is in."""
+    """Append a line; every run appends its own lines, from its own process."""
     append_durable(sweep / FILE, json.dumps(entry) + "\n")
 
 
 def read(sweep: Path) -> list[Entry]:
-    """All lines so far, in the order in which they were written; a torn one is left out."""
+    """Read all lines in the order of writing; an incomplete line is left out."""
     return [json.loads(line) for line in read_complete_lines(sweep / FILE)[0]]
 
 
 def latest(entries: Sequence[Entry]) -> list[Entry]:
-    """The last line of each run, in the order of their numbers."""
+    """Return the last line of each run, in the order of run numbers."""
     found = {entry["run"]: entry for entry in entries}
     return [found[run] for run in sorted(found)]
 
 
 def best_of(entries: Sequence[Entry]) -> Entry | None:
-    """The run with the best value; the first of several, and None where none has one, or not of one metric."""
+    """Find the run with the best value, the first of those that tie.
+
+    None if no run has a value, or if the runs have different metrics.
+    """
     known = [(entry, entry["monitored"]) for entry in entries if entry["monitored"] is not None]
     if len({(value["name"], value["mode"]) for _, value in known}) != 1:
         return None
@@ -53,7 +56,7 @@ def best_of(entries: Sequence[Entry]) -> Entry | None:
 
 
 def differing(entries: Sequence[Entry]) -> dict[int, str]:
-    """What tells each run from the others, by its number: overrides that not all of them have."""
+    """Return, by run number, the overrides that not all runs share."""
     shared = set.intersection(*(set(entry["overrides"]) for entry in entries)) if len(entries) > 1 else set()
     return {
         entry["run"]: " ".join(text for text in entry["overrides"] if text not in shared) for entry in entries
@@ -61,11 +64,14 @@ def differing(entries: Sequence[Entry]) -> dict[int, str]:
 
 
 def table(entries: Sequence[Entry], planned: Mapping[int, list[str]] | None = None) -> Table:
-    """What differs, how it ended, and its value, run by run; it fits 80 columns.
+    """Build the table of a sweep: differing options, status and value of each run.
+
+    It fits 80 columns.
 
     Args:
         entries: the last line of each run.
-        planned: overrides by number, where those of all runs were known beforehand: the others never began.
+        planned: overrides by run number, if those of all runs were known beforehand; runs without an entry are listed
+            as not started.
     """
     missing = {run: texts for run, texts in (planned or {}).items() if run not in {e["run"] for e in entries}}
     rows = [*entries, *(_never_begun(run, texts) for run, texts in missing.items())]

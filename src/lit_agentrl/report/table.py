@@ -1,4 +1,4 @@
-"""``metrics.csv`` as a table, and how what is made for terminals is read elsewhere."""
+"""``metrics.csv`` as a table, and rich tables as plain text."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rich.table import Table
 
 Row = dict[str, float | None]  # None: not measured in that iteration
 
-SHOWN = (  # as far as a run has them; all others are under their name
+SHOWN = (  # columns that are printed if a run has them; all others are available by name
     "iteration", "rollout/success", "rollout/return_mean", "rollout/entropy", "train/grad_norm", "val/success",
 )  # fmt: skip
-_MOST = 20  # rows of a printed table
+_MOST = 20  # most rows of a printed table
 
 
 def as_text(renderable: RenderableType, width: int = 80) -> str:
-    """What ``rich`` would print, without colours."""
+    """Render what ``rich`` would print, as text without colours."""
     console = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
     with console.capture() as captured:
         console.print(renderable)
@@ -27,12 +27,12 @@ def as_text(renderable: RenderableType, width: int = 80) -> str:
 
 
 class Metrics:
-    """The metrics of a run: a row an iteration, row 0 being the start.
+    """The metrics of a run: a row for each iteration; row 0 is the start.
 
     ``metrics["val/success"]`` is a column; ``pandas.DataFrame(metrics.rows)`` makes a data frame of all.
 
     Attributes:
-        rows: numbers by name; None where a row lacks one.
+        rows: numbers by name; None if a row lacks one.
         columns: every name.
 
     Examples:
@@ -46,7 +46,7 @@ class Metrics:
 
     @classmethod
     def read(cls, path: str | Path) -> Metrics:
-        """The table in the file; one without rows where there is none."""
+        """Read the table from a file; it has no rows without a file."""
         if not Path(path).exists():
             return cls([])
         with open(path, encoding="utf-8", newline="") as file:
@@ -58,7 +58,7 @@ class Metrics:
         return len(self.rows)
 
     def __getitem__(self, column: str) -> list[float | None]:
-        """One metric over the iterations.
+        """Return one metric over the iterations.
 
         Raises:
             KeyError: no metric of that name.
@@ -83,7 +83,7 @@ class Metrics:
 
 
 def rows_up_to(path: Path, iterations: int) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield what was measured in each row of ``metrics.csv``, up to so many completed iterations."""
+    """Yield the iteration and the values of each row up to ``iterations``."""
     for row in Metrics.read(path).rows:
         values = {name: value for name, value in row.items() if value is not None}
         step = int(values.pop("iteration"))

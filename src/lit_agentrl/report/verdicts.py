@@ -1,4 +1,7 @@
-"""Pairs that a reward model has ranked, told as episodes: to whatever reads evaluations they are such."""
+"""Pairs ranked by a reward model, represented as episode outcomes.
+
+Code that reads evaluations can then treat a ranked pair as an episode.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,19 @@ from torch import Tensor
 from lit_agentrl.episode import EndReason, Outcome
 from lit_agentrl.rl.preference.judging import Verdicts
 
-PAIRS, NEAR = "pairs", "equal length"  # what a reward model is judged on, in place of games
+PAIRS, NEAR = "pairs", "equal length"  # names used in place of games when a reward model is evaluated
 
 
 def of_head_named(head: str) -> str:
-    """What the pairs of a head are called among these, where there are several."""
+    """Name the pairs of one head as a game, if there are several heads."""
     return f"head {head}"
 
 
 def outcomes(verdicts: Verdicts, name: str) -> list[Outcome]:
-    """Of each pair, or of those of equal length, as an episode of a game of that name."""
+    """Convert pairs to outcomes of a game called ``name``.
+
+    With ``NEAR`` as the name only pairs of equal length are converted.
+    """
     keep_P: Tensor = verdicts.is_near_P if name == NEAR else torch.ones(len(verdicts), dtype=torch.bool)
     columns = zip(verdicts.column("group").tolist(), verdicts.column("margin").tolist(), strict=True)
     return [

@@ -1,1 +1,1 @@
-"""Compare finished runs on one page."""
+"""Comparison of finished runs on one page."""

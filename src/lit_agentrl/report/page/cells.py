@@ -1,4 +1,4 @@
-"""Runs that are one experiment played several times, and what each of them counts with."""
+"""Cells: runs of one experiment that differ only in their seed, with their scores."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from lit_agentrl.report.page.runs import Run
 from lit_agentrl.report.statistics import normalised
 from lit_agentrl.report.summary import Game
 
-LOST = ("failed", "collapsed")  # they count, with what they have come to
-_SHOWN = 3  # settings in the name of a cell
+LOST = ("failed", "collapsed")  # such runs still count, with the last score that is known
+_SHOWN = 3  # most settings in the label of a cell
 
 
 class Name(NamedTuple):
-    """A game as it was measured."""
+    """A game and the split that was measured."""
 
     game: str
     split: str
 
 
 class Scored(NamedTuple):
-    """What a run counts with.
+    """The score that a run contributes to its cell.
 
     Attributes:
-        run: that it is of.
-        success: share solved.
-        episodes: that it rests on; 0 where the run was lost before it was measured.
+        run: the run.
+        success: share of episodes solved.
+        episodes: number of episodes measured; 0 if the run failed or collapsed before it was measured.
     """
 
     run: Run
@@ -39,12 +39,12 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """Runs that differ in their seed alone.
+    """Runs that differ only in their seed.
 
     Attributes:
-        letter: how figures call it.
-        label: what tells it from the other cells.
-        runs: all of them, whatever became of them.
+        letter: name of the cell in figures.
+        label: settings in which it differs from the other cells.
+        runs: all its runs, however they ended.
     """
 
     letter: str
@@ -53,7 +53,10 @@ class Cell:
 
     @cached_property
     def games(self) -> dict[Name, list[Game]]:
-        """What its runs were measured on: the test split of a game, or validation where that was not played."""
+        """The scores of its runs by game and split.
+
+        It is the test split of a game, or validation for runs that did not play the test split.
+        """
         found: dict[Name, list[Game]] = {}
         for run in self.runs:
             games = [] if run.scores is None else run.scores["games"]
@@ -64,15 +67,15 @@ class Cell:
         return found
 
     def level(self, name: Name, which: str) -> float | None:
-        """Success of ``chance`` or ``oracle``; None where it is not known."""
+        """Return the success of ``chance`` or ``oracle``; None if it is not known."""
         scores = (game[which] for game in self.games.get(name, ()))  # type: ignore[literal-required]
         return next((score["success"]["mean"] for score in scores if score is not None), None)
 
     def scored(self, name: Name, stage: str) -> list[Scored]:
-        """What each run counts with at a stage.
+        """Return the score of each run at a stage.
 
-        A run that failed or collapsed before it was measured counts with chance, or with 0 where that is not known.
-        Runs that may yet go on are left out: they are counted as unfinished.
+        A run that failed or collapsed before it was measured has the score of chance, or 0 if that is not known.
+        Runs that may still continue are left out: they are counted as unfinished.
         """
         found = []
         for run in self.runs:
@@ -85,14 +88,17 @@ class Cell:
         return found
 
     def normalised(self, name: Name, stage: str) -> list[float]:
-        """The same where chance is 0 and the oracle is 1; empty where these are not known."""
+        """Return the runs' success scaled to chance 0 and oracle 1.
+
+        Empty if chance or oracle is not known, or if the oracle is not above chance.
+        """
         chance, oracle = self.level(name, "chance"), self.level(name, "oracle")
         if chance is None or oracle is None or oracle <= chance:
             return []
         return [normalised(each.success, chance, oracle) for each in self.scored(name, stage)]
 
     def counts(self) -> dict[str, int]:
-        """How many runs ended in which way."""
+        """Count the runs by status; stopped runs count as unfinished."""
         found: dict[str, int] = {}
         for run in self.runs:
             status = "unfinished" if run.status == "stopped" else run.status
@@ -101,14 +107,14 @@ class Cell:
 
 
 def group(runs: Sequence[Run], *, but: Sequence[str] = ()) -> list[Cell]:
-    """The cells of these runs, in the order of their first run.
+    """Group runs into cells, in the order of their first run.
 
-    Runs share a cell if all of their settings agree but the seed.  A run of which only the overrides are known joins
-    the cell of the same overrides.
+    Runs share a cell if all their settings except the seed agree.  A run whose settings are not known joins the cell
+    with the same overrides.
 
     Args:
-        runs: to be grouped.
-        but: sections of the settings that may differ too, as ``env``.
+        runs: the runs to group.
+        but: sections of the settings that may differ too, such as ``env``.
     """
     of_words = {_words(run): _key(run, but) for run in runs if run.settings is not None}
     members: dict[object, list[Run]] = {}
@@ -140,7 +146,7 @@ def _words(run: Run, but: Sequence[str] = ()) -> frozenset[str]:
 
 
 def _labels(cells: Sequence[Sequence[Run]], but: Sequence[str]) -> list[str]:
-    """What differs: in what was typed, else in the settings."""
+    """Return a label for each cell: the overrides that differ, otherwise the settings that differ."""
     typed = [_words(cell[0], but) for cell in cells]
     shared = frozenset.intersection(*typed) if typed else frozenset()
     labels = [

@@ -1,4 +1,7 @@
-"""Matplotlib, imported here alone: pictures of pixels, and drawings that a page shows light and dark."""
+"""Drawing with matplotlib, which is imported only here.
+
+It makes pixel images, and SVG drawings that take their colours from the light or dark page.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ except ImportError as error:
         "figures need the package matplotlib; install it with: pip install 'lit-agentrl[figures]'"
     ) from error
 
-INK, FAINT = "#01fe01", "#02fe02"  # stand for the colours of a page, which its reader's system chooses
+INK, FAINT = "#01fe01", "#02fe02"  # placeholders that `_inline` replaces with the CSS variables of the page
 SERIES = tuple(f"#03fe{number:02x}" for number in range(8))
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (8, 3)))
 _STYLE: Any = {
@@ -33,25 +36,25 @@ _STYLE: Any = {
 
 
 def pixels(size: tuple[float, float], dpi: int) -> tuple[Any, Any]:
-    """An empty figure of this size (inches), and what draws it."""
+    """Create an empty figure of this size (inches), and its canvas."""
     figure = Figure(figsize=size, dpi=dpi, layout="constrained")
     return figure, FigureCanvasAgg(figure)
 
 
 def as_pixels(canvas: Any) -> NDArray[np.uint8]:
-    """What is drawn: (height, width, 3 colours), bytes."""
+    """Render the canvas as bytes of shape (height, width, 3 colours)."""
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 class Drawing:
-    """A figure of one or more panels that becomes SVG of a page.
+    """A figure of one or more panels that becomes the SVG of a page.
 
     Attributes:
-        name: of the figure; names inside of the SVG begin with it.
-        title: what it shows, for people who do not see it.
-        axes: a panel each.
-        svg: the drawing, when it is done.
+        name: name of the figure; it is the prefix of all names inside the SVG.
+        title: description of the figure, for screen readers.
+        axes: one for each panel.
+        svg: the finished drawing; empty until then.
     """
 
     def __init__(self, name: str, title: str) -> None:
@@ -69,7 +72,7 @@ class Drawing:
 
 @contextmanager
 def drawing(name: str, title: str, *, panels: int = 1, height: float = 3.1) -> Iterator[Drawing]:
-    """A drawing of some panels, one below the other, which is done when the block ends."""
+    """Open a drawing of stacked panels, which is finished when the block ends."""
     with rc_context({**_STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=(5.2, height * panels), layout="constrained")
         made = Drawing(name, title)
@@ -79,7 +82,7 @@ def drawing(name: str, title: str, *, panels: int = 1, height: float = 3.1) -> I
 
 
 def _inline(svg: str, name: str) -> str:
-    """The element alone, in the colours of its page, without names that another figure has too."""
+    """Extract the ``<svg>`` element, with the page's colours and ids unique to this figure."""
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)

@@ -1,4 +1,4 @@
-"""The figures of a report: curves over seeds, scores between chance and oracle, differences."""
+"""Figures of a report: curves over seeds, scores between chance and oracle, differences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lit_agentrl.report.page.plane import MARKS, planes
 from lit_agentrl.report.page.results import STAGES, Comparison, Report
 from lit_agentrl.report.page.runs import Run
 
-SIGNALS = {  # how they are called, and the values that they may have
+SIGNALS = {  # metric -> title, and the range of its values
     "rollout/success": ("success in training", (0.0, 1.0)),
     "rollout/return_std_within_group": ("spread within a group", (0.0, np.inf)),
     "rollout/dead_group_share": ("dead groups", (0.0, 1.0)),
@@ -31,7 +31,7 @@ SIGNALS = {  # how they are called, and the values that they may have
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with what a page says about it."""
+    """A drawing with its caption and the cells it shows."""
 
     drawing: Drawing
     caption: str
@@ -39,7 +39,7 @@ class Figure:
 
 
 def figures(report: Report) -> list[Figure]:
-    """All figures that these runs give, in the order of a page."""
+    """Draw all figures that the runs provide, in the order of the page."""
     found: list[Figure] = []
     names = list(dict.fromkeys(result.name for result in report.results))
     for number, name in enumerate(names):
@@ -64,13 +64,17 @@ def _points(run: Run, metric: str) -> dict[float, float]:
 
 
 def _metric(cell: Cell, name: Name) -> str:
-    """What its runs call success of the game in validation."""
+    """Return the name of the cell's metric of validation success on the game."""
     of_game = f"val/{name.game}/success"
     return of_game if any(of_game in run.metrics.columns for run in cell.runs) else "val/success"
 
 
 def _banded(cell: Cell, metric: str, lost: float | None = None) -> list[tuple[float, inference.Bounds]]:
-    """Mean and interval over seeds at each iteration; runs that are lost go on with what they count with."""
+    """Compute the mean and interval over seeds at each iteration.
+
+    With ``lost`` given, a run that collapsed continues with its last value after its end, and a run that failed
+    continues with ``lost``.
+    """
     curves = [(run, points) for run in cell.runs if (points := _points(run, metric))]
     found = []
     for at in sorted({at for _, points in curves for at in points}):

@@ -1,4 +1,4 @@
-"""A report as files: one page without scripts, Markdown, and tables of CSV."""
+"""Files of a report: one page without scripts, Markdown, and CSV tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lit_agentrl.report.page.results import STAGES, Report
 
 PAGE, WORDS = "index.html", "report.md"
 FILES = (PAGE, WORDS, "runs.csv", "cells.csv", "comparisons.csv")
-MARKER = "lit_agentrl report"  # in a page that may be replaced
+MARKER = "lit_agentrl report"  # marks a page as ours, so that it may be replaced
 
 
 def require_free(folder: Path) -> None:
-    """Refuse to write where anything lies but an earlier report.
+    """Refuse a folder that holds anything other than an earlier report.
 
     Raises:
         ValueError: naming the folder.
@@ -39,15 +39,15 @@ def require_free(folder: Path) -> None:
 
 
 def write(report: Report, folder: Path, command: str) -> Path:
-    """Write all files; the page comes last.
+    """Write all files of a report; the page comes last.
 
     Args:
-        report: what they say.
-        folder: made where it is not there; see `require_free`.
-        command: that makes the same report.
+        report: content of the files.
+        folder: created if it does not exist; see `require_free`.
+        command: the command that makes the same report.
 
     Returns:
-        The page.
+        The path of the page.
 
     Raises:
         OSError: a file cannot be written.
@@ -67,7 +67,7 @@ def write(report: Report, folder: Path, command: str) -> Path:
 
 
 def summary_line(report: Report) -> str:
-    """How many runs there are, and how they ended."""
+    """Summarise how many runs there are, and how they ended."""
     counts: dict[str, int] = {}
     for cell in report.cells:
         for status, n in cell.counts().items():

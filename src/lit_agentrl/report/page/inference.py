@@ -1,4 +1,4 @@
-"""What runs of several seeds show: intervals and tests, all of them SciPy's."""
+"""Confidence intervals and tests over runs of several seeds, computed with SciPy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lit_agentrl.report.page.scientific import stats
 
 
 class Bounds(NamedTuple):
-    """An estimate with its 95 % interval; bounds are None where one run, or no spread, leaves none."""
+    """An estimate with its 95 % interval; bounds are None for too few runs."""
 
     value: float
     low: float | None
@@ -20,11 +20,11 @@ class Bounds(NamedTuple):
 
 
 def mean(values: Sequence[float]) -> Bounds:
-    """Student's interval of the mean over seeds: m ± t s / √n."""
+    """Compute Student's interval of the mean over seeds: m ± t s / √n."""
     found = float(np.mean(values))
     if len(values) < 2:
         return Bounds(found, None, None)
-    if np.ptp(values) == 0:  # where the t quantile has nothing to be multiplied with
+    if np.ptp(values) == 0:  # the standard error is zero, so the interval is the mean itself
         return Bounds(found, found, found)
     interval = stats.ttest_1samp(values, 0.0).confidence_interval(CONFIDENCE)
     return Bounds(found, float(interval.low), float(interval.high))
@@ -43,10 +43,12 @@ def _bootstrap(
 
 
 def interquartile(strata: Sequence[Sequence[float]]) -> Bounds:
-    """The mean of the middle half of all scores, with a stratified bootstrap (Agarwal et al. 2021, arXiv:2108.13264).
+    """Compute the interquartile mean of all scores, with a stratified bootstrap interval.
+
+    It is the mean of the middle half of all scores (Agarwal et al. 2021, arXiv:2108.13264).
 
     Args:
-        strata: scores of the runs, game by game; each game's runs are drawn again by themselves.
+        strata: scores of the runs, game by game; the runs of each game are resampled separately.
     """
     arrays = [np.asarray(each, float) for each in strata]
     bounds = _bootstrap(strata, iqm, RESAMPLES)
@@ -54,7 +56,9 @@ def interquartile(strata: Sequence[Sequence[float]]) -> Bounds:
 
 
 def improvement(strata_a: Sequence[Sequence[float]], strata_b: Sequence[Sequence[float]]) -> Bounds:
-    """P(a run of A beats one of B), ties counting half, mean over games: Mann and Whitney's U / (n m).
+    """Estimate the probability that a run of A beats one of B, averaged over games.
+
+    For each game it is Mann and Whitney's U / (n m); ties count half.
 
     Args:
         strata_a: scores of A, game by game.
@@ -77,13 +81,14 @@ def improvement(strata_a: Sequence[Sequence[float]], strata_b: Sequence[Sequence
 
 
 class Difference(NamedTuple):
-    """A − B.
+    """The difference A − B, with its test.
 
     Attributes:
         bounds: mean difference and interval.
-        p_value: of a permutation test that makes no assumption about the distribution; None where there is none.
-        units: that the test rests on, in words.
-        detectable: smallest true difference that it would see in 4 of 5 experiments; None where that is unknown.
+        p_value: p-value of a test that makes no assumption about the distribution: a permutation test over runs, or
+            McNemar's exact test over tasks; None if there is no test.
+        units: the units that the test compares, in words.
+        detectable: smallest true difference that the test finds in 4 of 5 experiments; None if that is unknown.
     """
 
     bounds: Bounds
@@ -93,7 +98,10 @@ class Difference(NamedTuple):
 
 
 def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
-    """Of runs that share their seed, in order: Student's interval of the differences; signs are exchanged."""
+    """Compare runs that share their seeds, given in the same order.
+
+    The interval is Student's interval of the differences; the permutation test exchanges their signs.
+    """
     differences = np.subtract(a, b)
     bounds, n = mean(differences.tolist()), len(differences)
     p_value = None
@@ -107,7 +115,10 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
 
 
 def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference:
-    """Of runs of other seeds: Welch's interval; runs are exchanged between A and B."""
+    """Compare runs that do not share their seeds.
+
+    The interval is Welch's; the permutation test exchanges runs between A and B.
+    """
     found, units = float(np.mean(a) - np.mean(b)), f"{len(a)} and {len(b)} runs"
     if min(len(a), len(b)) < 2:
         return Difference(Bounds(found, None, None), None, units, None)
@@ -128,10 +139,11 @@ def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference:
 
 
 def instances(a: Sequence[bool | None], b: Sequence[bool | None]) -> Difference | None:
-    """Of two runs that played the same instances: McNemar's exact test; None if these are not the same number.
+    """Compare two runs that played the same tasks, by McNemar's exact test.
 
-    The interval is Clopper and Pearson's of the share that A won among the n₁ instances on which they differ, as a
-    difference: (2π − 1) n₁ / n.  It says nothing about other seeds.
+    None if the number of tasks differs, or if there are none.  The interval is Clopper and Pearson's of the share π
+    that A won among the n₁ tasks on which the runs differ, as a difference: (2π − 1) n₁ / n.  It says nothing about
+    other seeds.
     """
     pairs = (
         [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
@@ -154,5 +166,5 @@ def instances(a: Sequence[bool | None], b: Sequence[bool | None]) -> Difference 
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:
-    """Benjamini and Hochberg's: the share of false claims among those below it, of so many tests."""
+    """Adjust the p-values of several tests for the false discovery rate (Benjamini and Hochberg)."""
     return [float(each) for each in stats.false_discovery_control(p_values)] if len(p_values) else []

@@ -1,4 +1,4 @@
-"""The plane of the four regimes: how thoughts moved from start to last, a drawing for each game."""
+"""Drawing of the four regimes of thoughts, from start to last, for each game."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Path = Mapping[str, Thinking]  # by stage
 
 
 def planes(cells: Sequence[Cell]) -> Iterator[tuple[Drawing, str, list[Cell]]]:
-    """A drawing with its caption and its cells for all that thoughts were measured on."""
+    """Yield a drawing with its caption and cells for each setting measured."""
     keys = sorted({played for cell in cells for run in cell.runs for played, _ in run.thoughts})
     for number, played in enumerate(keys):
         paths = [
@@ -35,7 +35,11 @@ def _path(run: Run, played: Played) -> _Path:
 
 
 def _bounds(paths: Sequence[_Path]) -> tuple[float, float]:
-    """Half of the entropy of the starts (of the largest, where none was measured), half of the most information."""
+    """Compute the bounds of entropy and mutual information between the regimes.
+
+    The first is half of the mean entropy at the start, or half of the largest entropy if no start was measured; the
+    second is half of the largest mutual information possible.
+    """
     starts = [path["start"].entropy for path in paths if "start" in path]
     every = [each for path in paths for each in path.values()]
     entropy = sum(starts) / len(starts) if starts else max(each.entropy for each in every)

@@ -1,4 +1,7 @@
-"""What so many seeds and episodes can show at all: differences that would be seen, and how often intervals hold."""
+"""Statistical power of a number of seeds and episodes.
+
+It computes detectable differences, and the coverage of intervals.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +15,28 @@ from lit_agentrl.report.page.scientific import optimize, special, stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-NOMINAL = 0.93  # an interval that covers less often is told
-_SIMULATED = 2000  # experiments that a coverage rests on: its standard error is 0.005
-_BOOTSTRAPPED = (300, 300)  # the same where each is bootstrapped: experiments, resamples
+NOMINAL = 0.93  # a report warns of an interval with less coverage
+_SIMULATED = 2000  # simulated experiments for each coverage: its standard error is 0.005
+_BOOTSTRAPPED = (300, 300)  # experiments and resamples, if each experiment is bootstrapped
 Floats = NDArray[np.float64]
 
 
 def iqm(*strata: Floats, axis: int = -1) -> Any:
-    """The mean of the middle half of all scores: a quarter is left out at either end, rounded down."""
+    """Compute the interquartile mean; a quarter, rounded down, is dropped at either end."""
     return stats.trim_mean(np.concatenate(strata, axis=axis), 0.25, axis=axis)
 
 
 def detectable(error: float, freedom: float, power: float = 0.8) -> float | None:
-    """The smallest true difference that a two-sided t test at 5 % would see with this chance.
+    """Compute the smallest true difference that a t test detects with this power.
 
-    The noncentrality δ for which P(T' > t) = power, times the standard error; the other tail, which adds less than
-    1e-4, is left out.
+    The test is two-sided at 5 %.  The difference is the noncentrality δ for which P(T' > t) = power, times the
+    standard error; the other tail, which adds less than 1e-4, is neglected.  None without a positive error or a
+    degree of freedom.
 
     Args:
         error: standard error of the difference.
         freedom: its degrees of freedom.
-        power: chance to see it.
+        power: probability that the test detects the difference.
     """
     if error <= 0 or freedom < 1:
         return None
@@ -43,16 +47,20 @@ def detectable(error: float, freedom: float, power: float = 0.8) -> float | None
 
 
 def seen_by_episodes(share: float, episodes: int, power: float = 0.8) -> float:
-    """The same for two runs of so many episodes each, had seeds no effect: (z + z') √(2 p (1 − p) / n)."""
-    share = min(max(share, 0.5 / episodes), 1 - 0.5 / episodes)  # nothing solved is no proof of p = 0
+    """Compute the detectable difference of two runs if seeds had no effect.
+
+    Each run has n = ``episodes`` episodes: (z + z') √(2 p (1 − p) / n).
+    """
+    share = min(max(share, 0.5 / episodes), 1 - 0.5 / episodes)  # an observed share of 0 does not prove p = 0
     both = special.ndtri((1 + CONFIDENCE) / 2) + special.ndtri(power)
     return float(both * (2 * share * (1 - share) / episodes) ** 0.5)
 
 
 def same_again(values: Sequence[float]) -> float | None:
-    """A/A: what 95 of 100 differences stay below between two halves of one cell, as if each were a whole one.
+    """Compute the 95 % quantile of the difference between two halves of one cell (A/A).
 
-    Its runs are split at random; a half has half of the runs, so its differences are divided by √2.
+    The runs are split at random.  Each half has half of the runs, so differences are divided by √2, as if each half
+    were a whole cell.  None with fewer than 4 runs.
     """
     n = len(values)
     if n < 4:
@@ -64,10 +72,13 @@ def same_again(values: Sequence[float]) -> float | None:
 
 
 def _experiments(values: Sequence[float], episodes: Sequence[int], number: int) -> tuple[Floats, Floats]:
-    """Cells like this one: success of their runs (experiments, runs), and of many runs for the truth.
+    """Simulate many cells with the mean and variance of this one.
 
-    Each run has a share of its own, of a beta distribution with the mean of the values and the variance that episodes
-    do not explain; its episodes are binomial.
+    The success share of each run is drawn from a beta distribution with the mean of the values and the variance that
+    sampling of episodes does not explain; its episodes are binomial.
+
+    Returns:
+        Success of the simulated runs (experiments, runs), and success of many more runs, whose mean is the truth.
     """
     rng, n = np.random.default_rng(0), np.maximum(np.asarray(episodes), 1)
     total = float(n.sum())
@@ -85,7 +96,7 @@ def _experiments(values: Sequence[float], episodes: Sequence[int], number: int) 
 
 
 def coverage_of_mean(values: Sequence[float], episodes: Sequence[int]) -> float | None:
-    """How often `mean` holds the truth at this number of runs and episodes, by simulation."""
+    """Estimate the coverage of `mean` at this number of runs and episodes, by simulation."""
     if len(values) < 2:
         return None
     played, truth = _experiments(values, episodes, _SIMULATED)
@@ -96,7 +107,10 @@ def coverage_of_mean(values: Sequence[float], episodes: Sequence[int]) -> float 
 
 
 def coverage_of_interquartile(values: Sequence[float], episodes: Sequence[int]) -> float | None:
-    """How often `interquartile` of one game holds the truth, the interquartile mean of very many runs."""
+    """Estimate the coverage of `interquartile` of one game, by simulation.
+
+    The truth is the interquartile mean of very many runs.
+    """
     if len(values) < 2:
         return None
     played, truth = _experiments(values, episodes, _BOOTSTRAPPED[0])
@@ -109,7 +123,7 @@ def coverage_of_interquartile(values: Sequence[float], episodes: Sequence[int]) 
 
 
 def coverage_of_wilson(share: float, episodes: int) -> float:
-    """How often Wilson's interval of one run holds the truth: the exact sum over all results."""
+    """Compute the coverage of Wilson's interval of one run, as an exact sum over outcomes."""
     share = min(max(share, 0.5 / (episodes + 1)), 1 - 0.5 / (episodes + 1))
     successes = np.arange(episodes + 1)
     z = float(special.ndtri((1 + CONFIDENCE) / 2))

@@ -1,4 +1,4 @@
-"""What evaluations with diagnostics found of thoughts, and which of four regimes a policy is in."""
+"""Information of thoughts in evaluations with diagnostics, and the policy's regime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STAGES = ("start", "best", "last")
 
 
 class Played(NamedTuple):
-    """What thoughts were measured on, and how sampled."""
+    """The game, split, temperature and variant on which thoughts were measured."""
 
     game: str
     split: str
@@ -19,12 +19,12 @@ class Played(NamedTuple):
 
 
 class Thinking(NamedTuple):
-    """Information of the thoughts of turns drawn at random, nats a thought.
+    """Information of the thoughts of randomly drawn turns, in nats per thought.
 
     Attributes:
         mutual: I(X; Z).
         entropy: H(Z | X).
-        most: that I(X; Z) can be with so many observations.
+        most: upper bound of I(X; Z), the log of the number of observations.
     """
 
     mutual: float
@@ -33,7 +33,9 @@ class Thinking(NamedTuple):
 
 
 def parse(text: str) -> dict[tuple[Played, str], Thinking]:
-    """Of each game and stage what a file of ``evaluations/`` holds; nothing where it has no diagnostics.
+    """Parse the diagnostics of a file of ``evaluations/``, by game and stage.
+
+    Empty if the file has no diagnostics.
 
     Raises:
         ValueError: it is no such file.
@@ -64,16 +66,17 @@ def _finite(value: Any) -> float:
 
 
 def regime(*, conditional_entropy: float, mutual: float, entropy_bound: float, mutual_bound: float) -> str:
-    """Which quarter of the plane of RAGEN v2 (arXiv 2604.06268): diverse, template, compressed or low entropy.
+    """Return the regime of thoughts of RAGEN v2 (arXiv 2604.06268).
 
-    Thoughts that vary and depend on what is seen are ``diverse``; that vary and do not, ``template`` (collapse of the
-    template); that are sure and depend on it, ``compressed``; that are sure and do not, ``low entropy`` (collapse).
+    Thoughts of high entropy are ``diverse`` if they depend on the observation, ``template`` (template collapse) if
+    they do not.  Thoughts of low entropy are ``compressed`` if they depend on the observation, ``low entropy``
+    (collapse) if they do not.
 
     Args:
         conditional_entropy: H(Z | X).
         mutual: I(X; Z).
-        entropy_bound: from which on entropy is high.
-        mutual_bound: the same of mutual information.
+        entropy_bound: least entropy that counts as high.
+        mutual_bound: least mutual information that counts as high.
     """
     if conditional_entropy >= entropy_bound:
         return "diverse" if mutual >= mutual_bound else "template"

@@ -1,4 +1,7 @@
-"""What is said about the cells of a report, as plain rows: a page, CSV and Markdown show the same ones."""
+"""Results and comparisons of the cells of a report.
+
+The page, CSV and Markdown are all made from these rows.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,26 @@ from lit_agentrl.report.page.cells import Cell, Name, group
 from lit_agentrl.report.page.inference import Bounds, Difference
 from lit_agentrl.report.page.runs import Run
 
-_ALL_PAIRS = 4  # cells up to which each is compared with each; of more, with the first one
+_ALL_PAIRS = 4  # up to so many cells all pairs are compared; with more, each is compared with the first
 STAGES = ("start", "best", "last")
 
 
 @dataclass(frozen=True)
 class Result:
-    """A cell on a game.
+    """The results of a cell on a game.
 
     Attributes:
-        cell: that it is of.
+        cell: the cell.
         name: game and split.
         values: success of each run at the stage compared.
-        episodes: that each of them rests on; 0 of a run that was lost before.
-        stages: mean success at start, best and last over seeds, or of the one run over episodes.
-        coverage: how often the interval of the stage compared holds the truth, at this number of runs and episodes.
-        normalised: interquartile mean, 0 being chance and 1 the oracle; None where these are not known.
-        normalised_coverage: the same of its bootstrap.
-        detectable: difference that two such cells would show in 4 of 5 cases, by their seeds.
-        by_episodes: the same by the episodes of two runs alone, had seeds no effect.
-        same_again: what 95 of 100 differences between two halves of the cell stay below.
+        episodes: number of episodes behind each value; 0 if the run failed or collapsed before it was measured.
+        stages: mean success at start, best and last: over seeds, or over episodes for a single run.
+        coverage: coverage of the interval at the stage compared, at this number of runs and episodes.
+        normalised: interquartile mean scaled to chance 0 and oracle 1; None if these are not known.
+        normalised_coverage: coverage of its bootstrap interval.
+        detectable: difference between two such cells that is detected in 4 of 5 experiments, by the std over seeds.
+        by_episodes: difference between two runs that is detected in 4 of 5 experiments if seeds had no effect.
+        same_again: 95 % quantile of the difference between two halves of the cell.
     """
 
     cell: Cell
@@ -52,15 +55,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two cells on a game: A − B.
+    """The difference A − B between two cells on a game.
 
     Attributes:
         a: first cell.
         b: second cell.
         name: game and split.
-        difference: of success, with what it rests on.
-        improvement: P(a run of A beats one of B); None with a single run.
-        adjusted: p-value, seen beside those of all other comparisons.
+        difference: difference of success, with its test.
+        improvement: P(a run of A beats one of B); None if a cell has a single run.
+        adjusted: p-value adjusted for all comparisons of the report.
     """
 
     a: Cell
@@ -73,16 +76,17 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a report says.
+    """The content of a report.
 
     Attributes:
-        stage: that cells are compared at.
-        cells: of runs that differ in their seed alone.
-        results: of each cell and game.
-        comparisons: of pairs of cells on a game.
-        overall: cells that may differ in their game too, with the interquartile mean over all of them.
+        stage: stage at which cells are compared.
+        cells: groups of runs that differ only in their seed.
+        results: one for each cell and game.
+        comparisons: one for each pair of cells and game.
+        overall: label, number of games and interquartile mean over all games, of cells that may also differ in their
+            game.
         damaged: a line about each file that could not be read.
-        warnings: what a reader must know of the numbers.
+        warnings: caveats of the numbers.
     """
 
     stage: str
@@ -95,12 +99,12 @@ class Report:
 
 
 def report(runs: Sequence[Run], damaged: Sequence[str], stage: str = "last") -> Report:
-    """Everything that is said about these runs.
+    """Build the report of these runs.
 
     Args:
-        runs: of any number of cells.
+        runs: runs of any number of cells.
         damaged: lines about files that could not be read.
-        stage: ``last`` or ``best`` weights, by which cells are compared.
+        stage: ``last`` or ``best``, the weights by which cells are compared.
     """
     cells = group(runs)
     results = [
@@ -138,7 +142,7 @@ def _result(cell: Cell, name: Name, stage: str) -> Result:
 
 
 def _stage(cell: Cell, name: Name, stage: str) -> Bounds | None:
-    """Over seeds; of a single run, the interval over its episodes that its summary has."""
+    """Compute the interval over seeds; for a single run, take its summary's interval over episodes."""
     scored = cell.scored(name, stage)
     if len(scored) == 1 and scored[0].episodes:
         game = next(g for g in cell.games[name] if g[stage] is not None)  # type: ignore[literal-required]
@@ -172,7 +176,7 @@ def _compare(a: Cell, b: Cell, name: Name, stage: str) -> Comparison | None:
         difference = difference or inference.unpaired(*values)
     elif len(shared) == len(of_a) == len(of_b):
         difference = inference.paired([seeds[0][s] for s in shared], [seeds[1][s] for s in shared])
-    else:  # whoever has a seed alone would be left out
+    else:  # pairing would leave out runs whose seed the other cell lacks
         difference = inference.unpaired(*values)
     improvement = inference.improvement(*([each] for each in values)) if min(map(len, values)) > 1 else None
     return Comparison(a, b, name, difference, improvement)
@@ -185,7 +189,10 @@ def _adjusted(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _overall(runs: Sequence[Run], stage: str) -> list[tuple[str, int, Bounds]]:
-    """Of cells that may differ in their game: normalised scores of all games, each a stratum."""
+    """Compute the interquartile mean over games, with each game a stratum.
+
+    Cells may differ in their game here; those with a single game are left out.
+    """
     found = []
     for cell in group(runs, but=("env",)):
         strata = [shares for name in cell.games if (shares := cell.normalised(name, stage))]

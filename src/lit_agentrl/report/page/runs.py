@@ -1,4 +1,4 @@
-"""Run folders as they lie on a disk, which may be a stranger's: read as data, and what is damaged is told."""
+"""Run folders, read as untrusted data; damaged files are reported, not raised."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from lit_agentrl.report.page import regimes
 from lit_agentrl.report.table import Metrics
 
 _T = TypeVar("_T")
-MOST_BYTES = 64 * 2**20  # of a file that is read
-_MOST_SETTINGS = 20_000  # a config that refers to itself again and again has more
-_MOST_EVALUATIONS = 1000  # files of them that are read
-_DEPTH = 8  # of folders below the one that is named
-NOT_COMPARED = (  # what differs between runs that are one experiment, played several times
+MOST_BYTES = 64 * 2**20  # largest file that is read
+_MOST_SETTINGS = 20_000  # guards against YAML references that expand without end
+_MOST_EVALUATIONS = 1000  # most evaluation files that are read
+_DEPTH = 8  # levels of folders that are searched below a given one
+NOT_COMPARED = (  # settings that may differ between runs of one experiment
     "seed", "resume", "eval_cache", "traceback", "run_dir", "logger", "callbacks.iteration_log",
     "callbacks.transcripts", "callbacks.progress", "callbacks.last",
 )  # fmt: skip
-_SHARED = ("seed", "experiment", "trainer.accelerator")  # of a campaign: what tells none of its cells apart
+_SHARED = ("seed", "experiment", "trainer.accelerator")  # never distinguish cells of a campaign
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run, as far as its folder tells.
+    """A run as described by its folder.
 
     Attributes:
-        folder: where it lies, or would lie.
-        name: how it is called: the end of that path.
+        folder: path of the run folder, which may be missing.
+        name: display name, the end of that path.
         status: completed, stopped, collapsed or failed; ``unfinished`` without a summary; ``not begun``.
-        error: one line, where there is one.
-        settings: the composed config, flat, without what does not tell experiments apart; None where it is not known.
-        overrides: as they were typed.
-        scores: its summary; None where there is none.
+        error: one line, if there is an error.
+        settings: the composed config, flat, without `NOT_COMPARED`; None if it is not known.
+        overrides: overrides as they were typed.
+        scores: its summary; None if there is none.
         metrics: its curves.
-        solved: of each (game, split, stage) the episodes, by instance, where they are recorded.
-        thoughts: what evaluations with diagnostics found, by stage.
+        solved: by (game, split, stage), whether each task was solved, if that was recorded.
+        thoughts: information of thoughts by game and stage, from evaluations with diagnostics.
     """
 
     folder: Path
@@ -58,28 +58,34 @@ class Run:
 
     @property
     def seed(self) -> int | None:
-        """Of the run."""
+        """The seed of the run; None without a summary."""
         return None if self.scores is None else self.scores["seed"]
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Its overrides in order, without what tells no cells of a campaign apart: seed, experiment, accelerator."""
+        """Its sorted overrides, except seed, experiment and accelerator.
+
+        These never distinguish cells of a campaign.
+        """
         return tuple(sorted(each for each in self.overrides if each.split("=")[0] not in _SHARED))
 
     @property
     def command(self) -> str:
-        """How it was started."""
+        """The command that started it; empty without a summary."""
         return "" if self.scores is None else self.scores["command"]
 
 
 def load(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """The runs in these folders, each once, and a line about every file that is damaged.
+    """Load the runs in these folders, each once, and list the damaged files.
 
     Args:
-        places: run folders, folders of sweeps, or folders that hold some.
+        places: run folders, folders of sweeps, or folders that contain such folders.
+
+    Returns:
+        The runs, and a line about every damaged file.
 
     Raises:
-        ValueError: a place that is no folder, or holds no run.
+        ValueError: a place is no folder, or holds no run.
     """
     found: dict[Path, Run] = {}
     damaged: list[str] = []
@@ -101,14 +107,21 @@ def load(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 
 def load_ended(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """Those of `load` that came to their end, collapsed or not, and a line about all that is left out."""
+    """Load the runs that ended, completed or collapsed, and list what is left out.
+
+    Returns:
+        The runs, and a line about every damaged file and every run that is left out.
+    """
     found, damaged = load(places)
     whole = [run for run in found if run.status in ("completed", "collapsed") and run.seed is not None]
     return whole, [*damaged, *(f"{run.name} is left out: {run.status}" for run in found if run not in whole)]
 
 
 def _folders(place: Path) -> Iterator[Path]:
-    """Run folders in or below a place; a run folder is not searched for others, and links are not followed."""
+    """Yield the run folders in or below a place.
+
+    A run folder is not searched for others, and links are not followed.
+    """
     for text, below, files in os.walk(place):
         folder = Path(text)
         if "summary.json" in files or (folder / ".hydra" / "config.yaml").is_file():
@@ -120,7 +133,7 @@ def _folders(place: Path) -> Iterator[Path]:
 
 
 def _text(path: Path) -> str | None:
-    """What a file holds; None where there is none.
+    """Read a file as text; None if it does not exist.
 
     Raises:
         ValueError: it is no file, or too large.
@@ -181,7 +194,10 @@ def _curves(path: Path) -> Metrics:
 
 
 def _never_kept(place: Path, folders: Sequence[Path], damaged: list[str]) -> Iterator[Run]:
-    """Runs that a sweep below the place lists and that left no folder: they failed at once, or were never played."""
+    """Yield the runs that a sweep lists but that have no folder.
+
+    They failed at once, or were never started.  Sweeps are searched in the place and up to two levels below.
+    """
     known = {folder.resolve() for folder in folders}
     for path in sorted(
         {place / sweep.FILE, *place.glob(f"*/{sweep.FILE}"), *place.glob(f"*/*/{sweep.FILE}")}
@@ -208,10 +224,10 @@ def _never_kept(place: Path, folders: Sequence[Path], damaged: list[str]) -> Ite
 
 
 def flat_settings(config: Any) -> dict[str, str]:
-    """A config with one entry a value, without `NOT_COMPARED`.
+    """Flatten a config to one entry per value, without `NOT_COMPARED`.
 
     Raises:
-        ValueError: it is no mapping, or has more values than a config has.
+        ValueError: it is no mapping, or has too many values.
 
     >>> flat_settings({"seed": 1, "algo": {"clip": {"low": 0.2}}, "env": [1, 2]})
     {'algo.clip.low': '0.2', 'env.0': '1', 'env.1': '2'}

@@ -1,4 +1,4 @@
-"""SciPy, imported here alone."""
+"""The only import of SciPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a report, in words: one form for a page, Markdown and CSV."""
+"""Tables of a report as text, for the page, Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lit_agentrl.report.page.inference import Bounds
 from lit_agentrl.report.page.results import STAGES, Report
 
 ABSENT = "–"
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would compute
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of text that a spreadsheet takes for a formula
 
 
 class Column(NamedTuple):
-    """A column: what its values are stored under, and how it is headed."""
+    """A column: the key of its values, and its heading."""
 
     name: str
     title: str
@@ -23,7 +23,7 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows as they are shown, with a line about them."""
+    """A titled table of formatted rows, with a note."""
 
     title: str
     columns: Sequence[Column]
@@ -32,7 +32,7 @@ class Table(NamedTuple):
 
 
 def tables(report: Report) -> list[Table]:
-    """All tables of a page but that of the runs."""
+    """Build all tables of a page except that of the runs."""
     made = [_scores(report), _comparisons(report), _overall(report), _power(report), _cells(report)]
     return [table for table in made if table.rows]
 
@@ -141,17 +141,17 @@ def _cells(report: Report) -> Table:
 
 
 def number(value: float | None) -> str:
-    """Three digits; a dash where it is not known."""
+    """Format a number with three decimals; a dash if it is None."""
     return ABSENT if value is None else f"{value:.3f}"
 
 
 def share(value: float | None) -> str:
-    """In hundredths."""
+    """Format a share as a percentage; a dash if it is None."""
     return ABSENT if value is None else f"{value:.0%}"
 
 
 def interval(bounds: Bounds | None) -> str:
-    """A value and its bounds."""
+    """Format a value and its bounds; a dash if there is none."""
     if bounds is None:
         return ABSENT
     ends = "" if bounds.low is None or bounds.high is None else f" [{bounds.low:.3f}, {bounds.high:.3f}]"
@@ -159,7 +159,7 @@ def interval(bounds: Bounds | None) -> str:
 
 
 def markdown(table: Table) -> str:
-    """A table of Markdown, with its title and note."""
+    """Render a table as Markdown, with its title and note."""
     lines = [
         f"## {table.title}", "",
         f"| {' | '.join(column.title for column in table.columns)} |",
@@ -170,13 +170,13 @@ def markdown(table: Table) -> str:
 
 
 def plain(text: str) -> str:
-    """Text of a stranger that stays text in Markdown."""
+    """Escape untrusted text so that Markdown shows it literally."""
     escaped = "".join(f"\\{sign}" if sign in "\\`*()|~$" else sign for sign in text)
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
 
 
 def as_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Rows of CSV; text that a spreadsheet would compute is made text by an apostrophe."""
+    """Format rows as CSV; text that a spreadsheet would compute gets an apostrophe."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
