@@ -195,7 +195,7 @@ def load_game(load_task: TaskLoader, name: str, option: str) -> Task:
 
 
 def try_games(games: Games, rewards: RewardPipeline) -> None:
-    """Make each game, so that an invalid option fails early, and let reward parts check it.
+    """Make each game, so that invalid options fail early, and let reward parts check it.
 
     The reward parts see the first task instance of each game that is trained on.  A game that is hosted in another
     thread or process is made here only if reward parts need it; `rehearse` makes it at its host.

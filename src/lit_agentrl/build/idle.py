@@ -51,7 +51,7 @@ def _trains(cfg: DictConfig, parts: Parts) -> bool:
 
 
 def _narrows(cfg: DictConfig, parts: Parts) -> bool:
-    """Return whether the monitor's action can change the filter, or does not want to."""
+    """Return whether the monitor's action can change the filter, or leaves it alone."""
     return parts.plays or not OmegaConf.select(cfg, "callbacks.collapse.action.filter")
 
 

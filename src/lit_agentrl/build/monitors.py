@@ -111,7 +111,7 @@ def metrics_of(
     *,
     has_critic: bool,
 ) -> list[str]:
-    """Return the names of the metrics of a run; one that ends in ``*`` is a prefix.
+    """Return the names of a run's metrics; one that ends in ``*`` is a prefix.
 
     Args:
         games: the games that are played.
