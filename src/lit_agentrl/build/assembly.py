@@ -95,7 +95,7 @@ class Run:
     held_out: HeldOut | None = None  # pairs that evaluations compare instead of playing
 
 
-# long, but linear: one statement for each object of a run
+# long: linear code, with one statement for each object of a run
 def build(
     cfg: DictConfig,
     load_task: TaskLoader,

@@ -41,7 +41,7 @@ def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind |
     """
     if not cfg.get("data"):
         return algorithm, None
-    if "_target_" not in cfg.data:  # an experiment with another data set set it
+    if "_target_" not in cfg.data:  # an experiment for another data set sets options
         raise ValueError(
             f"data=rollouts has no option {next(iter(cfg.data))}, which the experiment sets; leave out data=rollouts, "
             "or the experiment"

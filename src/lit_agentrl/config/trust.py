@@ -101,7 +101,7 @@ _PLACES = [
     for place, accepted in _ACCEPTED.items()
 ]
 _HOMES = {"torch.optim.Optimizer": "torch.optim"}  # library of the subclasses, if not this package
-_KEYS = ("_target_", "_partial_")  # the allowed keys of Hydra; arguments have names
+_KEYS = ("_target_", "_partial_")  # Hydra's keys that are allowed; others, such as _args_, are refused
 # places in a config whose parts write files
 _WRITING = re.compile(r"(callbacks|logger|trainer\.profiler)\.(?![^.]+\.dialect\.).+|data\.cache_reference")
 _REFERENCE = re.compile(r"\$\{[\w.\[\]-]*\}")  # to another key; resolvers are refused
@@ -145,7 +145,7 @@ def settle(config: dict[str, Any], folder: Path) -> dict[str, Any]:
             raise _refusal(f"{path}={value}", "would ask again")
         if key == "_target_" and not belongs(path.rpartition(".")[0], value):
             raise _refusal(f"{path}={value}", "is no part of this version that belongs there")
-        # another machine would receive pickled objects, and send some back
+        # another machine would receive objects, and send some back
         is_elsewhere = path == "worker.address" and value not in (None, "auto")
         if is_elsewhere or (path == "env.game.url" and value is not None):
             raise _refusal(f"{path}={value}", "connects to another machine")
@@ -153,7 +153,7 @@ def settle(config: dict[str, Any], folder: Path) -> dict[str, Any]:
             raise _refusal(f"{path}={value}", "starts a program")
         if _WRITING.fullmatch(path) and _leads_out(key, value, folder.resolve()):
             raise _refusal(f"{path}={value}", "lies outside of the run folder")
-    return settled  # type: ignore[return-value]  # keys are texts
+    return settled  # type: ignore[return-value]  # keys are strings
 
 
 def require_shipped(options: Iterable[tuple[str, str]], folders: Sequence[str]) -> None:

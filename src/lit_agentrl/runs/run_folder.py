@@ -182,7 +182,7 @@ def claim_new(option: str, folder: Path) -> Iterator[None]:
 
 
 def require_new(option: str, folder: Path) -> None:
-    """Refuse a folder that is not empty, cannot be created, or lies in a used one.
+    """Refuse a folder that is used, within a used one, or impossible to create.
 
     Args:
         option: the option that names it, for messages.

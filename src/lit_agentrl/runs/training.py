@@ -294,7 +294,7 @@ def measure(
 ) -> None:
     """Evaluate a checkpoint, or the current weights, on val and test; record the scores."""
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
-    is_measured = checkpoint is None and run.rollouts.val.iteration == iteration  # by the training loop
+    is_measured = checkpoint is None and run.rollouts.val.iteration == iteration  # at the end of training
     if not is_measured:
         screen.announce(f"measuring the {stage} weights: val, {describe_episodes(run, 'val')}")
         run.trainer.validate(run.module, run.stream, **arguments)

@@ -251,7 +251,7 @@ def _handing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
         caught.append(number)
         child.send_signal(number)
 
-    ours = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores one
+    ours = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores SIGHUP
     before = {number: signal.signal(number, hand_on) for number in ours}
     try:
         yield caught

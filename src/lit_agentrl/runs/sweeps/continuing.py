@@ -97,7 +97,7 @@ def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]
 
 
 def ended(folder: Path) -> reports.Summary | None:
-    """Return the summary of a run that has ended, or None if it can be started or resumed.
+    """Return the summary of a run that has ended; None if it is to run further.
 
     Raises:
         ValueError: its ``summary.json`` is damaged.
