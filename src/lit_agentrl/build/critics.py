@@ -58,7 +58,7 @@ def describe_critic(critic: Callable[[Policy], Critic] | None) -> Part:
 
 
 def beta_of(cfg: DictConfig) -> float:
-    """Return ``critic.beta``, by which evaluations reweight the policy with exp(beta Q); 0 does not.
+    """Return ``critic.beta``: evaluations reweight the policy by exp(beta Q); 0 turns it off.
 
     Raises:
         ValueError: it is not a finite number >= 0.

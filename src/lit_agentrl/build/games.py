@@ -197,8 +197,8 @@ def load_game(load_task: TaskLoader, name: str, option: str) -> Task:
 def try_games(games: Games, rewards: RewardPipeline) -> None:
     """Make each game, so that invalid options fail early, and let reward parts check it.
 
-    The reward parts see the first task instance of each game that is trained on.  A game that is hosted in another
-    thread or process is made here only if reward parts need it; `rehearse` makes it at its host.
+    The reward parts see the first task of each training game.  A game that is hosted in another thread or process is
+    made here only if reward parts need it; `rehearse` makes it at its host.
 
     Raises:
         ValueError: from a game, or from a reward part that does not support a game that is trained on.

@@ -42,9 +42,9 @@ def check_trained(structure: Structure, games: Games) -> None:
 
 
 def never_repeated(structure: Structure, games: Games, instances: int | None) -> str:
-    """Return a line about a structure that needs repeated task instances but never gets them.
+    """Return a line about a structure that needs repeated tasks but never gets them.
 
-    The line is empty if the structure does not need them, or a game or ``rollout.instances`` repeats them.
+    The line is empty if the structure does not need them, or if a game or ``rollout.instances`` repeats tasks.
     """
     if not structure.wants_repeats or instances is not None:
         return ""

@@ -125,7 +125,7 @@ def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> Di
     """Compose the config of one job, including the ``hydra`` node.
 
     Raises:
-        UserError: an unknown group, option or key, naming the nearest valid ones.
+        UserError: an unknown group, option or key; the message names the nearest valid ones.
     """
     job = as_names(job)
     with hydra_ready():

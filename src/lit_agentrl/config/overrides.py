@@ -108,7 +108,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
     """Parse overrides with Hydra's parser.
 
     Args:
-        overrides: as typed.
+        overrides: the overrides as typed.
         loader: lists the options of each group, for ``glob``.
 
     Raises:

@@ -88,7 +88,7 @@ def check_targets(cfg: DictConfig) -> None:
 
     Raises:
         UserError: a target that cannot be imported, an argument that it does not take, a required value that
-            is missing, or a value of the wrong type, naming the option and what is valid.
+            is missing, or a value of the wrong type; the message names the option and what is valid.
     """
     if missing := sorted(OmegaConf.missing_keys(cfg)):
         raise UserError(f"{missing[0]} has no value; set {missing[0]}=…")

@@ -90,7 +90,7 @@ class Given:
     """The user's options for a pipeline, apart from the recipe and the folder.
 
     Attributes:
-        numbers: ``prompts``, ``members`` and ``seed``.
+        numbers: the options ``prompts``, ``members`` (group size) and ``seed``.
         env: the overrides of the game.
         policy: the overrides of the initial model, its engine and its prompts.
         judge: the overrides of ``reward=judge``.

@@ -97,7 +97,7 @@ def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]
 
 
 def ended(folder: Path) -> reports.Summary | None:
-    """Return the summary of a run that has ended; None if it is to run further.
+    """Return the summary of a run that has ended; None if it can go on.
 
     Raises:
         ValueError: its ``summary.json`` is damaged.
