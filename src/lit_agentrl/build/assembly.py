@@ -54,19 +54,19 @@ from lit_agentrl.text.chat import ChatRenderer
 
 
 def quieten() -> None:
-    """Silence what is noise under one batch an epoch; everything that concerns the user stays."""
+    """Suppress warnings that mean nothing with one batch per epoch; keep all others."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.accelerators.cuda").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric.utilities.distributed").setLevel(logging.WARNING)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells when it starts and stops
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler prints its start and stop
     warnings.filterwarnings("ignore", message="Profiler (won't be using warmup|clears events).*")
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-    # networks stay in eval mode: dropout would make recorded and recomputed log-probs differ
+    # networks stay in eval mode, because dropout would make recorded and recomputed log-probs differ
     warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    # what is logged has been counted over all ranks already
+    # logged values are reduced over all ranks already
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
-    # an evaluation has no use for the callbacks whose state lies in the checkpoint
+    # an evaluation does not need the callbacks whose state is in the checkpoint
     warnings.filterwarnings(
         "ignore", message=".*callbacks used to create the checkpoint need to be provided.*"
     )
@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 @dataclass
 class Run:
-    """Everything that an entry point drives."""
+    """The built objects of a run, for the commands that drive it."""
 
     cfg: DictConfig
     games: Games
@@ -91,11 +91,11 @@ class Run:
     trainer: pl.Trainer
     loggers: list[Logger]
     folder: Path
-    recorded: Recordings | None = None  # trained on in place of rollouts, or beside them
-    held_out: HeldOut | None = None  # pairs that evaluations compare in place of playing
+    recorded: Recordings | None = None  # data set trained on, alone or mixed with rollouts
+    held_out: HeldOut | None = None  # pairs that evaluations compare instead of playing
 
 
-# long: a straight list of what a run is made of
+# long: linear code, with one statement for each object of a run
 def build(
     cfg: DictConfig,
     load_task: TaskLoader,
@@ -103,16 +103,16 @@ def build(
     parts: Parts | None = None,
     extra_callbacks: Sequence[pl.Callback] = (),
 ) -> Run:
-    """Instantiate a run; every option is checked here, before anything is played.
+    """Instantiate a run, checking every option before anything is played.
 
     Args:
         cfg: the composed config.
-        load_task: finds the config of a game by name.
-        parts: those of this config, where they are made already.
-        extra_callbacks: beside those of the config.
+        load_task: returns the config of a game by name.
+        parts: the parts of this config, if they are built already.
+        extra_callbacks: callbacks in addition to those of the config.
 
     Raises:
-        ValueError: a value that makes no sense, naming the option.
+        ValueError: an invalid value; the message names the option.
     """
     quieten()
     bound_caches()
@@ -120,13 +120,13 @@ def build(
     pl.seed_everything(cfg.seed, verbose=False)
     games, settings = parts.games, parts.rollout
     policy = made_policy(cfg, trains=parts.algorithm.trains)
-    with name_errors("model"):  # whose template it is
+    with name_errors("model"):  # the chat template belongs to the model
         chat = ChatRenderer(
             policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
             shows_replies=parts.context.shows_replies,
         )  # fmt: skip
     check_thinking(chat, parts.prompt, policy.name)
-    others = match_run(cfg, parts)  # again: a launcher may have started more processes than the options say
+    others = match_run(cfg, parts)  # again: a launcher may have started more processes
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
         engine=_engine(cfg, parts, policy, others),
@@ -177,7 +177,7 @@ def build(
     loggers = with_table(build_dict(cfg, "logger", Logger), folder)
     notes = Notes(folder, parts.structure.notes)
     callbacks = [rollouts, notes, *extra_callbacks, *build_dict(cfg, "callbacks", pl.Callback)]
-    if held_out or len(levels) == len(games.val):  # the means over games are those of all of them
+    if held_out or len(levels) == len(games.val):  # otherwise the means would lack some games
         chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
         for part in (*callbacks, *loggers):
             if isinstance(part, Compares):
@@ -189,7 +189,10 @@ def build(
 
 
 def _engine(cfg: DictConfig, parts: Parts, policy: Policy, others: Sequence[Part]) -> Callable[..., Engine]:
-    """What makes the engine, and refuses one that lacks what the run needs; its server is there."""
+    """Return a function that makes the engine, after checking that its server, if any, answers.
+
+    The function refuses an engine that lacks what the run needs.
+    """
     require_positions(policy.network, cfg.rollout.max_context_tokens)
     make = engine_of(cfg)
     check_server(make)
@@ -199,10 +202,10 @@ def _engine(cfg: DictConfig, parts: Parts, policy: Policy, others: Sequence[Part
 
 
 def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:
-    """The objects of a group whose entries each have a ``_target_``; null entries are left out.
+    """Instantiate the entries of a group, each of which has a ``_target_``; skip null entries.
 
     Raises:
-        ValueError: an entry is neither, or makes something else.
+        ValueError: an entry is neither a target nor null, or its object does not inherit ``kind``.
     """
     found = []
     for name, entry in (cfg.get(key) or {}).items():
@@ -215,10 +218,10 @@ def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:
 
 
 def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Sequence[Logger]) -> pl.Trainer:
-    """Lightning's trainer; what the program must decide is set here, the rest by ``trainer``.
+    """Build Lightning's trainer from ``trainer``, with the arguments that the program decides.
 
     Raises:
-        ValueError: several devices under a strategy of one, or an accelerator that cannot do.
+        ValueError: several devices with a single-process strategy, or an unusable accelerator.
     """
     strategy = strategy_of(cfg)
     with name_errors("trainer"):
@@ -245,7 +248,7 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
         plugins=[AtomicIO()],
         _convert_="all",
     )
-    # a batch holds recorded episodes, whose numbers keep their precision whatever that of the network is
+    # a batch holds recorded episodes, whose numbers keep their precision whatever the network's precision
     trainer.precision_plugin.convert_input = _as_it_is  # type: ignore[method-assign]
     return trainer
 
@@ -255,5 +258,5 @@ def _as_it_is(data: Any) -> Any:
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
-    """The config as plain containers with interpolations resolved."""
+    """Return the config as plain containers, with interpolations resolved."""
     return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]

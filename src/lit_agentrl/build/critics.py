@@ -1,4 +1,4 @@
-"""The critic of a run: made where the advantage asks for values, and checked against what it asks for."""
+"""Build the critic of a run if the algorithm needs values, and describe it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from lit_agentrl.update.critic import Critic, separate_if_needed
 
 
 def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Critic] | None:
-    """Return what makes the critic; None where ``critic`` names none, or one only for those who ask for values.
+    """Return a function that makes the critic of a policy, or None.
+
+    It is None if ``critic`` is none, or ``separate_if_needed`` with an algorithm that needs no values.
 
     Raises:
-        ValueError: the config makes something else.
+        ValueError: the config is not a partial; or, when called, it makes something other than a `Critic`.
     """
     critic: partial[Critic] | None = instantiate(cfg.critic) if cfg.get("critic") else None
     if critic is not None and not isinstance(critic, partial):
@@ -33,7 +35,10 @@ def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Cr
 
 
 def describe_critic(critic: Callable[[Policy], Critic] | None) -> Part:
-    """Return the critic as a part of a run: the columns of its head, and that something reads each of them."""
+    """Describe the critic for matching.
+
+    It provides the columns of its head, and requires that some other part reads each of them.
+    """
     if critic is None:
         return describe_part("critic", name="none")
     given = critic.args[1].keywords  # type: ignore[attr-defined]
@@ -53,10 +58,10 @@ def describe_critic(critic: Callable[[Policy], Critic] | None) -> Part:
 
 
 def beta_of(cfg: DictConfig) -> float:
-    """By which the values of the critic reweigh what evaluations play; 0: they do not.
+    """Return ``critic.beta``: evaluations reweight the policy by exp(beta Q); 0 turns it off.
 
     Raises:
-        ValueError: it is no number >= 0.
+        ValueError: it is not a finite number >= 0.
     """
     beta = OmegaConf.select(cfg, "critic.beta", default=0.0)
     require_number("critic.beta", beta, "finite and >= 0; 0 plays the policy alone", lambda value: value >= 0)
@@ -64,7 +69,7 @@ def beta_of(cfg: DictConfig) -> float:
 
 
 def told_of_play(cfg: DictConfig) -> str:
-    """A line about a policy that is evaluated with the values of its critic; else empty."""
+    """Return a line about evaluations that reweight the policy by its critic; may be empty."""
     if not (beta := beta_of(cfg)):
         return ""
     return (
@@ -74,10 +79,10 @@ def told_of_play(cfg: DictConfig) -> str:
 
 
 def set_beta(beta: float, saved: DictConfig) -> None:
-    """Evaluate a run with another ``critic.beta``.
+    """Set ``critic.beta`` of a saved config, to evaluate the run with another value.
 
     Raises:
-        UserError: the run has no critic that can reweigh.
+        UserError: the run has no critic that can reweight the policy.
     """
     require_number("beta", beta, "finite and >= 0; 0 plays the policy alone", lambda value: value >= 0)
     if OmegaConf.select(saved, "critic.beta") is None:

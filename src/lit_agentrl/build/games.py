@@ -1,4 +1,4 @@
-"""Build the games of a run, and try them and their prompts on random play."""
+"""Build the games of a run, and test them and their prompts on random play."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from lit_agentrl.text.prompts import Prompt
 
 
 def check_thinking(chat: ChatRenderer, prompt: Prompt, name: str) -> None:
-    """Refuse a format without thinking where the template of the policy of that name thinks all the same.
+    """Refuse a format without thinking if the policy's chat template opens a think block.
 
     Raises:
-        ValueError: naming the option and the remedy.
+        ValueError: the message names the option and the remedy.
     """
     if chat.forced_think and not prompt.think:
         raise ValueError(
@@ -46,20 +46,22 @@ def check_prompts(
     num_trained: int = 0,
     parts: Sequence[Part] = (),
 ) -> None:
-    """Refuse games that fail or do not tell what is asked, and prompts that cannot be read or leave no room.
+    """Refuse games that fail or lack required facts, and prompts that do not fit.
+
+    A prompt does not fit if the tokenizer does not know a token of it, or if it leaves no room for a reply.
 
     Args:
-        rules: games, wording and limits.
-        rewards: tried on the games that are trained on.
-        num_trained: so many games, the first ones.
-        parts: what else the run consists of, which may require something of a game.
+        rules: the games, the wording and the limits.
+        rewards: tested on the games that are trained on.
+        num_trained: the number of games that are trained on, which come first.
+        parts: the other parts of the run, which may require something of a game.
 
     Raises:
-        ValueError: naming the game or the part, and the remedy.
+        ValueError: the message names the game or the part, and the remedy.
     """
     chat, max_context_tokens = rules.chat, rules.max_context_tokens
     unknown = chat.tokenizer.unk_token_id
-    if unknown in chat.end_of_turn_ids:  # a tokenizer that knows every byte has no other use for it
+    if unknown in chat.end_of_turn_ids:  # byte-level tokenizers reuse it to end turns
         unknown = None
     for index, task in enumerate(rules.tasks):
         played = list(rehearse(rules, index, is_trained=index < num_trained))
@@ -94,24 +96,24 @@ TaskLoader = Callable[[str], DictConfig]  # name of a file under conf/env -> its
 
 @dataclass
 class Games:
-    """The run's games: trained ones first, then those that are only evaluated."""
+    """The games of a run: first the training games, then those that are only evaluated."""
 
     tasks: list[Task]
-    weights: list[float]  # of the trained ones
+    weights: list[float]  # of the games that are trained on
     val: list[EvalSpec]
     test: list[EvalSpec]
 
     def levels(self, split: str) -> dict[str, Levels]:
-        """Chance and oracle of the games evaluated on this split, as far as they are known."""
+        """Return the known chance and oracle levels of the games evaluated on this split."""
         specs = self.val if split == "val" else self.test
         return {self.tasks[spec.task].name: find_levels(self.tasks[spec.task], split) for spec in specs}
 
 
 def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
-    """The training games of ``env`` and the evaluated ones of ``val.envs`` and ``test.envs``.
+    """Build the training games of ``env`` and the evaluated ones of ``val.envs`` and ``test.envs``.
 
     Raises:
-        ValueError: an unknown or doubled name, a bad limit, naming the option.
+        ValueError: an unknown name, a name given twice, or an invalid limit; the message names the option.
     """
     chosen = instantiate(cfg.env)
     if isinstance(chosen, Mixture):
@@ -138,14 +140,14 @@ def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
 
 
 def game_of(job: Sequence[str], search: Sequence[str] = ()) -> Task:
-    """The one game that the options of a run name, with the limits of its runs.
+    """Build the single game that the options of a run name, with its limits.
 
     Args:
-        job: such as ``env=sokoban`` and ``env.game.size=7``.
-        search: as `composition.search_path` gives it.
+        job: overrides such as ``env=sokoban`` and ``env.game.size=7``.
+        search: the override that `composition.search_path` returns.
 
     Raises:
-        ValueError: an unknown option, a value that makes no sense, or several games.
+        ValueError: an unknown option, an invalid value, or several games.
     """
     cfg = compose_job("train", job, search)
     check_targets(OmegaConf.masked_copy(cfg, ["env"]))
@@ -158,10 +160,10 @@ def game_of(job: Sequence[str], search: Sequence[str] = ()) -> Task:
 
 
 def game_names(option: str, given: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:
-    """Names of games that an option lists; one alone may stand without brackets.
+    """Return the names of games that an option lists; a single name needs no brackets.
 
     Raises:
-        ValueError: none, or one twice.
+        ValueError: no name, or a name given twice.
     """
     names = default if given is None else [given] if isinstance(given, str) else given
     is_listed = isinstance(names, Sequence | ListConfig) and all(isinstance(name, str) for name in names)
@@ -173,10 +175,10 @@ def game_names(option: str, given: Sequence[str] | str | None, default: Sequence
 
 
 def load_game(load_task: TaskLoader, name: str, option: str) -> Task:
-    """A single game by its name, which stands in ``option``.
+    """Load a single game by its name, which ``option`` gives.
 
     Raises:
-        ValueError: there is none of that name, several games are, or its YAML makes no sense.
+        ValueError: there is no such game, it is a mixture, or its YAML is invalid.
     """
     try:
         section = load_task(name)
@@ -185,7 +187,7 @@ def load_game(load_task: TaskLoader, name: str, option: str) -> Task:
     try:
         check_targets(OmegaConf.create({"env": section}))
         task = instantiate(section)
-    except Exception as error:  # its YAML is a user's
+    except Exception as error:  # a user's YAML may fail in any way
         raise ValueError(f"{option}: game {name}: {explain(error)}") from error
     if not isinstance(task, Task):
         raise ValueError(f"{option}: {name} is not a single game; name games of conf/env")
@@ -193,12 +195,13 @@ def load_game(load_task: TaskLoader, name: str, option: str) -> Task:
 
 
 def try_games(games: Games, rewards: RewardPipeline) -> None:
-    """Make each game, so that a bad rule fails here, and show its first instance to the reward parts.
+    """Make each game, so that invalid options fail early, and let reward parts check it.
 
-    One that is hosted elsewhere is made here for reward parts alone; `rehearse` makes it where it lives.
+    The reward parts see the first task of each training game.  A game that is hosted in another thread or process is
+    made here only if reward parts need it; `rehearse` makes it at its host.
 
     Raises:
-        ValueError: from a game, or from a part that cannot work with one that is trained on.
+        ValueError: from a game, or from a reward part that does not support a game that is trained on.
     """
     for index, task in enumerate(games.tasks):
         is_trained = index < len(games.weights)

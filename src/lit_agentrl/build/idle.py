@@ -1,4 +1,4 @@
-"""Options that a run would not act on: refused where they are typed, told where an algorithm's own YAML has them."""
+"""Find options without effect: refuse typed ones, and report those in an algorithm's own YAML."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lit_agentrl.rl.objective import SCORES
 
 
 class Rule(NamedTuple):
-    """When options act: those whose key begins so, under this condition; else why not."""
+    """A key prefix of options, when they have an effect, and why not otherwise."""
 
     key: str
     acts: Callable[[DictConfig, Parts], bool]
@@ -51,7 +51,7 @@ def _trains(cfg: DictConfig, parts: Parts) -> bool:
 
 
 def _narrows(cfg: DictConfig, parts: Parts) -> bool:
-    """Whether the monitor's action leaves the filter alone, or can turn it."""
+    """Return whether the monitor's action can change the filter, or leaves it alone."""
     return parts.plays or not OmegaConf.select(cfg, "callbacks.collapse.action.filter")
 
 
@@ -119,14 +119,14 @@ RULES = (
 
 
 def refuse_idle(overrides: Sequence[str], jobs: Sequence[tuple[DictConfig, Parts]]) -> None:
-    """Refuse what acts in none of a command's jobs.
+    """Refuse overrides that have no effect in any of a command's jobs.
 
     Args:
-        overrides: as they were typed.
-        jobs: each with its config and what was made of it.
+        overrides: the overrides as typed.
+        jobs: the config and the built parts of each job.
 
     Raises:
-        UserError: naming the option, why it does not act, and the remedy.
+        UserError: the message names the option, why it has no effect, and the remedy.
     """
     for override in parse(overrides):
         for rule in RULES:
@@ -144,7 +144,7 @@ def refuse_idle(overrides: Sequence[str], jobs: Sequence[tuple[DictConfig, Parts
 
 
 def _refuse_long_warmup(typed: set[str], jobs: Sequence[tuple[DictConfig, Parts]]) -> None:
-    """A warm-up that no run of the command leaves; ``debug=fast`` shortens runs on purpose."""
+    """Refuse a warm-up that no job of the command finishes, unless ``debug`` shortens the runs."""
     for section in ("optim", "critic.optim"):
         option = f"{section}.warmup_iterations"
         if option not in typed or "debug" in typed:
@@ -159,7 +159,7 @@ def _refuse_long_warmup(typed: set[str], jobs: Sequence[tuple[DictConfig, Parts]
 
 
 def processes_without_prompts(prompts: int, processes: int) -> str:
-    """A line about processes that no prompt of an iteration is left for; empty, where each has one."""
+    """Return a line about processes that get no prompt in an iteration; may be empty."""
     if processes <= prompts:
         return ""
     return (
@@ -169,14 +169,16 @@ def processes_without_prompts(prompts: int, processes: int) -> str:
 
 
 def bounds_that_never_act(module: AgentModule, *, is_ahead: bool) -> str:
-    """A line about bounds of ratios and values, where an iteration has only the step in which nothing has moved.
+    """Return a line about clip bounds that never act, with one step per iteration.
+
+    In the first step of an iteration, the ratios are 1 and the values have not changed.
 
     Args:
-        module: with its objective, critic and settings.
+        module: the module with its objective, critic and settings.
         is_ahead: whether episodes are played with older weights.
 
     Returns:
-        Empty, where each of them can act.
+        The line; empty if every bound can act.
     """
     settings, objective = module.updater.settings, module.objective
     if settings.epochs * settings.minibatches > 1:
@@ -187,7 +189,7 @@ def bounds_that_never_act(module: AgentModule, *, is_ahead: bool) -> str:
     why = ["every ratio is 1 but for rounding"] if names else []
     if module.critic is not None:
         loss = module.critic.loss
-        result: ValueLoss = bind(loss, with_computed(rows))  # of values that have not moved
+        result: ValueLoss = bind(loss, with_computed(rows))  # with unchanged values
         bounds = "old_value_BT" in tensor_names(loss) and not bool(result.is_clipped_BT.any())
         if bounds and (given := constants(loss)):
             names += [f"critic.loss.{name}" for name in given]

@@ -1,4 +1,4 @@
-"""Making the object that a section of a config describes, and finding at once one that cannot be it."""
+"""Make the objects that sections of a config describe, and check their types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lit_agentrl.text.prompts import Prompt
 
 T = TypeVar("T")
 _TOOLS = (ToolSpec("go", "goes", {"type": "object", "properties": {}}),)
-_ACTIONS = {  # of each format: what can be done, and one of it
+_ACTIONS = {  # format of actions -> the possible actions, and an example
     "names": (Actions("names", ("Up", "Down")), "Up"),
     "text": (Actions("text"), "Up"),
     "tools": (Actions("tools", tools=_TOOLS), '{"name": "go", "arguments": {}}'),
@@ -29,15 +29,15 @@ _ACTIONS = {  # of each format: what can be done, and one of it
 
 
 def as_list(value: Any) -> list[Any]:
-    """One value may stand without brackets."""
+    """Return a value as a list; options allow a single value without brackets."""
     return list(value) if isinstance(value, ListConfig | list) else [value]
 
 
 def made(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
-    """The object of a section, which inherits ``kind``: so has what a part of one's own leaves to its base.
+    """Instantiate a section, whose object must inherit ``kind`` and so has its defaults.
 
     Raises:
-        ValueError: it does not, naming ``_target_``; or from the object itself.
+        ValueError: it does not inherit ``kind`` (the message names ``_target_``); or from the object itself.
     """
     section = OmegaConf.select(cfg, key)
     found: T = instantiate(section)
@@ -51,10 +51,10 @@ def made(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
 
 
 def made_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
-    """The object of a section, which has all members of a protocol that has no defaults.
+    """Instantiate a section, whose object must have all members of a protocol.
 
     Raises:
-        ValueError: it lacks one, naming it; or from the object itself.
+        ValueError: it lacks a member, which the message names; or from the object itself.
     """
     found = instantiate(OmegaConf.select(cfg, key))
     members = {*vars(protocol), *inspect.get_annotations(protocol)}
@@ -68,10 +68,12 @@ def made_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
 
 
 def made_policy(cfg: DictConfig, *, trains: bool = True) -> Policy:
-    """The policy of a run, or, where nothing is trained, what stands for one behind an API: it has no network.
+    """Instantiate the policy of a run.
+
+    If nothing is trained, this may be a `RemotePolicy`, which stands for a model behind an API and has no network.
 
     Raises:
-        ValueError: it is behind an API, and is to be trained; or from the object itself.
+        ValueError: a model behind an API is to be trained; or from the object itself.
     """
     policy = instantiate(cfg.model)
     if isinstance(policy, RemotePolicy) and not trains:
@@ -85,10 +87,10 @@ def made_policy(cfg: DictConfig, *, trains: bool = True) -> Policy:
 
 
 def engine_of(cfg: DictConfig) -> Callable[..., Engine]:
-    """What makes the engine.
+    """Return the function that makes the engine.
 
     Raises:
-        ValueError: ``engine`` makes one by itself.
+        ValueError: ``engine`` lacks ``_partial_: true``, and so makes the engine at once.
     """
     make = instantiate(cfg.engine, _convert_="all")
     if not callable(make):
@@ -98,10 +100,12 @@ def engine_of(cfg: DictConfig) -> Callable[..., Engine]:
 
 
 def other_engine(cfg: DictConfig, saved: DictConfig) -> DictConfig:
-    """The config of the engine that ``cfg.engine`` names, with as much room as a run's own where both say it.
+    """Return the config of the engine that ``cfg.engine`` names, with the saved run's ``num_slots``.
+
+    ``num_slots`` is copied only if both engines have it.
 
     Raises:
-        UserError: there is none of that name, or it needs to be told more.
+        UserError: there is no such engine, or it has a required option without a value.
     """
     found = load_option("engine", str(cfg.engine))
     if missing := OmegaConf.missing_keys(found):
@@ -115,10 +119,10 @@ def other_engine(cfg: DictConfig, saved: DictConfig) -> DictConfig:
 
 
 def made_dialect(cfg: DictConfig) -> Dialect:
-    """The reply grammar, each of its methods called once.
+    """Instantiate the dialect (the reply grammar), and call each of its methods as a test.
 
     Raises:
-        ValueError: one is missing, raises, or returns something else.
+        ValueError: a method is missing, raises, or returns a wrong type.
     """
     dialect: Dialect = made_like(cfg, "dialect", Dialect)
     with blame("dialect"):
@@ -140,10 +144,10 @@ def made_dialect(cfg: DictConfig) -> Dialect:
 
 
 def made_wording(cfg: DictConfig) -> tuple[Prompt, Dialect]:
-    """What a policy is told, and how it replies.
+    """Instantiate the prompt and the dialect of replies.
 
     Raises:
-        ValueError: thinking is forced where a reply has no tag that opens it.
+        ValueError: thinking is forced, and the dialect has no opening tag for it.
     """
     prompt, dialect = made(cfg, "prompt", Prompt), made_dialect(cfg)
     if prompt.force_think and not dialect.think_start:

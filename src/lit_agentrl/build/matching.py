@@ -1,4 +1,4 @@
-"""Match all parts of a run before anything is played."""
+"""Match what the parts of a run require and provide, before anything is played."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 def match_run(cfg: DictConfig, parts: Parts) -> list[Part]:
-    """Refuse a run whose parts do not fit together, as far as their options say.
+    """Refuse a run whose parts do not fit together, judging by their options.
 
     Returns:
-        Its parts without the engine, which may have to be made before it is known.
+        The parts without the engine, which may have to be made first to be described.
 
     Raises:
-        ValueError: naming what asks, what is missing, and the remedy.
+        ValueError: the message names the requiring part, what is missing, and the remedy.
     """
     found, engine = list(describe_run(cfg, parts)), check_engine_options(engine_of(cfg))
     match([*found, *filter(None, [engine])], undecided={"env"} if engine else {"env", "engine"})
@@ -43,7 +43,7 @@ def match_game(task: Task, played: Sequence[Episode], others: Sequence[Part]) ->
     """Refuse a game whose first episodes lack what the other parts require.
 
     Raises:
-        ValueError: naming what asks, the game, and the remedy.
+        ValueError: the message names the requiring part, the game, and the remedy.
     """
     turns = [turn for episode in played for turn in episode.turns]
     is_shown = {
@@ -55,7 +55,7 @@ def match_game(task: Task, played: Sequence[Episode], others: Sequence[Part]) ->
 
 
 def describe_run(cfg: DictConfig, parts: Parts) -> Iterator[Part]:
-    """Describe each part of a run; what the first ones lack is reported first."""
+    """Yield a description of each part of a run, in the order of error reports."""
     algorithm, rollout = parts.algorithm, parts.rollout
     yield describe_part("algo", algorithm, name=algorithm.name)
     yield describe_part("rollout", rollout if parts.plays else None, provides=_list_groups(cfg, parts))
@@ -75,7 +75,7 @@ def describe_run(cfg: DictConfig, parts: Parts) -> Iterator[Part]:
 
 
 def describe_filter(select_groups: Callable[..., Selection]) -> Part:
-    """Describe a rule that selects groups: whether it keeps all, or asks for more."""
+    """Describe the filter: whether it keeps all groups, or requires a number of them."""
     target = wanted_groups(select_groups)
     rule = select_groups.func if isinstance(select_groups, partial) else select_groups
     requires: list[Fact | Requirement] = []
@@ -95,7 +95,7 @@ def describe_filter(select_groups: Callable[..., Selection]) -> Part:
 
 
 def _list_groups(cfg: DictConfig, parts: Parts) -> list[Fact | Offer]:
-    """List how many groups, and rows that an update parts, an iteration may have."""
+    """List how many groups, and how many units to split into minibatches, an iteration offers."""
     rollout, kind = parts.rollout, parts.data
     factor = parts.algorithm.requirements.prompt_factor
     if kind is not None and not parts.plays:
@@ -134,7 +134,7 @@ def _describe_data(parts: Parts) -> Iterator[Part]:
 
 
 def _describe_model(cfg: DictConfig) -> Part:
-    """Describe the adapters of ``model``, which no object of this stage has."""
+    """Describe the adapters of ``model`` from the config, since the model is not built yet."""
     lora = cfg.model.get("lora")
     if lora is None:
         return describe_part("model/lora", name="none", provides=[facts.NO_ADAPTERS])
@@ -144,7 +144,7 @@ def _describe_model(cfg: DictConfig) -> Part:
 
 
 def describe_levels() -> Part:
-    """Describe an adapter for each level."""
+    """Describe the option ``model/lora=levels``, with one adapter for each level."""
     one, idle = "model/lora=default", "a level may have no gradient, for which several processes would wait"
     return describe_part(
         "model/lora",

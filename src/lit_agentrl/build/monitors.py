@@ -1,4 +1,7 @@
-"""What callbacks wait for: metrics by their names, as `docs/metrics.md` lists them."""
+"""Check the metric names that callbacks monitor against those that a run measures.
+
+`docs/metrics.md` lists the metrics.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.objective import SCORES, Objective
 from lit_agentrl.rollout.structures.base import Structure
 
-_LOGGED = ("val/success",)  # what Lightning's own callbacks can see
+_LOGGED = ("val/success",)  # the metrics that Lightning's own callbacks can see
 _KNOWN = ("lit_agentrl.", "lightning.")
-# those of every run, and those that options bring without a part of their own to name them
+# metrics of every run, and metrics of options that have no part to name them
 _OF_ITERATIONS = {
     "rollout": (
         "success", "return_mean", "return_std_within_group", "dead_group_share", "turns", "actions", "reply_tokens",
@@ -55,16 +58,16 @@ _OF_CRITIC = (
 
 
 def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None:
-    """Refuse a callback whose ``monitor``, or a rule of it whose ``signal``, nothing measures.
+    """Refuse a callback whose ``monitor``, or whose rule's ``signal``, is not measured.
 
-    Under a callback of one's own, which may add any metric, nothing is refused.
+    Nothing is refused if there is a user's own callback, which may add any metric.
 
     Args:
-        callbacks: entries by their names.
-        metrics: of the run; one that ends in ``*`` stands for all that begin so.
+        callbacks: the entries by name.
+        metrics: the names of the run's metrics; one that ends in ``*`` is a prefix.
 
     Raises:
-        ValueError: naming the option and the metrics that are like it.
+        ValueError: the message names the option and similar metrics.
     """
     entries = {
         str(name): entry
@@ -87,7 +90,7 @@ def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None
 
 
 def _waited_for(entry: DictConfig) -> list[tuple[str, str]]:
-    """Metrics that a callback goes by, each with its key."""
+    """Return pairs of key and metric for each metric that a callback monitors."""
     found: list[tuple[str, object]] = [("monitor", entry.get("monitor"))]
     rules = entry.get("rules")
     if isinstance(rules, DictConfig):
@@ -108,14 +111,14 @@ def metrics_of(
     *,
     has_critic: bool,
 ) -> list[str]:
-    """The metrics that a run may have; one that ends in ``*`` stands for all that begin so.
+    """Return the names of a run's metrics; one that ends in ``*`` is a prefix.
 
     Args:
-        games: played.
-        rewards: its parts.
-        algorithm: with its moving coefficients.
-        structure: with its curves.
-        of_loss: names of the metrics that its loss gives.
+        games: the games that are played.
+        rewards: the reward parts.
+        algorithm: the objective with its adaptive coefficients.
+        structure: the structure with its curves.
+        of_loss: names of the metrics that the loss returns.
         has_critic: whether there is a critic.
     """
     names = [
@@ -138,7 +141,7 @@ def metrics_of(
 
 
 def _validated(games: Games) -> list[str]:
-    """The metrics of a validation."""
+    """Return the names of the metrics of a validation."""
     levels = games.levels("val")
     known = {
         name: EVALUATED if None not in (of.chance_success, of.oracle_success) else _without_levels()

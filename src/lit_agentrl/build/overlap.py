@@ -1,4 +1,7 @@
-"""What ``rollout.overlap=true`` implies: a worker that plays ahead, and a correction of weights one update old."""
+"""Apply what ``rollout.overlap=true`` implies.
+
+These are a worker that plays ahead, and a correction for episodes that are one update old.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _HERE = "lit_agentrl.rollout.workers.inline.Here"
 
 
 def add_worker(cfg: DictConfig) -> None:
-    """Choose ``worker=process`` where episodes are played ahead and no worker is chosen, in place; shares stay."""
+    """Choose ``worker=process``, in place, for overlapped rollouts without a chosen worker.
+
+    The other options of ``worker``, such as its shares, are kept.
+    """
     if cfg.rollout.get("overlap") is not True or (cfg.worker and cfg.worker.get("_target_") != _HERE):
         return
     shares = {name: value for name, value in (cfg.worker or {}).items() if name != "_target_"}
@@ -24,14 +30,14 @@ def add_worker(cfg: DictConfig) -> None:
 
 
 def add_correction(cfg: DictConfig) -> str:
-    """Choose ``algo/correction=truncated`` where episodes are played ahead and no correction is chosen.
+    """Choose ``algo/correction=truncated`` for overlapped rollouts without a chosen correction.
 
-    The config is changed in place, so that what is recorded of the run names it.
+    The config is changed in place, so that the record of the run names the correction.
 
     Returns:
         A line for the user; empty if nothing was changed.
     """
-    chosen = cfg.algo.get("correction") or {}  # an objective may have no such axis
+    chosen = cfg.algo.get("correction") or {}  # some objectives have no correction
     if cfg.rollout.get("overlap") is not True or chosen.get("_target_") != _NONE:
         return ""
     truncated = OmegaConf.load(CONFIG_DIR / "algo" / "correction" / "truncated.yaml")
@@ -44,10 +50,10 @@ def add_correction(cfg: DictConfig) -> str:
 
 
 def refuse_contradictions(overrides: Sequence[str], cfg: DictConfig) -> None:
-    """Refuse ``worker=none`` and ``algo/correction=none`` where they were asked for, rather than change them.
+    """Refuse explicit ``worker=none`` or ``algo/correction=none`` with overlapped rollouts.
 
     Raises:
-        UserError: naming the remedy.
+        UserError: the message names the remedy.
     """
     if cfg.rollout.get("overlap") is not True:
         return

@@ -1,4 +1,7 @@
-"""The parts of a run that need no weights: cheap to make, so that every job of a sweep is checked first."""
+"""Build the parts of a run that need no weights.
+
+They are cheap to make, so that all jobs of a sweep can be checked before the first one starts.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 
 @dataclass
 class Parts:
-    """What a config describes apart from the policy and what holds it."""
+    """The objects of a run that need neither the policy nor its weights."""
 
     algorithm: Objective
     structure: Structure
@@ -65,15 +68,15 @@ class Parts:
 
     @property
     def plays(self) -> bool:
-        """Whether training plays."""
+        """True if training plays episodes, alone or mixed with recorded data."""
         return self.data is None or self.data.is_mixed
 
 
 def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
-    """Make them, checking every value.
+    """Build the parts, checking every value.
 
     Raises:
-        ValueError: a value that makes no sense, naming the option.
+        ValueError: an invalid value; the message names the option.
     """
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     require_whole("trainer.max_epochs", cfg.trainer.get("max_epochs"), 1)
@@ -124,7 +127,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
 
 
 def _tried(algorithm: Objective) -> list[str]:
-    """Names of the metrics of its loss, which is tried on a toy batch."""
+    """Test an objective on a toy batch, and return the metric names of its loss."""
     toy = TrajectoryBatch.make_toy().to_dict()
     with name_errors("algo"):
         algorithm.try_out(toy)
@@ -132,10 +135,10 @@ def _tried(algorithm: Objective) -> list[str]:
 
 
 def build_rewards(section: DictConfig) -> RewardPipeline:
-    """The reward parts.
+    """Instantiate the reward parts.
 
     Raises:
-        ValueError: an entry is no part, or an option makes no sense.
+        ValueError: an entry is not a reward part, or an option is invalid.
     """
     parts: dict[str, RewardPart] = {}
     for name, entry in section.items():
@@ -149,10 +152,10 @@ def build_rewards(section: DictConfig) -> RewardPipeline:
 
 
 def eval_params(settings: RolloutSettings, temperature: float, split: str) -> SamplingParams:
-    """Evaluation samples from the whole distribution (or greedily), under the limits of training.
+    """Return the sampling of evaluations: without truncation, under the limits of training.
 
     Raises:
-        ValueError: a negative temperature, or none.
+        ValueError: the temperature is negative or missing.
     """
     with name_errors(split):
         return replace(settings.params, temperature=temperature, top_p=1.0, top_k=0)

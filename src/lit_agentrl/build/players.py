@@ -1,4 +1,4 @@
-"""Engine, worker and training processes of a run, as parts of it."""
+"""Describe the worker, the training processes and ``critic.beta`` of a run for matching."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lit_agentrl.strategies.hooks import get_hooks
 
 
 def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
-    """Describe who plays training episodes, when, and beside how many training processes."""
+    """Yield descriptions of the strategy, the worker and ``critic.beta``."""
     strategy = strategy_of(cfg)
     processes, is_here = _count_processes(cfg, strategy), worker.place == "here"
     by = f"{processes} training process{'es' * (processes > 1)}"
@@ -57,9 +57,9 @@ def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
 
 
 def _count_processes(cfg: DictConfig, strategy: Strategy | str) -> int:
-    """Count the training processes; 1 where this machine lacks the devices to tell."""
+    """Count the training processes; 1 if this machine lacks the configured devices."""
     if not is_parallel(strategy):
-        return 1  # what asks for more is refused elsewhere
+        return 1  # `build_trainer` refuses more devices
     try:
         return math.prod(processes_of(cfg))
     except ValueError:

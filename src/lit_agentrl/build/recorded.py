@@ -1,4 +1,4 @@
-"""``data``: what is trained on where nothing is played in training, and what then makes no sense."""
+"""Build the data set that ``data`` names, and the pairs held out of it."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.token_bytes import hash_tokenizer
 
-_HELD_OUT = 0.2  # of the prompts, where a reward model is to be judged
+_HELD_OUT = 0.2  # default share of prompts held out to judge a reward model
 
 
 def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind | None]:
-    """Return what is trained, and the data set that ``data`` names, whose files are there; None: training plays.
+    """Return the objective to train, and the data set of ``data`` or None for rollouts.
 
-    The objective is the one given, or one of several heads where the data set has a score for each.
+    The files of the data set are known to exist.  The objective is the given one; with a mixed data set, it adds
+    imitation; with a score for each of several heads, it has several heads.
 
     Raises:
-        ValueError: an option that makes no sense, or a file that is not there.
+        ValueError: an invalid option, or a missing file.
     """
     if not cfg.get("data"):
         return algorithm, None
-    if "_target_" not in cfg.data:  # an experiment of another data set has set it
+    if "_target_" not in cfg.data:  # an experiment for another data set sets options
         raise ValueError(
             f"data=rollouts has no option {next(iter(cfg.data))}, which the experiment sets; leave out data=rollouts, "
             "or the experiment"
@@ -50,7 +51,7 @@ def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind |
         find_paths(kind)
     is_scored = algorithm.reads == SCORES
     if isinstance(kind, Beside):
-        is_fit = algorithm.trains and not is_scored  # else refused by what `Beside` requires
+        is_fit = algorithm.trains and not is_scored  # else the requirements of `Beside` refuse it
         return (Imitating(of_played=algorithm, coef=kind.coef) if is_fit else algorithm), kind
     if kind.held_out is None:
         kind = replace(kind, held_out=_HELD_OUT if is_scored else 0.0)
@@ -58,14 +59,14 @@ def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind |
 
 
 class HeldOut:
-    """The pairs that a reward model is judged on, counted.
+    """The held-out pairs on which a reward model is judged.
 
     Args:
-        recorded: with what is held out of it.
-        heads: of the model, where it has several.
+        recorded: the data set, including its held-out part.
+        heads: the names of the model's heads, if it has several.
 
     Raises:
-        ValueError: there is no pair of unequal returns to validate on, or none for one of the heads.
+        ValueError: no pair of unequal returns to validate on, overall or for one of the heads.
     """
 
     def __init__(self, recorded: Recordings, heads: Sequence[str] = ()) -> None:
@@ -83,19 +84,19 @@ class HeldOut:
             )
 
     def levels(self, split: str) -> dict[str, Levels]:
-        """Chance and oracle, as of games."""
+        """Return chance and oracle levels of each set of pairs, in the form of games."""
         found = self._verdicts[split]
         numbers = {PAIRS: len(found), NEAR: int(found.is_near_P.sum())}
         numbers |= {of_head_named(name): len(each) for name, each in self._of_heads[split].items()}
         return {name: Levels(0.5, None, 1.0, None, n) for name, n in numbers.items() if n}
 
     def told(self, split: str) -> str:
-        """How many there are."""
+        """Return the number of pairs of a split, as text."""
         return f"{len(self._verdicts[split])} pairs held out"
 
     @property
     def note(self) -> str:
-        """What is right without any model, in a line."""
+        """A line about the accuracy of the rule "the shorter one wins"."""
         found = self._verdicts["val"].metrics()
         near = found.get("equal_length_shorter_wins")
         beside = (
@@ -108,7 +109,7 @@ class HeldOut:
 
 
 def _pairs_of(recorded: Recordings, split: str, heads: int) -> list[Verdicts]:
-    """The pairs of each head, or of the only one."""
+    """Return the pairs of each head; one entry if there is a single head."""
     batch = recorded.make_held_out(split, 0)
     trajectories = batch.trajectories or TrajectoryBatch.make_empty()
     rows = trajectories.to_dict() | batch.columns
@@ -119,10 +120,10 @@ def _pairs_of(recorded: Recordings, split: str, heads: int) -> list[Verdicts]:
 def recordings(
     kind: Kind | None, policy: Policy, chat: ChatRenderer, settings: RolloutSettings, *, seed: int
 ) -> Recordings | None:
-    """What the data set holds, as this policy reads it.
+    """Read the data set with the tokenizer and template of this policy.
 
     Raises:
-        ValueError: too many bad rows, or what cannot be read.
+        ValueError: too many invalid rows, or an unreadable file.
     """
     if kind is None:
         return None

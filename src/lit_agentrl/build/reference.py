@@ -1,4 +1,4 @@
-"""``reference``: which network a KL term or a loss of pairs compares the policy with, and where none is asked for."""
+"""Build the cache of the reference's log-probs over a data set."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lit_agentrl.update.reference_cache import ReferenceCache
 
 
 def kept_reference(cfg: DictConfig, recorded: Recordings, *, is_given: bool) -> ReferenceCache | None:
-    """What keeps the reference's log-probs of the data set; None where nobody asks for it.
+    """Return the cache of the reference's log-probs, or None without ``data.cache_reference``.
 
     Raises:
-        ValueError: they need not be computed at all.
+        ValueError: the recorded log-probs are those of the reference, so that there is nothing to compute.
     """
     if not (where := cfg.data.get("cache_reference")):
         return None

@@ -1,4 +1,4 @@
-"""What ``strategy`` and ``trainer`` ask for: how the processes of a run go together, and how many there are."""
+"""Build the strategy of a run, count its processes, and check the options of ``trainer``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lit_agentrl.strategies.single import single
 
 
 def strategy_of(cfg: DictConfig) -> Strategy | str:
-    """What ``strategy`` describes, which refuses its options where it is made.
+    """Instantiate ``strategy``, whose constructor checks its options.
 
     Raises:
-        ValueError: it makes no sense, or is neither a strategy of Lightning nor ``single``.
+        ValueError: an invalid option, or neither a strategy of Lightning nor ``single``.
     """
     made = instantiate(cfg.strategy)
     if isinstance(made, Strategy) or made == single():
@@ -27,22 +27,22 @@ def strategy_of(cfg: DictConfig) -> Strategy | str:
 
 
 def is_parallel(strategy: Strategy | str) -> bool:
-    """Whether it is one of several processes, whoever starts them."""
+    """Return whether a strategy runs several processes, whoever starts them."""
     return isinstance(strategy, ParallelStrategy)
 
 
 def processes_of(cfg: DictConfig) -> tuple[int, int]:
-    """Processes of each machine and number of machines that ``trainer`` asks for, one process a device.
+    """Return the processes per machine (one a device) and the number of machines of ``trainer``.
 
     Raises:
-        ValueError: ``trainer.devices`` makes no sense.
+        ValueError: ``trainer.devices`` is invalid.
     """
     accelerator = str(cfg.trainer.get("accelerator", "auto"))
     with name_errors("trainer"):
         return count_devices(accelerator, cfg.trainer.devices), int(cfg.trainer.num_nodes)
 
 
-# of Lightning's trainer: each ends or empties epochs, of which one is an iteration
+# Lightning options that shorten or skip epochs (one epoch is one iteration) -> values without such an effect
 _SHORTENS = {
     "max_steps": ("-1",), "limit_train_batches": ("1", "1.0"), "limit_val_batches": ("1", "1.0"),
     "overfit_batches": ("0", "0.0"), "fast_dev_run": ("False", "0"),
@@ -50,10 +50,10 @@ _SHORTENS = {
 
 
 def check_trainer(trainer: DictConfig) -> None:
-    """Refuse what Lightning would refuse in words of its own, or only while the run is under way.
+    """Refuse options of ``trainer`` that would fail later, or with an unclear message of Lightning.
 
     Raises:
-        ValueError: naming the option and the remedy.
+        ValueError: the message names the option and the remedy.
     """
     require_one_of(
         "trainer.accelerator", trainer.get("accelerator", "auto"), ("auto", "cpu", "cuda", "gpu", "mps")

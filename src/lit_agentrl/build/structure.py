@@ -1,4 +1,4 @@
-"""The structure of rollouts: found among an algorithm's axes, and what it can do with the games that are played."""
+"""Build the structure of rollouts, and check it against the games."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNREAD = (
 
 
 def build_algorithm(cfg: DictConfig) -> tuple[Objective, Structure]:
-    """The algorithm, and the structure of its rollouts, which stands among its axes; `Refill` where none does."""
+    """Instantiate the algorithm, and the structure in ``algo.structure`` or else `Refill`."""
     if "structure" not in cfg.algo:
         return _objective(cfg), Refill()
     structure = made(cfg, "algo.structure", Structure)
@@ -52,10 +52,10 @@ def _objective(cfg: DictConfig) -> Objective:
 
 
 def check_trained(structure: Structure, games: Games) -> None:
-    """Refuse games to train on that the structure cannot play.
+    """Refuse training games that the structure cannot play.
 
     Raises:
-        ValueError: naming structure, game and remedy.
+        ValueError: the message names the structure, the game and the remedy.
     """
     for task in games.tasks[: len(games.weights)]:
         with blame("algo.structure", f"algo.structure={type(structure).__name__}: game {task.name}"):
@@ -63,7 +63,10 @@ def check_trained(structure: Structure, games: Games) -> None:
 
 
 def never_repeated(structure: Structure, games: Games, instances: int | None) -> str:
-    """A line about a structure that acts where an instance is played again, which may never come; else empty."""
+    """Return a line about a structure that needs repeated tasks but never gets them.
+
+    The line is empty if the structure does not need them, or if a game or ``rollout.instances`` repeats tasks.
+    """
     if not structure.wants_repeats or instances is not None:
         return ""
     for task in games.tasks[: len(games.weights)]:

@@ -1,4 +1,4 @@
-"""Compose configs so that nothing in a command is ignored."""
+"""Compose configs, and refuse every part of a command that would be ignored."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from lit_agentrl.renamed import get_current_name
 
 
 def check_folders(folders: Sequence[str | Path]) -> None:
-    """Refuse configs that Hydra would pass over without a word.
+    """Refuse config folders of which Hydra would silently ignore a part.
 
     Raises:
-        UserError: a second folder, of which Hydra reads the last alone, or a file that is called as one of ours, which
-            Hydra finds first.
+        UserError: more than one folder, since Hydra reads only the last; or a file with the name of a shipped one,
+            since Hydra finds the shipped one first.
     """
     if len(folders) > 1:
         raise UserError(
@@ -56,13 +56,13 @@ OPEN = (
     "env",
     "hydra",
 )
-LISTS = ("logger", "callbacks", "reward")  # groups of which several options can be combined
+LISTS = ("logger", "callbacks", "reward")  # groups that can combine several options
 CLOSED = ("val", "test")  # sections without a _target_ that would refuse an unknown key
 
 
 @contextmanager
 def hydra_ready() -> Iterator[None]:
-    """Hydra ready to compose, also inside of a run that Hydra itself has started."""
+    """Initialise Hydra for composing, unless a run that Hydra started has done so."""
     if GlobalHydra.instance().is_initialized():
         yield
     else:
@@ -72,10 +72,10 @@ def hydra_ready() -> Iterator[None]:
 
 
 def search_path(folders: Sequence[str | Path]) -> list[str]:
-    """The override that makes ``compose`` find configs in further folders.
+    """Return the override that makes ``compose`` search the user's config folders too.
 
     Raises:
-        UserError: one is not a folder.
+        UserError: one of them is not a folder.
     """
     for folder in folders:
         if not Path(folder).is_dir():
@@ -85,12 +85,12 @@ def search_path(folders: Sequence[str | Path]) -> list[str]:
 
 
 def own_folders(sources: Iterable[Any]) -> list[str]:
-    """Those of the folders of configs that Hydra records which are the user's, and not of this package."""
+    """Return the user's folders among the config sources that Hydra records, without this package's."""
     return [source.path for source in sources if source.schema == "file" and source.provider not in PROVIDERS]
 
 
 def task_loader(folders: Sequence[str | Path] = ()) -> Callable[[str], DictConfig]:
-    """A function from the name of a game to its config, from ``conf/env`` or these folders."""
+    """Return a function that loads a game's config by name, from ``conf/env`` or these folders."""
     return lambda name: load_option("env", name, folders)
 
 
@@ -101,10 +101,10 @@ def find_target(cfg: DictConfig) -> Callable[..., Any]:
 
 
 def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> DictConfig:
-    """The config of one option of a group, from ``conf`` or these folders.
+    """Load the config of one option of a group, from ``conf`` or these folders.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: the group has no option of that name.
     """
     search = search_path(folders)
     with hydra_ready():
@@ -112,7 +112,7 @@ def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> Di
         if name not in names:
             what = "game named " if group == "env" else f"option {group}="
             raise UserError(f"there is no {what}{name}; valid: {', '.join(names)}")
-        # added to nothing: as the primary config, Hydra looks for it in our own folder alone
+        # add it to an empty config: Hydra would look for a primary config in the shipped folder only
         try:
             found: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search])[group]
         except UnicodeError as error:
@@ -122,10 +122,10 @@ def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> Di
 
 
 def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> DictConfig:
-    """The config of one job, with Hydra's own node.
+    """Compose the config of one job, including the ``hydra`` node.
 
     Raises:
-        UserError: an unknown group, option or key, naming the nearest valid ones.
+        UserError: an unknown group, option or key; the message names the nearest valid ones.
     """
     job = as_names(job)
     with hydra_ready():
@@ -141,7 +141,10 @@ def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> Di
 
 
 def use_current_names(cfg: DictConfig) -> None:
-    """Give every ``_target_`` of a config its name of today, in place; a file of one's own may have an earlier one."""
+    """Replace each former ``_target_`` name in a config by the current one, in place.
+
+    A user's own file may still have a former name.
+    """
     for path, name in _targets(OmegaConf.to_container(cfg, resolve=False), ()):
         if (current := get_current_name(name)) != name:
             node: Any = cfg
@@ -159,7 +162,7 @@ def _targets(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...]
 
 
 def check_sections(cfg: DictConfig, name: str) -> None:
-    """Refuse keys of a whole config that nothing would read; they can come from a file as well.
+    """Refuse keys of a composed config that nothing reads, from overrides or from files.
 
     Raises:
         UserError: an unknown key, or a missing section.
@@ -187,13 +190,13 @@ def check_sections(cfg: DictConfig, name: str) -> None:
 
 @cache
 def _base(name: str) -> DictConfig:
-    """The config of a command without options, with Hydra's own node."""
+    """Compose the config of a command without overrides, including the ``hydra`` node."""
     with hydra_ready():
         return compose(config_name=name, return_hydra_config=True)
 
 
 def _known_keys(name: str) -> dict[str, frozenset[str]]:
-    """The keys of the whole config and of its closed sections."""
+    """Return the valid keys of the whole config (under "") and of each closed section."""
     base = _base(name)
     sections = ("", *CLOSED)
     found = {s: {str(key) for key in (OmegaConf.select(base, s) if s else base)} for s in sections}
@@ -201,7 +204,7 @@ def _known_keys(name: str) -> dict[str, frozenset[str]]:
 
 
 def _sections(name: str) -> dict[str, list[str]]:
-    """The sections of the whole config that are no group, each with its options."""
+    """Return the sections of the config that are not groups, each with its options."""
     base = _base(name)
     chosen = {"hydra", *(str(group).partition("/")[0] for group in base.hydra.runtime.choices)}
     plain = OmegaConf.to_container(base, resolve=False)
@@ -214,7 +217,7 @@ def _sections(name: str) -> dict[str, list[str]]:
 
 
 def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
-    """Refuse what Hydra would accept and nothing would read as it was meant."""
+    """Refuse overrides that Hydra accepts but that would not do what they say."""
     for override in parsed:
         key, text = override.key_or_group, override.input_line or ""
         if key == "run_dir":
@@ -249,7 +252,7 @@ def _is_open(key: str) -> bool:
 
 
 def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
-    """Refuse a key that is added where nothing would read it: as one that is there, or as a misspelt one."""
+    """Refuse ``+key=value`` outside of open sections: the key exists already, or is misspelt."""
     for text, override in zip(job, parse(job), strict=True):
         if not (override.is_add() or override.is_force_add()):
             continue
@@ -269,7 +272,7 @@ def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
 
 
 def _require_table(table: str, name: str, job: Sequence[str], search: Sequence[str]) -> None:
-    """Refuse entries of a table that the chosen option does not have."""
+    """Refuse an entry of a table if the chosen option has no such table."""
     others = [text for text, each in zip(job, parse(job), strict=True) if table_of(each.key_or_group) is None]
     try:
         base = compose(config_name=name, overrides=[*others, *search], return_hydra_config=True)

@@ -1,4 +1,4 @@
-"""Errors of one line that name cause and remedy."""
+"""Errors for users, whose one-line messages name cause and remedy."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from yaml import MarkedYAMLError
 from lit_agentrl.checks import add_key, escape_unprintable, format_value
 
 WHERE = "add traceback=true to see where"
-# errors whose messages are written for users; by name, so that a typing error need not wait for torch
+# errors whose messages are written for users; listed by name, so that reporting a typo does not import torch
 _FOR_USERS = ("CheckpointError", "MisconfigurationException", "PlayingError", "RankFailed")
 
 
 class UserError(ValueError):
-    """A command that makes no sense; the message is one line that says what to write instead.
+    """An invalid command, with a one-line message that says what to write instead.
 
     Args:
-        message: that line.
-        is_told: whether another process prints it.
+        message: the line to print.
+        is_told: whether another process prints the message.
     """
 
     def __init__(self, message: str, *, is_told: bool = False) -> None:
@@ -36,11 +36,11 @@ class UserError(ValueError):
 
 
 class RunError(RuntimeError):
-    """What had begun has failed; the message is one line, and the cause is what was raised."""
+    """A failure after work has started, in one line; ``__cause__`` is the original error."""
 
 
 def explain(error: BaseException) -> str:
-    """One line about any error: its cause, and what to do where that is known."""
+    """Return one line about any error: its cause, and its remedy if one is known."""
     if isinstance(error, InstantiationException):
         return _explain_instantiation(error)
     if isinstance(error, MissingMandatoryValue):
@@ -77,7 +77,7 @@ def _explain_instantiation(error: InstantiationException) -> str:
     if isinstance(cause, TypeError) and (
         missing := re.search(r"missing .* argument[s]?: '(\w+)'", str(cause))
     ):
-        if missing.group(1).endswith(("_BT", "_B", "_BK")):  # given when the part is used
+        if missing.group(1).endswith(("_BT", "_B", "_BK")):  # tensors are passed in calls
             return f"{key} has no _partial_; write _partial_: true into its YAML"
         return f"{key}.{missing.group(1)} has no value; set {key}.{missing.group(1)}=…"
     return add_key(key, explain(cause)) if key else explain(cause)
@@ -95,7 +95,14 @@ def _at(error: OmegaConfBaseException) -> str:
 
 
 def of_another_kind(text: str, key: str, now: object, error: Exception) -> str:
-    """About an override whose value cannot stand in place of the one of now, as ``error`` says."""
+    """Return the message about an override whose value has the wrong type.
+
+    Args:
+        text: the override as typed.
+        key: its key.
+        now: the current value of the key.
+        error: the error that setting the value raised.
+    """
     if isinstance(now, DictConfig):
         return f"{text}: {key} takes entries; write {key}={{NAME: VALUE}}"
     if isinstance(now, ListConfig):
@@ -105,30 +112,33 @@ def of_another_kind(text: str, key: str, now: object, error: Exception) -> str:
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Whether it is an interrupt, or the exit that Lightning makes of one."""
+    """Return whether an error is a KeyboardInterrupt, or the exit that Lightning turns one into."""
     return isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message that is not empty, or else its type."""
+    """Return the first non-empty line of an error's message, or the name of its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
 def nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    """The names most like a misspelt one, in capitals or not, best first; empty if none is near."""
+    """Return up to three valid names similar to a misspelt one, best first, ignoring case."""
     small = {each.lower(): each for each in sorted(valid, reverse=True)}
     return [small[found] for found in get_close_matches(name.lower(), small, n=3, cutoff=cutoff)]
 
 
 def did_you_mean(near: Sequence[str]) -> str:
-    """A question about these names; empty without any."""
+    """Return a "did you mean" question about these names; empty if there are none."""
     return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 def report(message: str) -> None:
-    """Print ``error: message`` to standard error, as one line; on a terminal in colour, broken between words."""
-    # what a config or a library says may hold control characters, which a terminal would obey
+    """Print ``error: message`` to standard error as one line.
+
+    On a terminal it is coloured and wrapped between words.
+    """
+    # text from a config or a library may contain control characters, which a terminal would execute
     plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
     text = Text.assemble(("error: ", "bold red"), plain)
     console = Console(stderr=True, highlight=False)
@@ -136,7 +146,11 @@ def report(message: str) -> None:
 
 
 def unreadable(search: Sequence[str]) -> str:
-    """The first file in further folders of configs that is not UTF-8, and where; empty without any."""
+    """Return a message about the first config file that is not UTF-8; may be empty.
+
+    Args:
+        search: overrides of Hydra's search path, which name the user's config folders.
+    """
     folders = [Path(found) for text in search for found in re.findall(r"file://([^']+)", text)]
     for file in (file for folder in folders for file in sorted(folder.rglob("*.yaml"))):
         data = file.read_bytes()

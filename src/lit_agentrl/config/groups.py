@@ -1,4 +1,4 @@
-"""List the groups of options, and register the two roots of configs with Hydra."""
+"""List the config groups, and register the two config roots with Hydra."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from lit_agentrl.paths import CONFIG_DIR, EXPERIMENTAL_DIR, list_configs, name_config
 
-PROVIDERS = ("main", "experimental")  # of the configs of this package; all others are the user's
-FOLDERS = ("experiment",)  # groups with options in folders, such as experiment=paper/dapo
+PROVIDERS = ("main", "experimental")  # Hydra's names for this package's config roots; others are the user's
+FOLDERS = ("experiment",)  # groups whose options lie in subfolders, such as experiment=paper/dapo
 
 
 class ExperimentalConfigs(SearchPathPlugin):
-    """Add ``conf/experimental`` to the search path of commands that compose from ``conf``."""
+    """A Hydra plugin that adds ``conf/experimental`` to the search path of ``conf``."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         if any(str(item.path).removeprefix("file://") == str(CONFIG_DIR) for item in search_path.get_path()):
@@ -27,12 +27,12 @@ class ExperimentalConfigs(SearchPathPlugin):
 
 
 def register_roots() -> None:
-    """Register ``conf/experimental`` with Hydra, before it composes for the first time."""
+    """Register ``conf/experimental`` with Hydra; to be called before the first composition."""
     Plugins.instance().register(ExperimentalConfigs)
 
 
 def options_of(group: str, search: Sequence[str]) -> list[str]:
-    """List the names that a group may have, under the overrides that say where configs lie."""
+    """List the option names of a group, given the overrides of the search path."""
     names = _entries(group, ObjectType.CONFIG, search)
     inner = _entries(group, ObjectType.GROUP, search) if group in FOLDERS else []
     nested = [f"{folder}/{option}" for folder in inner for option in options_of(f"{group}/{folder}", search)]
@@ -40,18 +40,18 @@ def options_of(group: str, search: Sequence[str]) -> list[str]:
 
 
 def all_groups(search: Sequence[str]) -> list[str]:
-    """List the groups and their inner ones, under the overrides that say where configs lie."""
+    """List all groups, nested ones included, given the overrides of the search path."""
     return list(_all_groups(tuple(search)))
 
 
-@cache  # Hydra copies its list of plugins for each folder that is read
+@cache  # slow without it: Hydra copies its list of plugins for each folder that it reads
 def _all_groups(search: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(_groups_in("", search))
 
 
 def _groups_in(parent: str, search: Sequence[str]) -> Iterator[str]:
     for child in _entries(parent, ObjectType.GROUP, search):
-        if not parent and child == EXPERIMENTAL_DIR.name:  # a root of configs of its own, and no group
+        if not parent and child == EXPERIMENTAL_DIR.name:  # a separate config root, not a group
             continue
         group = f"{parent}/{child}" if parent else child
         yield group
@@ -59,10 +59,12 @@ def _groups_in(parent: str, search: Sequence[str]) -> Iterator[str]:
 
 
 def describe_options(folders: Sequence[str | Path] = ()) -> tuple[str, str]:
-    """Return the options of all groups, a line each, and those of the methods in ``conf/experimental``.
+    """Return the option lists of all core groups and of all experimental ones, as text.
+
+    Each of the two texts has one line a group.
 
     Args:
-        folders: further ones with options, of the user.
+        folders: the user's config folders, whose options are listed with the core ones.
     """
     shipped = [(name_config(file), file.is_relative_to(EXPERIMENTAL_DIR)) for file in list_configs()]
     own = [

@@ -1,4 +1,4 @@
-"""Say what a command that Hydra refuses should have said: the nearest groups, options and keys."""
+"""Suggest the nearest valid groups, options and keys for a command that Hydra refuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lit_agentrl.config.errors import UserError, did_you_mean, explain, nearest,
 from lit_agentrl.config.groups import all_groups, options_of
 from lit_agentrl.config.overrides import parse, table_of
 
-# by the last word of a key, or by the whole of it
+# names from other libraries -> ours; matched with the last word of a key, or with the whole key
 MEANT = {
     "adv_estimator": "algo",
     "algorithm": "algo",
@@ -69,7 +69,7 @@ MEANT = {
     "train_batch_size": "rollout.prompts",
     "warmup_steps": "optim.warmup_iterations",
 }
-# options of earlier versions, and what to write in their place
+# options of earlier versions -> what to write instead
 REMOVED = {
     "algo/advantage=gvpo": "algo=gvpo",
     "algo/clip=asymmetric_seed": "algo/clip=clip_higher algo.clip.low=0.15 algo.clip.high=0.25",
@@ -86,7 +86,17 @@ REMOVED = {
 def explain_composition(
     error: Exception, name: str, job: Sequence[str], search: Sequence[str] = ()
 ) -> UserError:
-    """What is wrong with the overrides of a job that Hydra refused, or with a file that they name."""
+    """Explain why Hydra refused the overrides of a job, or a file that they name.
+
+    Args:
+        error: what Hydra raised.
+        name: the name of the primary config.
+        job: the overrides.
+        search: overrides of Hydra's search path.
+
+    Returns:
+        The error to raise, which names what is wrong and what is valid.
+    """
     if isinstance(error, UnicodeError) and (told := unreadable(search)):
         return UserError(told)
     groups = all_groups(search)
@@ -144,14 +154,18 @@ def explain_composition(
 
 
 def _unknown_name(group: str, name: str, options: Sequence[str]) -> str:
-    """What to write in place of an option that a group has not."""
+    """Suggest what to write instead of an option that a group does not have."""
     if group == "model" and "/" in name:
         return f"write model=hf model.name={name}"
     return f"{did_you_mean(nearest(name, options))} valid: {', '.join(options)}".strip()
 
 
 def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:
-    """Names the same key under another option of its group, or the nearest keys beside it or elsewhere."""
+    """Suggest valid keys for an unknown one.
+
+    These are, in order of preference: the same key in other options of its group, similar keys in the same section,
+    and similar keys elsewhere.
+    """
     parent = key
     while parent and parent not in known:
         parent = parent.rpartition(".")[0]
@@ -190,7 +204,10 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
 
 
 def _options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
-    """List the options of a group that have ``key``, once for those that differ in numbers alone."""
+    """List the options of a group that have ``key``.
+
+    Of options that differ only in numbers, the first one is listed.
+    """
     found: dict[frozenset[str], str] = {}
     for option in options_of(group, search):
         content = _content_of_option(group, option, tuple(search))
@@ -201,8 +218,8 @@ def _options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
 
 @cache
 def _content_of_option(group: str, option: str, search: tuple[str, ...]) -> frozenset[str]:
-    """Return the keys of an option, and what they name where that is a text."""
-    # a file that overrides other groups cannot be read alone; a plugin's may lack what Hydra then warns of
+    """Return the keys of an option, and ``key=value`` for each value that is a string."""
+    # a file that overrides other groups cannot be composed alone; Hydra may warn about the file of a plugin
     with suppress(HydraException, YAMLError), catch_warnings(action="ignore"):
         cfg = compose(config_name=f"{group}/{option}", overrides=list(search))
         entries = list(_entries(OmegaConf.to_container(cfg, resolve=False)))
@@ -212,7 +229,7 @@ def _content_of_option(group: str, option: str, search: tuple[str, ...]) -> froz
 
 
 def _entries(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every dotted key of a config, inner ones included, with its value."""
+    """Yield every dotted key of a config, nested ones included, with its value."""
     if isinstance(node, dict):
         for key, child in node.items():
             yield f"{prefix}{key}", child

@@ -1,4 +1,4 @@
-"""Reading a command line: flags, overrides, sweeps."""
+"""Parse a command line: flags, overrides, sweeps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from lit_agentrl.config.errors import UserError, did_you_mean, first_line, nearest
 
-# Hydra's flags that make sense here, each with whether a value follows; --info takes one or none
+# the supported flags of Hydra -> whether a value follows; the value of --info is optional
 FLAGS = {
     "--help": False, "-h": False, "--hydra-help": False, "--version": False, "--resolve": False,
     "--multirun": False, "-m": False, "--shell-completion": False, "-sc": False,
@@ -25,20 +25,20 @@ FLAGS = {
     "--info": True, "-i": True,
 }  # fmt: skip
 MULTIRUN = ("-m", "--multirun")
-VARIANT = "variant"  # key of the options that evaluate.py changes of the game it plays
+VARIANT = "variant"  # key of the game options that evaluate.py overrides
 _OF_SWEEPS = ("hydra.sweep.", "hydra.sweeper", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
-_PLAIN = re.compile(r"[A-Za-z_/~][\w/.~-]*")  # a text that needs no quotes
-# a run folder as it is typed, such as those of sweeps, 0_algo=grpo,seed=1, which Hydra could not read without quotes
+_PLAIN = re.compile(r"[A-Za-z_/~][\w/.~-]*")  # a string that needs no quotes
+# a run folder whose name Hydra cannot parse without quotes, such as a sweep's 0_algo=grpo,seed=1
 _FOLDER = re.compile(r"^run=(?!['\"])([^']*=[^']*)")
-# tables that are empty by default: their entries are written without the + that Hydra asks for
+# tables that are empty by default: users may add entries without the + that Hydra requires
 _TABLE = re.compile(
     r"(?:env|engine|optim|critic|reward)\.(?:\w+\.)*(?:options|settings|body|schedule_args)(?=\.|=\{|$)"
 )
-_OTHERS = ("null", "true", "false", "nan", "inf")  # but for these, which would not be texts
+_OTHERS = ("null", "true", "false", "nan", "inf")  # match _PLAIN, but YAML does not read them as strings
 
 
 def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Flags (each followed by its value) and overrides, which may stand in any order.
+    """Split arguments, in any order, into flags (each followed by its value) and overrides.
 
     Raises:
         UserError: an unknown flag, or one without its value.
@@ -72,7 +72,9 @@ def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def as_names(overrides: Sequence[str]) -> list[str]:
-    """Write overrides as Hydra reads them: names in quotes that look like numbers, new entries of tables with ``++``.
+    """Rewrite overrides for Hydra's parser.
+
+    Option names that look like numbers are quoted, and new entries of tables get ``++``.
 
     >>> as_names(["debug=nan", "debug=none,nan", "optim.lr=nan", "optim.schedule_args.power=2"])
     ["debug='nan'", "debug=none,'nan'", 'optim.lr=nan', '++optim.schedule_args.power=2']
@@ -86,7 +88,7 @@ def as_names(overrides: Sequence[str]) -> list[str]:
 
 
 def table_of(key: str) -> str | None:
-    """Return the table, empty by default, that an entry such as ``optim.schedule_args.power`` is of.
+    """Return the table of an entry such as ``optim.schedule_args.power``, or None for other keys.
 
     >>> table_of("optim.schedule_args.power"), table_of("optim.lr")
     ('optim.schedule_args', None)
@@ -96,23 +98,23 @@ def table_of(key: str) -> str | None:
 
 
 def flag_values(flags: Sequence[str], *names: str) -> list[str]:
-    """The values given to a flag, written ``--flag value`` or ``--flag=value``."""
+    """Return the values of a flag, written as ``--flag value`` or ``--flag=value``."""
     spaced = [value for flag, value in zip(flags, flags[1:], strict=False) if flag in names]
     joined = [flag.partition("=")[2] for flag in flags if "=" in flag and flag.partition("=")[0] in names]
     return spaced + joined
 
 
 def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:
-    """Hydra's reading of each override.
+    """Parse overrides with Hydra's parser.
 
     Args:
-        overrides: as typed.
-        loader: knows the options of each group, which ``glob`` lists.
+        overrides: the overrides as typed.
+        loader: lists the options of each group, for ``glob``.
 
     Raises:
         UserError: one is not of the form ``key=value``.
     """
-    if strange := [text for text in overrides if not isinstance(text, str)]:  # of a notebook
+    if strange := [text for text in overrides if not isinstance(text, str)]:  # from a notebook
         raise UserError(
             f"{strange[0]!r} is not an override; write a text such as 'env=sokoban', or env=\"sokoban\""
         )
@@ -140,10 +142,11 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
 
 
 def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
-    """Refuse what would silently do something else than it says.
+    """Refuse overrides that would silently do something else than they say.
 
     Raises:
-        UserError: a key given twice, a sweep without ``-m``, or a key of Hydra's that the other kind of command reads.
+        UserError: a key given twice, a sweep without ``-m``, or a key of Hydra that only a sweep, or only a single
+            run, reads.
     """
     seen: dict[str, str] = {}
     for text, override in zip(overrides, parse(overrides), strict=True):
@@ -161,7 +164,7 @@ def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
 
 
 def take_variant(parsed: Sequence[Override], cfg: DictConfig) -> list[Override]:
-    """Put options of a game, such as ``env.game.size=7``, into ``cfg.variant``, as typed; returns the others."""
+    """Move options of a game, such as ``env.game.size=7``, into ``cfg.variant`` as typed; return the others."""
     own = [each for each in parsed if each.key_or_group.startswith("env.") and not each.is_delete()]
     if own:
         cfg[VARIANT] = [each.input_line for each in own]
@@ -190,15 +193,15 @@ def _check_hydra(key: str, text: str, *, is_multirun: bool) -> None:
 
 
 def program(name: str) -> str:
-    """How the user calls this command: by its script where that is what runs, else by the installed program."""
+    """Return how the user called this command: ``python NAME.py`` or ``lit-agentrl NAME``."""
     return f"python {name}.py" if Path(sys.argv[0]).name == f"{name}.py" else f"lit-agentrl {name}"
 
 
 def written(options: Mapping[str, Any]) -> list[str]:
-    """Options by name as they are written on a command line; dictionaries hold those below a name.
+    """Return options as command-line overrides; nested dictionaries become dotted keys.
 
     Raises:
-        UserError: a value that no command line can hold.
+        UserError: a value of a type that an override cannot express.
 
     >>> written({"algo": "grpo", "rollout": {"prompts": 4}, "val.envs": None, "algo.name": "a, b"})
     ['algo=grpo', 'rollout.prompts=4', 'val.envs=null', "algo.name='a, b'"]

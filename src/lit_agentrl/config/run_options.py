@@ -1,4 +1,4 @@
-"""The options of what is done with a finished run, and the run that they name."""
+"""Read the options of commands on a finished run, and open that run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from lit_agentrl.config.saved import run_folder_of, saved_config
 from lit_agentrl.config.trust import TRUST_RUN, is_trusted
 from lit_agentrl.paths import find_config
 
-# sections of conf/train.yaml that say who plays, and how; all that an evaluation without a run reads
+# sections of conf/train.yaml that describe the model and how it plays; an evaluation without a run reads only these
 _OF_MODEL = ("model", "engine", "prompt", "dialect", "context", "worlds", "rollout.max_")
-_OF_ANY = ("evaluate", "collect")  # what is done with any model, of a run or not
+_OF_ANY = ("evaluate", "collect")  # commands that accept any model, from a run or not
 
 
 def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
-    """``conf/NAME.yaml`` with these overrides, without Hydra, which would take ``env=`` for the choice of a group.
+    """Return ``conf/NAME.yaml`` with these overrides applied.
+
+    It is read without Hydra, which would take ``env=`` for the choice of a group.
 
     Raises:
-        UserError: an unknown option, or no run.
+        UserError: an unknown option, a sweep, or a required option without a value, such as ``run``.
     """
     cfg = OmegaConf.load(find_config(f"{name}.yaml"))
     assert isinstance(cfg, DictConfig)
@@ -55,10 +57,13 @@ def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
 
 
 def options_of_model(overrides: Sequence[str], name: str = "evaluate") -> tuple[DictConfig, list[str]] | None:
-    """The options of ``conf/NAME.yaml``, and those that describe a model; None where a run is named instead.
+    """Split overrides into the options of ``conf/NAME.yaml`` and those that describe a model.
+
+    Returns:
+        The options as a config, and the overrides of the model; None if the overrides name a run instead of a model.
 
     Raises:
-        UserError: an option that belongs to neither, or to what is done with a run alone.
+        UserError: an option that belongs to neither, or that only applies to a run.
     """
     parsed = parse(overrides)
     keys = [each.key_or_group for each in parsed]
@@ -78,13 +83,13 @@ def options_of_model(overrides: Sequence[str], name: str = "evaluate") -> tuple[
 
 
 def opened(cfg: DictConfig) -> tuple[Path, DictConfig, Callable[[str], DictConfig]]:
-    """The folder that ``run`` names, the config saved there, and what finds the games it may name.
+    """Return the folder that ``run`` names, its saved config, and a loader of game configs.
 
     Raises:
-        UserError: not the folder of a run, or one that this version cannot read, or that names code of others.
+        UserError: not a run folder, one that this version cannot read, or one that names untrusted code.
     """
     folder = run_folder_of(Path(str(cfg.run)))
-    trusted = is_trusted(cfg.pop(TRUST_RUN))  # no part of what is measured, which is recorded
+    trusted = is_trusted(cfg.pop(TRUST_RUN))  # the recorded evaluation options do not include it
     games = [cfg.env] if isinstance(cfg.env, str) else cfg.env or ()
     saved, folders = saved_config(
         folder, "run", trusted=trusted, asked=[("env", str(name)) for name in games]

@@ -1,4 +1,4 @@
-"""Read the config that a run left in its folder, as it is or to resume it."""
+"""Read the config saved in a run folder, as it is or for resuming."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from lit_agentrl.config.trust import TRUST_RUN, UntrustedError, games_of, is_tru
 from lit_agentrl.renamed import rename_targets
 from lit_agentrl.report import sweep as records
 
-# what may be changed when a run is continued: its length, the processes it runs in, and whether its code is trusted
+# what a resumed run may change: its length, the processes that it runs in, and whether its code is trusted
 RESUMABLE = (
     "trainer.max_epochs", "strategy", "trainer.devices", "trainer.num_nodes", "traceback", TRUST_RUN,
 )  # fmt: skip
 
 
 def resumed_config(folder: Path, overrides: Sequence[str]) -> tuple[DictConfig, list[str]]:
-    """The config of a run that continues, and its config folders.
+    """Return the config of a run to resume, overrides applied, and its config folders.
 
     Args:
         folder: the run folder.
-        overrides: what the command changes.
+        overrides: the changes that the command makes.
 
     Raises:
-        UserError: not a run folder, one that names code of others, or an override that would make it another run.
+        UserError: not a run folder, one that names untrusted code, or an override outside of `RESUMABLE`.
     """
     check_overrides(overrides, is_multirun=False)
     parsed = sorted(parse(overrides), key=lambda each: each.key_or_group != "strategy")
@@ -62,7 +62,7 @@ def resumed_config(folder: Path, overrides: Sequence[str]) -> tuple[DictConfig, 
 
 _log = logging.getLogger(__name__)
 
-# arguments that are no more: what they were where they did nothing, and why they went
+# removed arguments -> the value with which they had no effect, and the reason for the removal
 _REMOVED: dict[str, dict[str, tuple[Any, str]]] = {
     "lit_agentrl.engines.native.engine.NativeEngine": {
         "compile": (
@@ -75,13 +75,13 @@ _REMOVED: dict[str, dict[str, tuple[Any, str]]] = {
     },
 }
 
-# groups that an earlier version lacked, and the option that is what it did; and sections
+# groups that earlier versions lacked -> the option that reproduces their behaviour; likewise for sections
 _ADDED = {"dialect": "answer", "worker": "none", "data": "rollouts", "reference": "start"}
 _ADDED_SECTIONS = {"worlds": {"_target_": "lit_agentrl.rollout.worlds.pool.Worlds", "delay": 0, "wait": True}}
 
 _PROCESS = "lit_agentrl.rollout.workers.process.ProcessSettings"
 
-# what stood beside algo.advantage=gvpo where its gradient was that of the loss of groups
+# the other options of a former algo.advantage=gvpo with which its gradient equals that of today's group loss
 _OF_GVPO = {
     "ratio": "ratios.none",
     "clip": "clipping.none",
@@ -94,16 +94,18 @@ _OF_GVPO = {
 def saved_config(
     folder: Path, option: str, *, trusted: bool = False, asked: Sequence[tuple[str, str]] = ()
 ) -> tuple[DictConfig, list[str]]:
-    """The config that a run was started with, aimed at its folder as it lies now, and its config folders.
+    """Return the config that a run was started with, and its config folders.
+
+    ``run_dir`` is set to the folder's current location.
 
     Args:
         folder: the run folder.
-        option: what the user wrote it to, for messages.
-        trusted: import and call whatever the config names, and read the run's own config folders.
-        asked: options by group and name that the command adds.
+        option: the option that named the folder (``run`` or ``resume``), for messages.
+        trusted: whether to import and call whatever the config names, and to read the run's own config folders.
+        asked: options, as pairs of group and name, that the command adds.
 
     Raises:
-        UntrustedError: the config names what is not this package's, and is not trusted.
+        UntrustedError: the config is not trusted, and names something from outside of this package.
         UserError: not a run folder, or one whose config this version cannot read.
     """
     found, folders = _read(folder, option)
@@ -125,12 +127,15 @@ def saved_config(
 
 
 def trust_note(folder: Path) -> str:
-    """What a command that names this run folder must add: `` trust_run=true`` where the run names code of one's own."""
+    """Return what a command on this run folder must add: `` trust_run=true``, or nothing.
+
+    It is needed if the run names code from outside of this package.
+    """
     try:
         _harmless(*_read(folder, "run"), folder, "run")
     except UntrustedError:
         return f" {TRUST_RUN}=true"
-    except (UserError, OmegaConfBaseException):  # no run folder, or a broken one: trust does not mend it
+    except (UserError, OmegaConfBaseException):  # not a run folder, or broken: trust does not help
         return ""
     return ""
 
@@ -149,7 +154,7 @@ def _harmless(
 
 
 def _require_inner_links(folder: Path) -> None:
-    """What is written to a link is written to where it leads."""
+    """Refuse links that lead out of the run folder: writing to one would write outside."""
     home = folder.resolve()
     for path in home.rglob("*"):
         if path.is_symlink() and not path.resolve().is_relative_to(home):
@@ -160,7 +165,10 @@ def _require_inner_links(folder: Path) -> None:
 
 
 def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
-    """What the folder holds, as this version would have written it, references not yet followed."""
+    """Return a folder's saved config in this version's form, and its config folders.
+
+    References such as ``${rollout.prompts}`` are not resolved yet.
+    """
     if not folder.is_dir():
         raise UserError(
             f"{option}={folder} is not a folder; give the folder of a run, such as outputs/DATE/TIME"
@@ -185,8 +193,8 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
         _add_worker(found)
         _name_action(found)
         _drop_profile(found)
-        found.pop("eval_cache", None)  # whether the start of another run was taken over
-    except (AttributeError, TypeError) as error:  # a text where a section should be, and the like
+        found.pop("eval_cache", None)  # removed option: whether to reuse another run's first evaluation
+    except (AttributeError, TypeError) as error:  # for example a string in place of a section
         raise UserError(f"{option}={folder}: its saved config is not one of a run ({error})") from error
     if option == "resume" and other:
         raise UserError(
@@ -207,7 +215,7 @@ def _plain(file: Path) -> Any:
 
 
 def _config_folders(of_hydra: Any) -> list[str]:
-    """Further folders in which the run found its configs, as far as they are there still."""
+    """Return the user's config folders that the run read, if they still exist."""
     for name in ("hydra", "runtime", "config_sources"):
         of_hydra = of_hydra.get(name) if isinstance(of_hydra, dict) else None
     sources = of_hydra if isinstance(of_hydra, list) else []
@@ -220,7 +228,7 @@ def _config_folders(of_hydra: Any) -> list[str]:
 
 
 def _up_to_date(node: Any) -> Any:
-    """Drop removed arguments of an earlier version's config, whose targets have today's names already."""
+    """Drop removed arguments from a config of an earlier version, whose targets are already renamed."""
     if isinstance(node, list):
         return [_up_to_date(child) for child in node]
     if not isinstance(node, dict):
@@ -238,7 +246,7 @@ def _up_to_date(node: Any) -> Any:
 
 
 def _direct(node: dict[str, Any]) -> dict[str, Any]:
-    """An algorithm whose loss of groups was once an advantage, computed anew before each step."""
+    """Convert a former gvpo advantage into today's group loss; return other nodes unchanged."""
     advantage = node.get("advantage")
     if not isinstance(advantage, dict) or advantage.get("_target_") != "lit_agentrl.rl.policy.gvpo.gvpo":
         return node
@@ -254,7 +262,10 @@ def _direct(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_structure(cfg: Any) -> None:
-    """Rollouts of before ``algo/structure``: refilled, with a greedy sibling where the advantage asks for one."""
+    """Add ``algo.structure`` to a config from before that group existed.
+
+    It is `Greedy` if the advantage is the greedy one, which needs a greedy sibling, and `Refill` otherwise.
+    """
     algo, rollout, groups = (cfg.get(name) or {} for name in ("algo", "rollout", "filter"))
     max_waves = rollout.pop("max_waves", None)
     if "_target_" in algo and "structure" not in algo:
@@ -262,12 +273,15 @@ def _add_structure(cfg: Any) -> None:
         name = "greedy.Greedy" if is_greedy else "refill.Refill"
         algo["structure"] = {
             "_target_": f"lit_agentrl.rollout.structures.{name}",
-            "max_waves": max_waves if groups.get("target") is not None else None,  # else nothing reads it
+            "max_waves": max_waves if groups.get("target") is not None else None,  # else without effect
         }
 
 
 def _add_worker(cfg: Any) -> None:
-    """Playing ahead of before ``worker``, whose options stood among those of rollouts; workers of before shares."""
+    """Move the former ``rollout.overlap_*`` options to ``worker``, and add its missing options.
+
+    A process worker of an earlier version gets the shipped values of the options that it lacks.
+    """
     rollout = cfg.get("rollout") or {}
     names = [name for name in ("device", "threads", "patience") if f"overlap_{name}" in rollout]
     options = {name: rollout.pop(f"overlap_{name}") for name in names}
@@ -280,14 +294,14 @@ def _add_worker(cfg: Any) -> None:
 
 
 def _drop_profile(cfg: Any) -> None:
-    """Leave out the callback of ``debug=profile`` of before Lightning's profiler."""
+    """Remove the former profiling callback of ``debug=profile``, now Lightning's profiler."""
     callbacks = cfg.get("callbacks") or {}
     if "lit_agentrl.callbacks.profile.Profile" in str(callbacks.get("profile")):
         del callbacks["profile"]
 
 
 def _name_action(cfg: Any) -> None:
-    """The monitor's action of when it was a word, and the entropy bonus of when it was a function."""
+    """Convert the monitor's action (once a word) and the entropy bonus (once a function)."""
     for entry in (cfg.get("callbacks") or {}).values():
         if isinstance(entry, dict) and entry.get("action") in ("warn", "stop"):
             entry["action"] = {"_target_": f"lit_agentrl.monitor.actions.{entry['action'].title()}"}
@@ -300,7 +314,7 @@ def _name_action(cfg: Any) -> None:
 
 
 def _other_loss(cfg: dict[str, Any]) -> str:
-    """What made an earlier version's gvpo another loss than that of groups; empty where nothing did."""
+    """Return the option that makes a former gvpo differ from today's group loss, if any."""
     algo = cfg.get("algo") or {}
     if (algo.get("advantage") or {}).get("_target_") != "lit_agentrl.rl.policy.gvpo.gvpo":
         return ""
@@ -314,10 +328,10 @@ def _other_loss(cfg: dict[str, Any]) -> str:
 
 
 def run_folder_of(path: Path) -> Path:
-    """The run folder of a folder or of a checkpoint file inside one.
+    """Return the run folder of a path to that folder or to a checkpoint inside.
 
     Raises:
-        UserError: a checkpoint that does not exist.
+        UserError: the checkpoint does not exist.
     """
     if path.suffix != ".ckpt":
         return path

@@ -1,4 +1,4 @@
-"""Check a config against the signatures of the objects it describes, before any is made."""
+"""Check a config against the signatures of its targets, before any is instantiated."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ HEAVY = ("lightning.pytorch", "transformers")
 
 
 def load_libraries() -> None:
-    """Import torch, Lightning and transformers, which takes seconds, and print that.
+    """Import torch, Lightning and transformers, and print that this takes seconds.
 
-    They make a million objects that stay.  The garbage collector would look at each of them many times, which takes a
-    third of the time: it is off meanwhile, and leaves them alone afterwards.
+    The imports create a million long-lived objects, and scanning these repeatedly would take a third of the time.
+    The garbage collector is therefore disabled meanwhile, and ignores the objects afterwards (``gc.freeze``).
     """
     if "torch" in sys.modules:
         return
@@ -47,7 +47,7 @@ def load_libraries() -> None:
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
 _TENSORS = ("_BT", "_B", "_BK")  # arguments that a run provides
 _LISTS, _DICTS = (list, tuple, Sequence), (dict, Mapping)
-# sizes of numbers that options may have, but for those of optimizers, which check their own
+# bounds of the absolute value of numeric options, except for those of optimizers, which check their own
 LEAST, MOST = 1e-30, 1e15
 _WORDS = {
     int: "a whole number",
@@ -58,7 +58,7 @@ _WORDS = {
     NoneType: "null",
 }
 
-SET_ELSEWHERE = {  # arguments that the program gives, and the option that decides them
+SET_ELSEWHERE = {  # arguments that the program passes -> the option that decides them
     "env.game.split": "val and test",
     "optim.optimizer.lr": "optim.lr",
     "optim.optimizer.params": "model",
@@ -80,15 +80,15 @@ SET_ELSEWHERE = {  # arguments that the program gives, and the option that decid
 }
 
 
-BESIDE = {"algo.structure"}  # parts listed in a section that are made beside its object, not given to it
+BESIDE = {"algo.structure"}  # nodes that are instantiated separately, not passed to their section's target
 
 
 def check_targets(cfg: DictConfig) -> None:
-    """Check every node that has a ``_target_``, partial ones included, whose mistakes would show only late.
+    """Check the arguments of every node that has a ``_target_``, partial ones included.
 
     Raises:
         UserError: a target that cannot be imported, an argument that it does not take, a required value that
-            is missing, or a value of the wrong type, naming the option and what is valid.
+            is missing, or a value of the wrong type; the message names the option and what is valid.
     """
     if missing := sorted(OmegaConf.missing_keys(cfg)):
         raise UserError(f"{missing[0]} has no value; set {missing[0]}=…")
@@ -119,7 +119,7 @@ def _targets(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _locate(path: str, name: str) -> Callable[..., Any]:
     try:
-        logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # what fails is told here
+        logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # a failure is reported below
         found = get_object(name)
     except Exception as error:  # importing a user's module can fail in any way
         reason = first_line(error.__cause__ or error)
@@ -156,7 +156,7 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _require(option: str, annotation: Any, value: Any) -> None:
-    """Refuse a value that may not be of that type; of entries, the one whose value may not."""
+    """Refuse a value that the annotation does not allow; of a table, name the entry."""
     if _accepts(annotation, value):
         _require_size(option, value)
         return
@@ -169,14 +169,14 @@ def _require(option: str, annotation: Any, value: Any) -> None:
 
 
 def _by_group(option: str) -> str:
-    """How options are chosen where a name stands in their place."""
+    """Return a hint to choose the option by group, if it is one; empty otherwise."""
     group = option.replace(".", "/")
     names = [file.stem for file in list_options(group)]
     return f"; {group}=NAME chooses them, with the NAME {' or '.join(names)}" if names else ""
 
 
 def _require_size(option: str, value: Any) -> None:
-    """Refuse numbers that would overflow or vanish in float32; ``inf`` is left to the part."""
+    """Refuse numbers that would overflow or vanish in float32; each part checks ``inf`` itself."""
     if isinstance(value, bool) or not isinstance(value, int | float) or "optim." in option:
         return
     if isinstance(value, int) and value > MOST:
@@ -188,8 +188,8 @@ def _require_size(option: str, value: Any) -> None:
 
 
 def _accepts(annotation: Any, value: Any) -> bool:
-    """Whether a value may be of that type; a type that YAML cannot write accepts everything."""
-    if isinstance(value, Mapping) and "_target_" in value:  # what it makes is checked where it is made
+    """Return whether the annotation allows a value; types that YAML cannot express allow all."""
+    if isinstance(value, Mapping) and "_target_" in value:  # its result is checked when it is instantiated
         return True
     return any(_is_member(member, value) for member in _members(annotation))
 
@@ -214,7 +214,7 @@ def _is_member(member: Any, value: Any) -> bool:
 
 
 def _is_part(member: Any) -> bool:
-    """Whether it is a class of this package, of which a config makes an object, and writes none."""
+    """Return whether a type is a class of this package, which configs write as ``_target_``."""
     return inspect.isclass(member) and member.__module__.startswith("lit_agentrl.")
 
 

@@ -1,4 +1,7 @@
-"""What the config of a run folder may hold: a folder can come from anyone, and what its config names is called."""
+"""Restrict what the config of an untrusted run folder may name.
+
+A run folder can come from anyone, and whatever its config names is imported and called.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from omegaconf import OmegaConf
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.paths import EXPERIMENTAL_DIR, find_config, name_config
 
-TRUST_RUN = "trust_run"  # the option that lets a run folder run code of others
-# Lightning's callbacks that log, print or end the run early: they write no files, change no weights, call nothing given
+TRUST_RUN = "trust_run"  # the option that lets a run folder execute code from outside of this package
+# Lightning's callbacks that only log, print or stop: they write no files, change no weights and call no argument
 _OF_LIGHTNING = (
     "DeviceStatsMonitor", "EarlyStopping", "LearningRateMonitor", "ModelSummary", "RichModelSummary", "Timer",
 )  # fmt: skip
-# Place in a config, of which * is any one key and ** any below -> what may stand there: one name; what a room of this
-# package defines (.*), where nothing in it touches files; or a class, whose subclasses of the same library may (+).
-# Of several places that fit, the first counts.
+# Place in a config (* matches one key, ** any path below) -> the targets allowed there: one name; everything that a
+# subpackage of this package defines (.*), if nothing in it touches files; or the subclasses of a class in the same
+# library (+).  The first place that matches decides.
 _ACCEPTED: dict[str, tuple[str, ...]] = {
     "algo.structure": ("lit_agentrl.rollout.structures.*",),
     "algo": ("lit_agentrl.rl.*",),
@@ -97,22 +100,22 @@ _PLACES = [
     (re.compile(re.escape(place).replace(r"\*\*", ".+").replace(r"\*", r"[^.]+")), accepted)
     for place, accepted in _ACCEPTED.items()
 ]
-_HOMES = {"torch.optim.Optimizer": "torch.optim"}  # of subclasses, where it is not this package
-_KEYS = ("_target_", "_partial_")  # of Hydra's own keys; what a target is given stands under names
-# places of parts that write files
+_HOMES = {"torch.optim.Optimizer": "torch.optim"}  # library of the subclasses, if not this package
+_KEYS = ("_target_", "_partial_")  # Hydra's keys that are allowed; others, such as _args_, are refused
+# places in a config whose parts write files
 _WRITING = re.compile(r"(callbacks|logger|trainer\.profiler)\.(?![^.]+\.dialect\.).+|data\.cache_reference")
-_REFERENCE = re.compile(r"\$\{[\w.\[\]-]*\}")  # to another key, which is all that is followed
+_REFERENCE = re.compile(r"\$\{[\w.\[\]-]*\}")  # to another key; resolvers are refused
 
 
 class UntrustedError(UserError):
-    """A run folder names code, or a place, that is not this package's or its own."""
+    """A run folder names code outside of this package, or a place outside of itself."""
 
 
 def is_trusted(value: object) -> bool:
-    """The value of ``trust_run``.
+    """Return the value of ``trust_run``, checked.
 
     Raises:
-        UserError: neither true nor false.
+        UserError: it is neither true nor false.
     """
     if not isinstance(value, bool):
         raise UserError(f"{TRUST_RUN}={value} must be true or false")
@@ -120,15 +123,16 @@ def is_trusted(value: object) -> bool:
 
 
 def settle(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A saved config with its references followed, if it holds nothing but what this package would have written.
+    """Resolve the references of a saved config, and refuse content that this package never writes.
 
     Args:
-        config: as it was saved, with targets as they are called today, and ``run_dir`` aimed at ``folder``.
+        config: the saved config, with current target names, and ``run_dir`` set to ``folder``.
         folder: the run folder.
 
     Raises:
-        UntrustedError: it names a class or function that does not belong where it stands, a resolver such as
-            ``${oc.env:HOME}``, or a folder outside of its own; says where.
+        UntrustedError: it names a class or function that is not allowed at that place, a resolver such as
+            ``${oc.env:HOME}``, another machine, a program, or a folder outside of the run folder; the message says
+            where.
     """
     for path, value in leaves(config, ""):
         if isinstance(value, str) and not _only_refers(value):
@@ -137,11 +141,11 @@ def settle(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     assert isinstance(settled, dict)
     for path, value in leaves(settled, ""):
         key = path.rpartition(".")[2]
-        if isinstance(value, str) and "${" in value:  # which would be followed when it is read again
+        if isinstance(value, str) and "${" in value:  # a later reading would resolve it
             raise _refusal(f"{path}={value}", "would ask again")
         if key == "_target_" and not belongs(path.rpartition(".")[0], value):
             raise _refusal(f"{path}={value}", "is no part of this version that belongs there")
-        # which would be sent objects, and send some
+        # another machine would receive objects, and send some back
         is_elsewhere = path == "worker.address" and value not in (None, "auto")
         if is_elsewhere or (path == "env.game.url" and value is not None):
             raise _refusal(f"{path}={value}", "connects to another machine")
@@ -149,14 +153,14 @@ def settle(config: dict[str, Any], folder: Path) -> dict[str, Any]:
             raise _refusal(f"{path}={value}", "starts a program")
         if _WRITING.fullmatch(path) and _leads_out(key, value, folder.resolve()):
             raise _refusal(f"{path}={value}", "lies outside of the run folder")
-    return settled  # type: ignore[return-value]  # keys are texts
+    return settled  # type: ignore[return-value]  # keys are strings
 
 
 def require_shipped(options: Iterable[tuple[str, str]], folders: Sequence[str]) -> None:
-    """Refuse options, by group and name, that only a run's own config folders have.
+    """Refuse options (group, name) that exist only in a run's own config folders.
 
     Raises:
-        UntrustedError: naming the option and its folder.
+        UntrustedError: there is one; the message names the option and its folder.
     """
     for group, name in options:
         file = f"{group}/{name}.yaml"
@@ -166,7 +170,7 @@ def require_shipped(options: Iterable[tuple[str, str]], folders: Sequence[str]) 
 
 
 def games_of(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The options of games that a config names: they are read by name when the run is made."""
+    """Yield the game options that a config names and that the build loads by name."""
     for section, key in (("env", "weights"), ("val", "envs"), ("test", "envs")):
         names = config[section].get(key) if isinstance(config.get(section), dict) else None
         for name in [names] if isinstance(names, str) else names if isinstance(names, list | dict) else ():
@@ -180,7 +184,11 @@ def _refusal(what: str, why: str) -> UntrustedError:
 
 
 def leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every value with its place; one under a key that only Hydra reads, other than `_KEYS`, is refused."""
+    """Yield every value of a config with its place.
+
+    Raises:
+        UntrustedError: a key that only Hydra reads and that is not in `_KEYS`, or a target that is not a string.
+    """
     if isinstance(node, dict):
         for key, child in node.items():
             place = f"{path}.{key}" if path else str(key)
@@ -197,15 +205,15 @@ def leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _only_refers(text: str) -> bool:
-    """Whether a text asks for nothing but other keys, such as ``${rollout.prompts}``."""
+    """Return whether a string refers only to other keys, such as ``${rollout.prompts}``."""
     before = None
-    while before != text:  # from the innermost on
+    while before != text:  # innermost references first
         before, text = text, _REFERENCE.sub("", text)
     return "${" not in text
 
 
 def _leads_out(key: str, value: Any, folder: Path) -> bool:
-    """Whether a part that writes files would write them elsewhere than into the run folder."""
+    """Return whether a value would make its part write files outside of the run folder."""
     if not isinstance(value, str):
         return False
     path = Path(value)
@@ -216,14 +224,14 @@ def _leads_out(key: str, value: Any, folder: Path) -> bool:
 
 
 def belongs(place: str, name: str) -> bool:
-    """Whether a target may stand at a place of a saved config."""
+    """Return whether a target is allowed at a place of a saved config."""
     accepted = next((accepted for pattern, accepted in _PLACES if pattern.fullmatch(place)), ())
     return any(_is_one_of(kind, name) for kind in accepted) or (place, name) in _experimental_targets()
 
 
 @cache
 def _experimental_targets() -> frozenset[tuple[str, str]]:
-    """Return the targets that options of ``conf/experimental`` name, each with its place in a config."""
+    """Return the pairs of place and target that options of ``conf/experimental`` contain."""
     found = set()
     for file in EXPERIMENTAL_DIR.rglob("*.yaml"):
         group = name_config(file).rpartition("/")[0].replace("/", ".")
@@ -246,7 +254,7 @@ def _is_one_of(kind: str, name: str) -> bool:
 
 
 def _defined(name: str, home: str) -> type | FunctionType | None:
-    """The public class or function that a module of ``home`` defines; None where there is none, or it is another's."""
+    """Return the public class or function that a module of ``home`` itself defines, or None."""
     module = name.rpartition(".")[0]
     if not f"{module}.".startswith(f"{home}.") or any(part.startswith("_") for part in name.split(".")):
         return None
@@ -260,5 +268,5 @@ def _get(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute, None)
-    except (ImportError, ValueError):  # the latter of an empty name
+    except (ImportError, ValueError):  # ValueError: an empty module name
         return None

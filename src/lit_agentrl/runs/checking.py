@@ -1,4 +1,4 @@
-"""Composing and checking every run that a command asks for, before the first one begins."""
+"""Compose and check all runs of a command before the first one starts."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from lit_agentrl.runs.sweeps import sweepers
 if TYPE_CHECKING:
     from lit_agentrl.build.parts import Parts
 
-_OF_A_RUN = ("hydra", "run_dir", "trainer", "callbacks", "logger")  # sections that no part is made of
+_OF_A_RUN = ("hydra", "run_dir", "trainer", "callbacks", "logger")  # sections from which no part is built
 
 
 class Checked(NamedTuple):
-    """A job that makes sense.
+    """A valid job and its built parts.
 
     Attributes:
-        config: all of it, but for Hydra's own node.
-        described: what its parts are made of.
-        parts: made of that.
-        place: the option that names the folder of the command, and that folder.
+        config: the config without the ``hydra`` node.
+        described: the sections of it from which the parts are built.
+        parts: the parts built from them.
+        place: the option that names the command's folder, and that folder.
     """
 
     config: DictConfig
@@ -41,10 +41,10 @@ class Checked(NamedTuple):
 
 
 def own_folders(flags: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Those of ``--config-dir``, and what makes ``compose`` find configs in them.
+    """Return the folders of ``--config-dir``, and the override that makes ``compose`` search them.
 
     Raises:
-        UserError: one is not a folder, or has a file of a name that is shipped.
+        UserError: one is not a folder, or has a file with the name of a shipped one.
     """
     folders = flag_values(flags, "--config-dir", "-cd")
     search = composition.search_path(folders)
@@ -53,7 +53,7 @@ def own_folders(flags: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def is_printing(flags: Sequence[str]) -> bool:
-    """Whether the command shows its config, instead of beginning what it says."""
+    """Return whether the command prints its config or info instead of starting runs."""
     return bool(flag_values(flags, "--cfg", "-c", "--info", "-i")) or "--info" in flags or "-i" in flags
 
 
@@ -64,20 +64,20 @@ def check(
     plan: sweepers.Plan | None = None,
     is_new: bool = True,
 ) -> list[Checked]:
-    """Compose every job of the command and make its parts, before the first begins.
+    """Compose all jobs of a command and build their parts, before the first one starts.
 
     Args:
-        flags: such as ``--config-dir``, with their values.
-        overrides: as typed.
-        plan: of a sweep.
-        is_new: whether its folder must be; else it goes on there.
+        flags: flags such as ``--config-dir``, with their values.
+        overrides: the overrides as typed.
+        plan: the plan of a sweep; None for a single run.
+        is_new: whether the command's folder must be new; False for a sweep that is resumed in its folder.
 
     Returns:
-        Each job that was checked; none where the command only prints.
+        The checked jobs; empty if the command only prints.
 
     Raises:
-        UserError: an unknown group, option or key, naming the nearest valid ones.
-        ValueError: a value that makes no sense.
+        UserError: an unknown group, option or key; the message names the nearest valid ones.
+        ValueError: an invalid value.
     """
     overrides = as_names(overrides)
     check_overrides(overrides, is_multirun=plan is not None)
@@ -103,7 +103,7 @@ def check(
     for job, cfg in zip(listed, jobs, strict=True):
         OmegaConf.set_struct(cfg, False)
         del cfg["hydra"]
-        cfg.run_dir = "."  # Hydra chooses it when the run begins
+        cfg.run_dir = "."  # Hydra sets it when the run starts
         check_config(job, cfg)
         described = _described(cfg)
         checked.append(Checked(cfg, described, build_parts(cfg, composition.task_loader(folders)), place))
@@ -112,10 +112,10 @@ def check(
 
 
 def _refuse_twice(jobs: Sequence[Sequence[str]]) -> None:
-    """Refuse a sweep with two equal runs, which would be equal to the bit and count twice in a report.
+    """Refuse a sweep with two equal runs, whose results would count twice in a report.
 
     Raises:
-        UserError: naming their options.
+        UserError: there are; the message names their options.
     """
     seen: set[tuple[str, ...]] = set()
     for job in map(tuple, jobs):
@@ -126,14 +126,14 @@ def _refuse_twice(jobs: Sequence[Sequence[str]]) -> None:
 
 
 def check_config(job: Sequence[str], cfg: DictConfig) -> None:
-    """Check what shows before anything is made.
+    """Check what can be checked before anything is built.
 
     Args:
-        job: the overrides of a run.
-        cfg: its config, without Hydra's own node.
+        job: the overrides of the run.
+        cfg: its config, without the ``hydra`` node.
 
     Raises:
-        UserError: naming the option.
+        UserError: an invalid option, which the message names.
     """
     require(isinstance(cfg.traceback, bool), "traceback", cfg.traceback, "true or false")
     refuse_contradictions(job, cfg)
@@ -141,14 +141,21 @@ def check_config(job: Sequence[str], cfg: DictConfig) -> None:
 
 
 def _described(cfg: DictConfig) -> dict[str, Any]:
-    """What parts are made of: a config without what only a run knows, or only its trainer reads."""
+    """Return the sections of a config from which parts are built.
+
+    Values that only a started run knows, and sections that only its trainer reads, are left out.
+    """
     told = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(told, dict)
     return {str(name): section for name, section in told.items() if name not in _OF_A_RUN}
 
 
 def parts_of(cfg: DictConfig, checked: list[Checked]) -> Parts | None:
-    """Those that were made when this job was checked, given out once; None where one depends on the run folder."""
+    """Return the parts that were built when this job was checked, or None.
+
+    Each checked job gives its parts to one run only.  None is returned if the config differs from all checked ones,
+    for example because an option depends on the run folder.
+    """
     OmegaConf.resolve(cfg)
     place = next((i for i, job in enumerate(checked) if job.described == _described(cfg)), None)
     return None if place is None else checked.pop(place).parts

@@ -1,7 +1,7 @@
 """Start a run or resume one.
 
-Errors are raised here: a command reports them, the Python API passes them on.  Heavy imports wait until a command is
-known to make sense, so that typing errors are instant.
+Errors are raised here: a command reports them, the Python API passes them on.  Heavy imports wait until the command is
+known to be valid, so that typos are reported at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ONLY_PRINT = ("--help", "-h", "--hydra-help", "--shell-completion", "-sc")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Interrupt of a run; ``folder`` is where it can be resumed."""
+    """An interrupt of a run, which can be resumed in ``folder``."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(
@@ -48,19 +48,19 @@ class Interrupted(KeyboardInterrupt):
 
 
 def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: OnFailure) -> list[Path]:
-    """Start the run that the arguments of ``train`` without ``-m`` describe, or print.
+    """Start the run that the arguments of ``train`` (without ``-m``) describe, or print information.
 
     Args:
         flags: such as ``--config-dir``, with their values.
-        overrides: options, as Hydra reads them.
+        overrides: the options, in Hydra's syntax.
         on_failure: called if the run fails.
 
     Returns:
         The folder of the run.
 
     Raises:
-        UserError: an unknown group, option or key, naming the nearest valid ones.
-        ValueError: a value that makes no sense.
+        UserError: an unknown group, option or key; the message names the nearest valid ones.
+        ValueError: an invalid value.
         Interrupted: the run was interrupted.
     """
     refuse_trust(overrides)
@@ -69,7 +69,7 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: OnFail
     folders: list[Path] = []
 
     def run(cfg: DictConfig) -> None:
-        """Train the run whose config and folder Hydra has made."""
+        """Train the run whose config and folder Hydra has created."""
         folders.append(Path(cfg.run_dir))
         try:
             run_folder.require_untouched(Path(cfg.run_dir), list_hydra_files())
@@ -92,12 +92,12 @@ def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str
     """Resume a run in place with its own saved config; return its folder.
 
     Args:
-        resumed: ``resume=FOLDER``, once.
-        flags: none is accepted.
-        overrides: what may change.
+        resumed: ``resume=FOLDER``, as the only element.
+        flags: must be empty.
+        overrides: changes to the options that may change.
 
     Raises:
-        UserError: not a run folder, or an override that would make it another run.
+        UserError: not a run folder, or an override that a resumed run does not allow.
         Interrupted: the run was interrupted.
     """
     if flags or len(resumed) > 1:
@@ -119,10 +119,10 @@ def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str
 
 
 def join(job: ranks.Job, *, on_failure: OnFailure) -> None:
-    """Take part in the run whose job the first process has composed.
+    """Take part in a run whose job the first process has composed.
 
     Args:
-        job: received from that process.
+        job: the job received from that process.
         on_failure: called if the run fails.
     """
     cfg, number = job.cfg, ranks.number()
@@ -137,15 +137,15 @@ def prepare(cfg: DictConfig, command: str, checked: list[Checked]) -> tuple[rank
     """Check the config that Hydra composed, and share its job with all processes.
 
     Args:
-        cfg: of the run; completed in place.
-        command: how it was started, for the record.
-        checked: jobs that were checked before; one that is not among them is checked now.
+        cfg: the config of the run; completed in place.
+        command: the command that started it, for the record.
+        checked: the jobs that were checked before; a job that is not among them is checked now.
 
     Returns:
-        The job, and the parts that were built when it was checked.
+        The job, and the parts that were built when it was checked, if any.
 
     Raises:
-        ValueError: an option that makes no sense, before anything is played.
+        ValueError: an invalid option, before anything is played.
     """
     of_hydra = HydraConfig.get()
     folders = composition.own_folders(of_hydra.runtime.config_sources)
@@ -174,10 +174,10 @@ def load_train() -> Callable[..., Summary | None]:
 
 
 def refuse_trust(overrides: Sequence[str]) -> None:
-    """Refuse ``trust_run`` where no run folder is read.
+    """Refuse ``trust_run`` in a command that reads no run folder.
 
     Raises:
-        UserError: naming the option.
+        UserError: the option is given.
     """
     if any(text.startswith(f"{TRUST_RUN}=") for text in overrides):
         raise UserError(f"{TRUST_RUN} goes with resume=FOLDER: a run that begins names its code itself")
@@ -189,7 +189,7 @@ def is_help(flags: Sequence[str]) -> bool:
 
 
 def make_hydra_app(task: Callable[[DictConfig], float | None]) -> Callable[[], None]:
-    """Wrap a function of a config so that Hydra calls it for each run."""
+    """Wrap a function so that Hydra calls it with the config of each run."""
     groups.register_roots()
     app: Callable[[], None] = hydra.main(
         version_base="1.3", config_path=str(CONFIG_DIR), config_name="train"
@@ -219,7 +219,7 @@ def format_command(arguments: Sequence[str]) -> str:
 
 @contextmanager
 def set_command_line(flags: Sequence[str], overrides: Sequence[str]) -> Iterator[None]:
-    """Set what Hydra reads, and have it raise errors instead of printing them."""
+    """Set the arguments that Hydra reads, and make it raise errors instead of printing them."""
     help_texts = write_help(flags) if is_help(flags) else []
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = [sys.argv[0], *flags, *overrides, *help_texts], "1"
@@ -235,7 +235,7 @@ def set_command_line(flags: Sequence[str], overrides: Sequence[str]) -> Iterator
 
 @contextmanager
 def clear_hydra() -> Iterator[None]:
-    """Clear Hydra's global state meanwhile, and restore a notebook's own afterwards."""
+    """Clear Hydra's global state inside the context, and restore it afterwards, for notebooks."""
     theirs = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:

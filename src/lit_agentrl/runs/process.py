@@ -1,4 +1,4 @@
-"""Prepare this process: variables of launchers, and threads of torch that leave busy cores alone."""
+"""Prepare this process: check launcher variables, and fit torch's threads to the machine's load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_environment() -> None:
     """Refuse variables of a launcher that Lightning and torch could not read.
 
     Raises:
-        UserError: one is no number, naming it.
+        UserError: one is invalid; the message names it.
     """
     for name in (*RANKS, "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES"):
         if not (value := os.environ.get(name, "0")).strip().isdecimal():
@@ -43,12 +43,12 @@ def check_environment() -> None:
 
 
 def _check_launched() -> None:
-    """Refuse variables of a launcher that did not start this process.
+    """Refuse the variables of a launcher that did not start this process.
 
-    Whoever reads them would wait for processes that never come.
+    The process would otherwise wait for others that never start.
 
     Raises:
-        UserError: naming one.
+        UserError: there is one, which the message names.
     """
     environ = os.environ
     if "TORCHELASTIC_RUN_ID" not in environ and "SLURM_NTASKS" not in environ:
@@ -72,17 +72,17 @@ def _check_launched() -> None:
         )
 
 
-# of GNU's OpenMP, which reads them once, when torch is imported
+# variables of GNU OpenMP, which reads them once, when torch is imported
 _HOW_THEY_WAIT = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _HOW_MANY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_SPINS = 1000  # some tens of microseconds; most small operations are done by then
+_SPINS = 1000  # tens of microseconds, within which most small operations finish
 
 
 class Load:
-    """Measure the load of other programs, and fit torch's threads to it once.
+    """The load of other programs, to which torch's threads are fitted once.
 
-    A thread that shares its core with another program is what all others wait for, after each of thousands of small
-    operations.  Programs of low priority (nice) do not count, since they give way.
+    If a thread shares its core with another program, all other threads wait for it after each of thousands of small
+    operations.  Programs of low priority (nice) do not count, since they yield the core.
     """
 
     def __init__(self) -> None:
@@ -91,18 +91,18 @@ class Load:
         self._note: str | None = None
 
     def start(self) -> None:
-        """Start to measure."""
+        """Start the measurement."""
         self._since = measure_seconds()
 
     def fit_threads(self) -> str | None:
-        """Give torch a thread less for each core that other programs keep busy.
+        """Give torch one thread less for each core that other programs keep busy.
 
-        To be called before anything is computed.  All further runs of this process have as many, since the last bits
-        of sums depend on the number.  Without `start`, in a notebook, and beside a variable of the user's or of a
-        launcher's nothing changes.
+        To be called before anything is computed.  All later runs of this process use the same number, since the last
+        bits of sums depend on it.  Nothing changes without `start` (as in a notebook), or if the user or a launcher
+        has set ``OMP_NUM_THREADS`` or ``MKL_NUM_THREADS``.
 
         Returns:
-            A line for the user where the number is not torch's own.
+            A line for the user if the number differs from torch's default; else None.
         """
         import torch
 
@@ -121,32 +121,32 @@ class Load:
         return self._note
 
 
-LOAD = Load()  # of this process
+LOAD = Load()  # measured by this process
 
 
 def measure_seconds() -> tuple[float, float]:
-    """Return the seconds of the clock, and those that cores were busy with other programs."""
+    """Return the clock's seconds, and the core seconds spent on other programs."""
     everyone, own = psutil.cpu_times(), psutil.Process().cpu_times()
     mine = own.user + own.system + own.children_user + own.children_system
     return time.monotonic(), everyone.user + everyone.system - mine
 
 
 def shorten_spin() -> None:
-    """Shorten how long threads of OpenMP spin before they sleep.
+    """Shorten the time for which OpenMP threads spin before they sleep.
 
-    To be called before torch is imported.  By default it spins for milliseconds.  Where another program takes a core,
-    the thread that is waited for then has none while the others spin, after each of thousands of small operations.  A
-    variable of the user's wins.
+    To be called before torch is imported.  By default the threads spin for milliseconds.  If another program takes a
+    core, the spinning threads then keep the cores from the thread that they wait for, after each of thousands of small
+    operations.  A variable that the user has set takes precedence.
     """
     if not any(name in os.environ for name in _HOW_THEY_WAIT):
         os.environ["GOMP_SPINCOUNT"] = str(_SPINS)
 
 
 def restore_threads(before: int) -> str | None:
-    """Restore the number of threads of the run, on which the last bits depend.
+    """Restore the run's number of threads, on which the last bits of results depend.
 
     Returns:
-        A line for the user where a variable of the user's, or of a launcher, says another number, which then holds.
+        A line for the user if a variable of the user or a launcher sets another number, which takes precedence.
     """
     import torch
 
@@ -169,9 +169,9 @@ def count_cores() -> int:
 
 @contextmanager
 def share_cores(processes: int) -> Iterator[None]:
-    """Share the cores among processes that are started inside, so many at once.
+    """Share the cores among the given number of processes that are started inside the context.
 
-    A variable of the user's wins.
+    A variable that the user has set takes precedence.
     """
     given = () if processes < 2 or any(name in os.environ for name in _HOW_MANY) else _HOW_MANY
     os.environ.update(dict.fromkeys(given, str(max(1, count_cores() // processes))))

@@ -1,7 +1,8 @@
-"""Share one job among the processes of a run: the first one composes it.
+"""Share one job among the processes of a run.
 
-So all agree on every option and on the run folder, whose name is the time at which the first began.  Where neither
-torchrun nor srun starts the processes, the one that composes starts them and takes no part itself.
+The first process composes the job, so that all agree on every option and on the run folder, whose name is the time at
+which the first process started.  If neither torchrun nor srun starts the processes, the composing process starts them
+and does not train itself.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from lit_agentrl.screen import is_first
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-JOB = "LIT_AGENTRL_JOB"  # for the processes that this one starts on its machine: the job, as JSON
+JOB = "LIT_AGENTRL_JOB"  # environment variable with the job as JSON, for processes that this one starts
 WAIT_S = 300.0  # for the first process to compose the job, and for the others to fetch it
-PRINT_S = 5.0  # after which a waiting process prints for whom it waits
+PRINT_S = 5.0  # after this time, a waiting process prints what it waits for
 
 
 @dataclass(frozen=True)
 class Job:
-    """The job that every process of a run does.
+    """The job that all processes of a run execute.
 
     Attributes:
-        config: the composed config, interpolations resolved, as YAML; empty where the first process failed.
-        folders: further folders of configs.
-        command: how the run was started, for the record.
-        is_resume: whether the run continues.
+        config: the composed config, interpolations resolved, as YAML; empty if the first process failed.
+        folders: the user's config folders.
+        command: the command that started the run, for the record.
+        is_resume: whether the run is resumed.
     """
 
     config: str
@@ -54,12 +55,12 @@ class Job:
 
 
 def is_telling() -> bool:
-    """Return whether this process prints, and not the one that started it."""
+    """Return whether this process prints, rather than another one of the run."""
     return is_first() and read_handed_job() is None
 
 
 def is_further() -> bool:
-    """Return whether another process composes the run, and this one receives its job."""
+    """Return whether this process receives its job from another one, which composes it."""
     return read_handed_job() is not None or not is_first()
 
 
@@ -71,7 +72,7 @@ def number() -> int:
 
 
 def count_launched() -> tuple[int, int] | None:
-    """Return processes per machine and machines that torchrun or srun started; else None."""
+    """Return processes per machine and machines that torchrun or srun started, or None."""
     environ = os.environ
     if "TORCHELASTIC_RUN_ID" in environ:
         local, world = int(environ["LOCAL_WORLD_SIZE"]), int(environ["WORLD_SIZE"])
@@ -86,7 +87,7 @@ def fit_to_launcher(cfg: DictConfig) -> None:
     """Set ``trainer.devices`` and ``trainer.num_nodes`` to what torchrun or srun started, unless set.
 
     Raises:
-        UserError: they are set, to something else.
+        UserError: they are set to something else.
     """
     launched = count_launched()
     if launched is None:
@@ -104,10 +105,10 @@ def fit_to_launcher(cfg: DictConfig) -> None:
 
 
 def require_one_process(reason: str) -> None:
-    """Refuse a command that torchrun or srun started several times.
+    """Refuse a command that torchrun or srun started as several processes.
 
     Raises:
-        UserError: they did.
+        UserError: there are several processes.
     """
     launched = count_launched()
     if launched is not None and launched != (1, 1):
@@ -122,12 +123,12 @@ def share(job: Job, num_nodes: int) -> None:
     """Share the job with all other processes; the first one calls it.
 
     Args:
-        job: with an empty config, the others end.
-        num_nodes: machines; on each but the first a process started by hand is waiting, unless torchrun or
-            srun started them all.
+        job: the job; an empty config makes the others end.
+        num_nodes: the number of machines; on each but the first, a process started by hand waits, unless torchrun or
+            srun started all processes.
 
     Raises:
-        UserError: several machines and no address at which they can meet, or others that do not come.
+        UserError: several machines without a common address, or other processes that do not come for the job.
     """
     launched = count_launched()
     if launched is None and num_nodes > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
@@ -156,7 +157,7 @@ def are_started(cfg: DictConfig) -> bool:
     """Return whether this process trains, instead of starting those that do.
 
     Raises:
-        ValueError: an option of the strategy makes no sense, which is told before several are started, and once.
+        ValueError: an option of the strategy is invalid; it is reported once, before several processes are started.
     """
     if "LOCAL_RANK" in os.environ or count_launched() is not None:
         return True
@@ -166,12 +167,12 @@ def are_started(cfg: DictConfig) -> bool:
 
 
 def start(cfg: DictConfig) -> None:
-    """Start this machine's processes of the job, and wait for their end.
+    """Start the job's processes on this machine, and wait for their end.
 
     Raises:
-        RankFailed: with the first cause.
-        KeyboardInterrupt: they were interrupted.
-        ValueError: ``trainer.devices`` makes no sense.
+        RankFailed: a process failed; the message names the first cause.
+        KeyboardInterrupt: the processes were interrupted.
+        ValueError: ``trainer.devices`` is invalid.
     """
     from lit_agentrl.build.strategy import processes_of
     from lit_agentrl.strategies import launching
@@ -181,16 +182,16 @@ def start(cfg: DictConfig) -> None:
 
 
 def _build_command() -> list[str]:
-    """Return the command of a further process, with the same arguments and modules.
+    """Return the command of a further process, with the same arguments and module path.
 
-    Not the program that runs here, which may be a notebook, or may do more than to train.
+    It does not call the current program, which may be a notebook, or may do more than train.
     """
     code = f"import sys; sys.path[:] = {sys.path!r}; from lit_agentrl.cli.train import main; main()"
     return [sys.executable, "-c", code, *sys.argv[1:]]
 
 
 def read_handed_job() -> Job | None:
-    """Return the job for which `start` in another process started this one; else None."""
+    """Return the job for which `start` in another process started this one, or None."""
     text = os.environ.get(JOB)
     launched_as = os.environ.get("TORCHELASTIC_RUN_ID")
     if text is None or launched_as is None:
@@ -203,21 +204,21 @@ def read_handed_job() -> Job | None:
 def release(*, is_awaited: bool) -> None:
     """Release processes that wait for a job, at the end of this process.
 
-    Nothing of the job stays in the environment, from which a later run of the same process, or one that it
-    starts, would take it.
+    The job is removed from the environment, where a later run of this process, or of one that it starts, would find
+    it.
 
     Args:
-        is_awaited: whether the others call `receive` under this command.
+        is_awaited: whether other processes of this command call `receive`.
     """
     if is_awaited and is_first() and JOB not in os.environ:
-        with suppress(Exception, KeyboardInterrupt):  # why there is no job has been told
+        with suppress(Exception, KeyboardInterrupt):  # the reason was reported already
             share(Job("", [], "", False), num_nodes=1)
     os.environ.pop(JOB, None)
 
 
 @contextmanager
 def _report_waiting(whom: str) -> Iterator[None]:
-    """Print for whom this process waits, after some seconds."""
+    """Print what this process waits for, after some seconds."""
     environ = os.environ
     where = f"{environ.get('MASTER_ADDR', '127.0.0.1')}:{environ.get('MASTER_PORT', 'no port')}"
     message = f"waiting for {whom} at {where} (MASTER_ADDR, MASTER_PORT), for {WAIT_S:g} seconds at most …"
@@ -246,10 +247,10 @@ def _name_remedy() -> str:
 
 
 def receive() -> Job | None:
-    """Receive the job from the first process; None where that could not compose it.
+    """Receive the job from the first process; None if that could not compose it.
 
     Raises:
-        UserError: the first one does not come.
+        UserError: the first process does not provide a job in time.
     """
     try:
         with _report_waiting("the first process of the run"):
@@ -264,10 +265,10 @@ def receive() -> Job | None:
 
 
 def _store(*, is_first: bool) -> Store:
-    """Open the store for the job, next to the process group's, which opens later.
+    """Open the store for the job; the store of the process group is opened later.
 
     Raises:
-        UserError: SLURM does not say where.
+        UserError: the variables of SLURM do not give the address.
     """
     from lightning.pytorch.plugins.environments import (
         LightningEnvironment,
@@ -279,7 +280,7 @@ def _store(*, is_first: bool) -> Store:
     kinds = (TorchElasticEnvironment, SLURMEnvironment, LightningEnvironment)
     try:
         environment = next(kind() for kind in kinds if kind.detect())
-    except RuntimeError as error:  # what SLURM has set is not enough
+    except RuntimeError as error:  # the variables of SLURM are incomplete
         raise UserError(str(error), is_told=not is_first) from error
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     server = TCPStore(

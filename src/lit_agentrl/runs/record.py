@@ -1,4 +1,4 @@
-"""Record what a run leaves behind: totals over its iterations and ``summary.json``."""
+"""Record the totals over a run's iterations, and write ``summary.json``."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ _PHASES = ("rollout", "update", "validate")
 
 
 class Totals(Callback):
-    """Sum counts and seconds over the iterations, in checkpoints so that each counts once.
+    """A callback that sums counts and seconds over the iterations.
+
+    The sums are saved in checkpoints, so that each iteration counts once in a resumed run.
 
     Attributes:
-        used: what the engine was asked for, in evaluations too.
+        used: counts of the engine's work, including evaluations.
     """
 
     def __init__(self) -> None:
@@ -84,10 +86,10 @@ class Totals(Callback):
         self._is_final = True
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore all but the number of threads."""
+        """Restore the sums, but not the number of threads."""
         if self._is_final:
             return
-        self.used = Counter(state_dict.get("used", {}))  # earlier versions have none
+        self.used = Counter(state_dict.get("used", {}))  # absent in earlier versions
         self.counts = dict(state_dict["counts"])
         self.seconds = dict(state_dict["seconds"])
 
@@ -113,26 +115,26 @@ Status = Literal["completed", "stopped", "collapsed", "failed"]
 
 
 class Measured(Protocol):
-    """An object that is evaluated, such as games."""
+    """Something that is evaluated, such as games or held-out pairs."""
 
     def levels(self, split: str) -> dict[str, Levels]:
-        """Chance and oracle of each on a split, by name."""
+        """Return the chance and oracle levels on a split, by name."""
 
 
 class RunRecord:
-    """Collects the scores of a run and writes its ``summary.json``, and ``outcomes.json`` beside it.
+    """The record of a run's scores, written as ``summary.json`` and ``outcomes.json``.
 
     Args:
         folder: the run folder.
-        games: what the run evaluates, for chance and oracle.
+        games: what the run evaluates, with chance and oracle levels.
         totals: the counting callback.
-        command: how the run was started.
-        seed: run seed.
-        planned: iterations asked for.
-        at_start: warnings of its start.
-        warnings: lists of lines told while it runs; read when the summary is written.
-        best: the callback that keeps the best checkpoint, if there is one.
-        is_writing: whether this process writes the file; of several, only the first does.
+        command: the command that started the run.
+        seed: the seed of the run.
+        planned: the planned number of iterations.
+        at_start: warnings printed at the start.
+        warnings: lists that collect warnings during the run; read when the summary is written.
+        best: the callback that saves the best checkpoint, if there is one.
+        is_writing: whether this process writes the files; of several, only the first does.
     """
 
     def __init__(
@@ -168,22 +170,22 @@ class RunRecord:
                 }  # fmt: skip
 
     def restore(self) -> None:
-        """Take over the scores that an earlier launch measured.
+        """Restore the start scores that an earlier launch of this run measured.
 
         Raises:
-            ValueError: ``summary.json`` is there but unreadable.
+            ValueError: ``summary.json`` exists but is unreadable.
         """
         if not self._path.exists():
             return
         for game in reports.read(self._path)["games"]:
             if (game["name"], game["split"]) in self._games:
                 self._games[game["name"], game["split"]]["start"] = game["start"]
-        with suppress(OSError, ValueError, KeyError, TypeError):  # none, of an earlier version; or damaged
+        with suppress(OSError, ValueError, KeyError, TypeError):  # absent in earlier versions, or damaged
             found = by_instance.parse((self._path.parent / by_instance.FILE).read_text(encoding="utf-8"))
             self._solved |= {key: solved for key, solved in found.items() if key[2] == "start"}
 
     def add(self, split: str, stage: Stage, iteration: int, outcomes: Sequence[Outcome]) -> None:
-        """Record the scores of a validation or test; failed episodes are left out."""
+        """Record the scores of a validation or test, without failed episodes."""
         for (name, of_split), game in self._games.items():
             all_mine = [e for e in outcomes if e.task_name == name]
             mine = [e for e in all_mine if not e.failed]
@@ -197,14 +199,14 @@ class RunRecord:
                 )
 
     def copy(self, source: Stage, target: Stage) -> None:
-        """Copy the scores of one stage to another with the same weights."""
+        """Copy the scores of one stage to another that has the same weights."""
         for (name, split), game in self._games.items():
             game[target] = game[source]
             if (name, split, source) in self._solved:
                 self._solved[name, split, target] = self._solved[name, split, source]
 
     def finish(self, status: Status, *, error: str | None = None) -> reports.Summary:
-        """Write the summary as it is now, and return it."""
+        """Write the current summary, and return it."""
         fields = {
             "version": reports.VERSION,
             "status": status,
@@ -236,9 +238,10 @@ def _describe_best(best: BestCheckpoint | None) -> reports.Monitored | None:
 
 @contextmanager
 def record_ending(folder: Path, *, is_writing: bool) -> Iterator[None]:
-    """Record how other processes end, which may die before they write the summary.
+    """Record how the processes that train end, since they may die without writing a summary.
 
-    A summary that they have not touched, of an earlier launch, stays; so does one that another process has come to own.
+    The summary is left alone if they have not changed it since an earlier launch, or if another process now owns the
+    folder.
     """
     path = folder / "summary.json"
     before = path.read_bytes() if path.exists() else None
@@ -261,16 +264,16 @@ def record_ending(folder: Path, *, is_writing: bool) -> Iterator[None]:
 
 
 def require_not_lost(folder: Path, every: int) -> None:
-    """Refuse to start a run over whose checkpoints are gone: its logs would be emptied.
+    """Refuse to resume a run whose checkpoints are lost, since its logs would be emptied.
 
-    One that was stopped before its first checkpoint is none of these.
+    A run that was stopped before its first checkpoint has lost none, and starts over.
 
     Args:
-        folder: of a run that has no ``last.ckpt``.
-        every: iterations between the checkpoints that it saved; 0 if it saved none.
+        folder: the folder of a run that has no ``last.ckpt``.
+        every: iterations between its checkpoints; 0 if it saves none.
 
     Raises:
-        ValueError: naming the folder.
+        ValueError: the checkpoints are lost; the message names the folder.
     """
     done = [0]
     for line in read_complete_lines(folder / "metrics.csv")[0]:
@@ -278,11 +281,11 @@ def require_not_lost(folder: Path, every: int) -> None:
         done.append(int(iteration) if iteration.isdigit() else 0)
     for split in ("train", "val"):
         for line in read_complete_lines(folder / "transcripts" / f"{split}.jsonl")[0][-1:]:
-            with suppress(ValueError, KeyError, TypeError):  # a broken line
+            with suppress(ValueError, KeyError, TypeError):  # a damaged line
                 done.append(int(json.loads(line)["iteration"]))
     with suppress(OSError, ValueError):
         summary = reports.read(folder / "summary.json")
-        every = 0 if summary["status"] == "completed" else every  # and then its last weights were saved
+        every = 0 if summary["status"] == "completed" else every  # a completed run has saved its last weights
         done.append(summary["iterations"])
     if max(done) > every:
         raise ValueError(
@@ -292,7 +295,7 @@ def require_not_lost(folder: Path, every: int) -> None:
 
 
 def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten the options that distinguish runs: parts by name or function, then their constants.
+    """Flatten the options that distinguish runs: each part's name or function, and its constants.
 
     >>> hyperparameters({"algo": {"clip": {"_target_": "a.b.symmetric", "epsilon": 0.2}}, "run_dir": "x"})
     {'algo.clip': 'symmetric', 'algo.clip.epsilon': 0.2}
@@ -322,15 +325,15 @@ def _estimate_level(share: float | None, n: int) -> reports.Score | None:
 
 
 def peak_memory_bytes() -> int:
-    """Return the largest resident size of this process so far."""
+    """Return the peak resident memory of this process in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def git_revision() -> str | None:
-    """Return the commit of the source tree that this package runs from."""
+    """Return the git commit of the source tree that this package runs from, or None."""
     here, printed = Path(__file__), ""
-    # asked of a file first: an installed package may lie inside of a repository that is somebody else's
+    # ask whether git tracks this file: an installed package may lie inside of an unrelated repository
     for question in (["ls-files", "--error-unmatch", here.name], ["rev-parse", "HEAD"]):
         try:
             printed = subprocess.run(

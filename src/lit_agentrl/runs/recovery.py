@@ -1,4 +1,4 @@
-"""Name the last good checkpoint of a run whose numbers became infinite or NaN."""
+"""Find the last good checkpoint of a run whose numbers became infinite or NaN."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lit_agentrl.strategies.checkpoint_io import (
 
 
 def name_good_checkpoint(error: Exception, cause: NotFinite, folder: Path, *, is_writing: bool) -> None:
-    """Add the last good checkpoint to the line of an error.
+    """Append the last good checkpoint to the message of an error.
 
-    Where ``last.ckpt`` holds the weights at fault already, its predecessor takes its place.
+    If ``last.ckpt`` already holds the bad weights, its predecessor replaces it.
 
     Args:
-        error: what is raised in the end.
-        cause: says which weights are of no use.
-        folder: of the run.
+        error: the error that is finally raised.
+        cause: the error that knows from which version on the weights are bad.
+        folder: the run folder.
         is_writing: whether this process may move files; of several, only the first may.
     """
     checkpoints = folder / "checkpoints"
@@ -46,7 +46,7 @@ def name_good_checkpoint(error: Exception, cause: NotFinite, folder: Path, *, is
 
 
 def _read_progress(path: Path) -> dict[str, Any] | None:
-    """Read iterations and optimizer steps of a checkpoint; None if it is unreadable."""
+    """Return the iterations and optimizer steps of a checkpoint; None if it is unreadable."""
     if not path.exists():
         return None
     try:

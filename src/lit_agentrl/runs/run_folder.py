@@ -1,4 +1,4 @@
-"""Guard the folder of a run: new when it starts, written by one process."""
+"""Guard run folders: new when a run starts, and written by one process only."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from omegaconf.errors import OmegaConfBaseException
 from lit_agentrl.config.errors import UserError
 
 LOCK = ".run.lock"
-PATIENCE_S = 0.5  # for another process that only looks whether the folder is owned
+PATIENCE_S = 0.5  # retry time, since `find_owner` in another process holds the lock briefly
 _log = logging.getLogger(__name__)
-_held: dict[Path, int] = {}  # folders that this process owns, and the open file of each lock
+_held: dict[Path, int] = {}  # folder that this process owns -> open file of its lock
 
 
 class FolderInUse(UserError):
@@ -32,15 +32,15 @@ class FolderInUse(UserError):
 
 @contextmanager
 def lock_folder(folder: str | Path) -> Iterator[None]:
-    """Lock a run folder, so that no other process writes to it meanwhile.
+    """Lock a run folder, so that no other process writes to it inside the context.
 
-    The folder is made if it is not there.  The lock is the system's, on the open file ``.run.lock``: it ends with its
-    process, however that dies, so that a file left behind by a killed one hinders nobody.  The file says for others
-    which host and process hold it, and since when.  Within a process this may be nested.
+    The folder is created if it does not exist.  The lock is the system's lock on the open file ``.run.lock``.  It ends
+    with its process, however that dies, so that the file of a killed process blocks nobody.  The file tells others
+    which host and process hold the lock, and since when.  Within a process, calls may be nested.
 
     Raises:
         FolderInUse: another process owns it; nothing is changed.
-        UserError: the folder cannot be made, or not be written.
+        UserError: the folder cannot be created or written.
     """
     folder = Path(os.path.realpath(folder))
     if folder in _held:
@@ -53,7 +53,7 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
     finally:
         unlock_folder(folder)
         if is_new:
-            with suppress(OSError):  # it holds something
+            with suppress(OSError):  # not empty
                 folder.rmdir()
 
 
@@ -68,7 +68,7 @@ def unlock_folder(folder: str | Path) -> None:
 
 
 def find_owner(folder: str | Path) -> str | None:
-    """Name the other process that owns the folder; None if there is none."""
+    """Return a description of the other process that owns the folder, or None."""
     if Path(os.path.realpath(folder)) in _held:
         return None
     path = Path(folder) / LOCK
@@ -88,10 +88,10 @@ def find_owner(folder: str | Path) -> str | None:
 
 
 def require_idle(option: str, folder: Path) -> None:
-    """Refuse a run that another process continues, whose weights change; nothing is written.
+    """Refuse a run that another process trains, since its weights change; write nothing.
 
     Raises:
-        FolderInUse: it does.
+        FolderInUse: another process owns the folder.
     """
     if (other := find_owner(folder)) is not None:
         raise FolderInUse(
@@ -100,7 +100,7 @@ def require_idle(option: str, folder: Path) -> None:
 
 
 def _take(folder: Path) -> int:
-    """Take the lock; return its open file."""
+    """Take the lock, and return its open file."""
     path, deadline = folder / LOCK, time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -119,7 +119,7 @@ def _take(folder: Path) -> int:
         time.sleep(0.02)
     now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     about = {"host": socket.gethostname(), "process": os.getpid(), "start": now}
-    with suppress(OSError):  # on a full disk it is owned all the same, and the others do not see by whom
+    with suppress(OSError):  # on a full disk the lock still holds, but others cannot see by whom
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, (json.dumps(about) + "\n").encode(), 0)
     return descriptor
@@ -136,26 +136,26 @@ def _lock(descriptor: int, folder: Path) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether the open file is still at ``path``, and not removed."""
+    """Return whether the open file is still the one at ``path``."""
     with suppress(OSError):
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     return False
 
 
 def _describe_owner(path: Path) -> str:
-    """Read host, process and start of the owner from the lock file."""
+    """Return process, host and start time of the owner, read from the lock file."""
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
         return f"process {about['process']} on {about['host']} since {about['start']}"
-    except (OSError, ValueError, KeyError, TypeError):  # it has not written it yet
+    except (OSError, ValueError, KeyError, TypeError):  # not written yet
         return "another process"
 
 
 _CONFIG = ".hydra"
-_OF_A_RUN = ("checkpoints", "transcripts", "metrics.csv")  # what it writes first
-_LAST_OF_CONFIG = "overrides.yaml"  # which Hydra writes last
+_OF_A_RUN = ("checkpoints", "transcripts", "metrics.csv")  # what a run writes first
+_LAST_OF_CONFIG = "overrides.yaml"  # the file that Hydra writes last
 _PLACES = {"dirpath", "save_dir"}  # options of callbacks and loggers
-_FOLDERS = ("checkpoints", "transcripts", "tensorboard", "hf")  # of a run, some of which it may not have
+_FOLDERS = ("checkpoints", "transcripts", "tensorboard", "hf")  # of a run, which may lack some
 _FILES = ("metrics.csv", "summary.json")
 _CHECKPOINTS = "lit_agentrl.callbacks.checkpoints."
 
@@ -165,31 +165,31 @@ def claim_new(option: str, folder: Path) -> Iterator[None]:
     """Create and lock a new folder; remove it afterwards if it is empty.
 
     Raises:
-        UserError: the folder holds something, is another's, or cannot be made.
+        UserError: the folder is not empty, another process owns it or a parent, or it cannot be created.
     """
     require_new(option, folder)
     place = folder.absolute()
     new = [each for each in (place, *place.parents) if not each.exists()]  # such as outputs/DATE
     try:
         with lock_folder(folder):
-            require_new(option, folder)  # another may have begun there since
+            require_new(option, folder)  # another process may have started a run there since
             yield
     finally:
-        with suppress(OSError):  # the first that holds something stays, and all above it
+        with suppress(OSError):  # stop at the first folder that is not empty
             for each in new:
                 if each.exists():
                     each.rmdir()
 
 
 def require_new(option: str, folder: Path) -> None:
-    """Refuse a folder that holds anything, lies within another's, or cannot be made.
+    """Refuse a folder that is used, within a used one, or impossible to create.
 
     Args:
-        option: by which it was chosen, for messages.
-        folder: of a new run or sweep.
+        option: the option that names it, for messages.
+        folder: the folder of a new run or sweep.
 
     Raises:
-        UserError: it does.
+        UserError: the folder is refused; the message says why.
     """
     try:
         above = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
@@ -214,20 +214,23 @@ def require_new(option: str, folder: Path) -> None:
 
 
 def _is_unused(folder: Path) -> bool:
-    """Return whether the folder is empty, or a run killed at its start left it."""
+    """Return whether the folder is empty, or holds only an incomplete config folder.
+
+    A run that was killed at its start leaves such a folder.
+    """
     names = {path.name for path in folder.iterdir()} - {LOCK}
     return not names or (names == {_CONFIG} and not (folder / _CONFIG / _LAST_OF_CONFIG).exists())
 
 
 def require_apart(jobs: Sequence[DictConfig], *, is_new: bool = True) -> None:
-    """Refuse a sweep whose runs share a folder, or use one that holds something.
+    """Refuse a sweep whose runs share a folder, or use one that is not empty.
 
     Args:
-        jobs: the composed config of each run, with Hydra's own node.
-        is_new: whether nothing of the sweep is there yet.
+        jobs: the composed config of each run, including the ``hydra`` node.
+        is_new: whether the sweep is new, so that the folders must be empty.
 
     Raises:
-        UserError: naming the option.
+        UserError: the message names the option.
     """
     seen: set[Path] = set()
     for number, cfg in enumerate(jobs):
@@ -235,7 +238,7 @@ def require_apart(jobs: Sequence[DictConfig], *, is_new: bool = True) -> None:
             cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)
         try:
             place = str(cfg.hydra.sweep.subdir)
-        except OmegaConfBaseException:  # only Hydra can tell, when the run begins
+        except OmegaConfBaseException:  # known only when Hydra starts the run
             return
         folder = Path(os.path.abspath(Path(str(jobs[0].hydra.sweep.dir)) / place))
         if folder in seen:
@@ -251,13 +254,13 @@ def require_apart(jobs: Sequence[DictConfig], *, is_new: bool = True) -> None:
 def require_within(cfg: DictConfig) -> None:
     """Refuse callbacks and loggers that would write outside of the run folder.
 
-    Checkpoints have their place in it, where ``resume=`` and ``evaluate.py`` look for them.
+    Checkpoints must be in its ``checkpoints`` folder, where ``resume=`` and ``evaluate.py`` look for them.
 
     Args:
-        cfg: of a run, interpolations resolved.
+        cfg: the config of a run, interpolations resolved.
 
     Raises:
-        UserError: naming the option.
+        UserError: the message names the option.
     """
     folder = os.path.abspath(cfg.run_dir)
     for section in ("callbacks", "logger"):
@@ -279,14 +282,14 @@ def require_within(cfg: DictConfig) -> None:
 
 
 def require_untouched(folder: Path, of_hydra: set[str | None]) -> None:
-    """Refuse a new run's folder that holds more than Hydra has written.
+    """Refuse a new run's folder that holds more than Hydra's own files.
 
     Args:
         folder: the run folder.
-        of_hydra: names of its folder for the config, and of its log.
+        of_hydra: the names of Hydra's config folder and log.
 
     Raises:
-        UserError: it holds what another run has left.
+        UserError: it holds files of another run.
     """
     if {path.name for path in folder.iterdir()} - {LOCK, *of_hydra}:
         raise UserError(
@@ -295,10 +298,10 @@ def require_untouched(folder: Path, of_hydra: set[str | None]) -> None:
 
 
 def require_not_started(folder: Path) -> None:
-    """Refuse a new run that another process resumed while its processes were started.
+    """Refuse a new run whose folder another process used while this run's processes started.
 
     Raises:
-        FolderInUse: somebody has.
+        FolderInUse: another process has written to the folder.
     """
     if any((folder / name).exists() for name in _OF_A_RUN):
         raise FolderInUse(
@@ -308,10 +311,10 @@ def require_not_started(folder: Path) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """Refuse to resume a run in a folder that is not writable; nothing is changed.
+    """Refuse to resume a run in a folder that is not writable; change nothing.
 
     Raises:
-        UserError: a part of it is not writable, or of another kind than a run leaves.
+        UserError: a part of it is not writable, or is a file in place of a folder or vice versa.
     """
     for place in (folder, *(folder / name for name in _FOLDERS)):
         if place.exists() and not place.is_dir():
@@ -331,17 +334,20 @@ def discard_unused(folder: Path, printed: str | None = None) -> None:
         shutil.rmtree(folder / _CONFIG)
         if printed is not None:
             (folder / printed).unlink(missing_ok=True)
-        with suppress(OSError):  # the lock is in it: its owner removes both
+        with suppress(OSError):  # the lock file is in it; its owner removes both
             folder.rmdir()
 
 
 def pin_folder(overrides: Sequence[str], option: str, folder: Path) -> list[str]:
-    """Write the checked folder into the overrides, since Hydra would read the clock again."""
+    """Return the overrides with the checked folder.
+
+    Hydra would otherwise compute the folder again from a later time.
+    """
     kept = [text for text in overrides if text.lstrip("+").partition("=")[0] != option]
     return [*kept, f"{option}={QuotedString(str(folder), Quote.single).with_quotes()}"]
 
 
 def read_folder(cfg: DictConfig, *, is_multirun: bool) -> tuple[str, Path]:
-    """Return the option that names the folder of a command, and that folder."""
+    """Return the option that names a command's folder, and that folder."""
     option = "hydra.sweep.dir" if is_multirun else "hydra.run.dir"
     return option, Path(str(OmegaConf.select(cfg, option)))

@@ -1,4 +1,4 @@
-"""Train the run of a config: `train` leads from its options to its summary."""
+"""Train the run of a config, from its options to its summary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
 from lit_agentrl.strategies.hooks import get_hooks
 
 _T = TypeVar("_T")
-KILLED = "killed before the end"  # the summary's error from the start on, in case the process is killed
+KILLED = "killed before the end"  # error in the summary until the run ends, in case the process is killed
 
 
 def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> reports.Summary | None:
@@ -42,17 +42,17 @@ def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> rep
 
     Args:
         cfg: the composed config, resolved.
-        job: what all processes of the run share: command, config folders, and whether the run resumes.
-        parts: of this config, where they are built already.
+        job: what all processes of the run share: the command, the config folders, and whether the run is resumed.
+        parts: the parts of this config, if they are built already.
 
     Returns:
-        The summary of the run; None where other processes have trained it.
+        The summary of the run; None if other processes have trained it.
 
     Raises:
-        ValueError: an option that makes no sense, or a run whose checkpoints are gone, before anything is played.
+        ValueError: an invalid option, or a run whose checkpoints are lost, before anything is played.
         FolderInUse: another process writes to the folder, or has started a run in it.
-        NotFinite: weights, logits or gradients are NaN or infinite; names the last good checkpoint.
-        CheckpointError: no intact checkpoint, or one that cannot be written.
+        NotFinite: weights, logits or gradients are NaN or infinite; the message names the last good checkpoint.
+        CheckpointError: there is no intact checkpoint, or one cannot be written.
         RankFailed: one of the processes of the run failed.
     """
     if not ranks.are_started(cfg):
@@ -80,18 +80,18 @@ def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> rep
 def start_processes(cfg: DictConfig) -> None:
     """Start the processes of the run on this machine, and wait for their end."""
     screen.announce("starting the processes of the run")
-    run_folder.unlock_folder(cfg.run_dir)  # to the first of those that are started
+    run_folder.unlock_folder(cfg.run_dir)  # the first of the started processes locks it
     with record.record_ending(Path(cfg.run_dir), is_writing=ranks.is_first()):
         ranks.start(cfg)
 
 
 @contextmanager
 def own_run_folder(cfg: DictConfig, *, is_resume: bool) -> Iterator[None]:
-    """Lock the run folder while the run lasts; of several processes, the first one does.
+    """Lock the run folder for the whole run; only the first process locks it.
 
     Raises:
         FolderInUse: another process writes to the folder, or has started a run in it.
-        UserError: a callback or logger would write elsewhere.
+        UserError: a callback or logger would write outside of the folder.
     """
     with run_folder.lock_folder(cfg.run_dir) if ranks.is_first() else nullcontext():
         if ranks.is_first() and not is_resume:
@@ -109,7 +109,7 @@ def fit_threads() -> str | None:
 def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run, str]:
     """Complete the config and build the run; return a note on what ``rollout.overlap`` added."""
     totals = Totals()
-    add_worker(cfg)  # the record of the run names it, also where its parts are built already
+    add_worker(cfg)  # so that the record names it, even if the parts are built already
     note = add_correction(cfg)
     screen.announce("making the policy and trying the games")
     run = build(cfg, task_loader(job.folders), parts=parts, extra_callbacks=[totals])
@@ -127,7 +127,7 @@ def find_checkpoint(run: Run) -> str | None:
 
 
 def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
-    """Return the warnings about options that this run does not act on."""
+    """Return the warnings about options without effect, recorded data and threads."""
     rollout = run.cfg.rollout
     processes = run.trainer.world_size if run.stream.plays else 1
     warnings = (
@@ -164,7 +164,7 @@ def restore_progress(run: Run, tracker: record.RunRecord, checkpoint: str | None
     """Restore totals and scores from the checkpoint, and cut the logs back to it.
 
     Raises:
-        ValueError: ``trainer.max_epochs`` is less than the iterations done, or the checkpoints are gone.
+        ValueError: ``trainer.max_epochs`` is less than the iterations done, or the checkpoints are lost.
         CheckpointError: the checkpoint cannot be read.
     """
     done = -1
@@ -178,7 +178,10 @@ def restore_progress(run: Run, tracker: record.RunRecord, checkpoint: str | None
 
 
 def restore_totals(run: Run, checkpoint: Path) -> int:
-    """Restore totals and threads from the checkpoint, before anything is written; return the iterations done."""
+    """Restore totals and threads from the checkpoint, and return the iterations done.
+
+    To be called before anything is written to the folder.
+    """
     totals, planned = find_callback(run, Totals), run.trainer.max_epochs or 0
     assert totals is not None, "build_run adds it"
     state = progress_of(checkpoint)["callbacks"][totals.state_key]
@@ -189,7 +192,7 @@ def restore_totals(run: Run, checkpoint: Path) -> int:
             f"give at least {done}"
         )
     totals.load_state_dict(state)
-    note = process.restore_threads(state.get("threads", totals.threads))  # earlier versions do not say
+    note = process.restore_threads(state.get("threads", totals.threads))  # absent in earlier versions
     totals.threads = torch.get_num_threads()
     if note and ranks.is_first():
         print(note)
@@ -210,8 +213,8 @@ def record_failure(run: Run, tracker: record.RunRecord) -> Iterator[None]:
     """Write an interrupt or error into the summary, and always close the strategy.
 
     Raises:
-        KeyboardInterrupt: the run was interrupted, also where Lightning made an exit of it.
-        Exception: the cause of an error, as the strategy knows it.
+        KeyboardInterrupt: the run was interrupted, even if Lightning turned the interrupt into an exit.
+        Exception: the cause of an error, as determined by the strategy.
     """
     try:
         yield
@@ -261,7 +264,7 @@ def judge_end(run: Run) -> record.Status:
     """Return how training ended.
 
     Raises:
-        KeyboardInterrupt: it was interrupted, which Lightning only notes.
+        KeyboardInterrupt: training was interrupted; Lightning only sets a flag.
     """
     if run.trainer.interrupted:
         raise KeyboardInterrupt
@@ -291,7 +294,7 @@ def measure(
 ) -> None:
     """Evaluate a checkpoint, or the current weights, on val and test; record the scores."""
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
-    is_measured = checkpoint is None and run.rollouts.val.iteration == iteration  # by the training just now
+    is_measured = checkpoint is None and run.rollouts.val.iteration == iteration  # at the end of training
     if not is_measured:
         screen.announce(f"measuring the {stage} weights: val, {describe_episodes(run, 'val')}")
         run.trainer.validate(run.module, run.stream, **arguments)
@@ -303,10 +306,10 @@ def measure(
 
 
 def print_results(run: Run, summary: reports.Summary) -> None:
-    """Print the closing table and where the results are; the first process does."""
+    """Print the final table and where the results are, in the first process only."""
     if not ranks.is_first():
         return
-    for logger in run.loggers:  # the run is complete, whatever becomes of a picture of it
+    for logger in run.loggers:  # the run is complete, even if a plot of it fails
         if isinstance(logger, Concludes):
             logger.conclude(summary)
     console = Console()
@@ -322,7 +325,7 @@ def print_results(run: Run, summary: reports.Summary) -> None:
 
 
 def describe_episodes(run: Run, split: str) -> str:
-    """Return how many episodes of which games an evaluation plays."""
+    """Return a text with the number of episodes and the games of an evaluation."""
     if run.held_out:
         return run.held_out.told(split)
     specs = run.games.val if split == "val" else run.games.test
@@ -330,5 +333,5 @@ def describe_episodes(run: Run, split: str) -> str:
 
 
 def find_callback(run: Run, kind: type[_T]) -> _T | None:
-    """Return the run's callback of this class."""
+    """Return the run's callback of this class, or None."""
     return next((c for c in run.trainer.callbacks if isinstance(c, kind)), None)  # type: ignore[attr-defined]

@@ -1,9 +1,12 @@
-"""Recipes of a pipeline: stages of words with places in them, and what these come to in each round.
+"""Read the recipe of a pipeline, and expand it into the commands of each round.
 
-A stage is a command and its words.  What stands in braces is filled in: ``{policy}``, ``{env}`` and ``{judge}`` by
-words that the user gave (``{policy}`` from the first trained policy on by its weights), ``{weights}`` by the folder of
-these weights, ``{NAME}`` by the folder of the last stage of that name, ``{all.NAME}`` by those of all rounds so far,
-and ``{round}``, ``{first}``, ``{prompts}``, ``{members}`` and ``{seed}`` by numbers.
+A stage is a command and its words (overrides), which may contain placeholders in braces.  They are replaced as follows:
+
+- ``{policy}``, ``{env}`` and ``{judge}``: by overrides that the user gave; once a policy is trained, ``{policy}`` names
+  its weights.
+- ``{weights}``: by the folder of the current policy's weights.
+- ``{NAME}``: by the folder of the latest stage of that name; ``{all.NAME}``: by those of all rounds so far.
+- ``{round}``, ``{first}``, ``{prompts}``, ``{members}`` and ``{seed}``: by numbers.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ from lit_agentrl.paths import CONFIG_DIR, PACKAGE_DIR
 
 CONFIG = CONFIG_DIR / "pipeline.yaml"
 FOLDER = PACKAGE_DIR / "recipes"
-# the option of each command that names what it makes
+# command -> its option that names the folder to create
 PLACE_OF = {"train": "hydra.run.dir", "collect": "out", "label": "out"}
-_LISTS = ("policy", "env", "judge")  # places that a word alone may be, which are several words
+_LISTS = ("policy", "env", "judge")  # placeholders that stand for several words, and must be a whole word
 _NUMBERS = ("round", "first", "prompts", "members", "seed")
 _PLACE = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -34,13 +37,13 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a file says.
+    """The content of a recipe file.
 
     Attributes:
-        says: its first line.
-        rounds: unless the user says how many.
-        policy: stages whose weights the stages after them play, train and refer to.
-        stages: the command and the words of each, by name, in order.
+        says: the comment in its first line.
+        rounds: the default number of rounds.
+        policy: the stages that train the policy, whose weights later stages use.
+        stages: the command and the words of each stage by name, in order.
     """
 
     says: str
@@ -49,7 +52,7 @@ class Recipe:
     stages: Mapping[str, tuple[str, ...]]
 
     def asks(self, place: str) -> bool:
-        """Whether any stage has this place."""
+        """Return whether any stage has this placeholder as a word."""
         return any(word == f"{{{place}}}" for words in self.stages.values() for word in words)
 
 
@@ -58,11 +61,11 @@ class Stage:
     """One command of a pipeline.
 
     Attributes:
-        round: from 1 on.
-        name: of the stage.
-        command: of ``lit-agentrl``.
-        words: all its options.
-        folder: what it makes.
+        round: the round, counted from 1.
+        name: the name of the stage.
+        command: the subcommand of ``lit-agentrl``.
+        words: all overrides of the command.
+        folder: the folder that it creates.
     """
 
     round: int
@@ -73,25 +76,25 @@ class Stage:
 
     @property
     def place(self) -> str:
-        """Within the folder of the pipeline."""
+        """The path of the stage's folder within the folder of the pipeline."""
         return f"round_{self.round}/{self.name}"
 
     @property
     def said(self) -> tuple[str, ...]:
-        """All of the command."""
+        """The subcommand followed by its words."""
         return (self.command, *self.words)
 
 
 @dataclass(frozen=True)
 class Given:
-    """What the user says, apart from the recipe and the folder.
+    """The user's options for a pipeline, apart from the recipe and the folder.
 
     Attributes:
-        numbers: ``prompts``, ``members`` and ``seed``.
-        env: words of the game.
-        policy: words of the model that begins, of its engine and its prompts.
-        judge: words of ``reward=judge``.
-        own: words of single stages, by name.
+        numbers: the options ``prompts``, ``members`` (group size) and ``seed``.
+        env: the overrides of the game.
+        policy: the overrides of the initial model, its engine and its prompts.
+        judge: the overrides of ``reward=judge``.
+        own: the overrides of single stages, by the name of the stage.
     """
 
     numbers: Mapping[str, int]
@@ -102,15 +105,15 @@ class Given:
 
 
 def recipes() -> list[str]:
-    """The names of those that are shipped."""
+    """Return the names of the shipped recipes."""
     return sorted(file.stem for file in FOLDER.glob("*.yaml"))
 
 
 def read(name: str) -> Recipe:
-    """A recipe by its name, or from a file that ends in ``.yaml``.
+    """Read a shipped recipe by name, or a file that ends in ``.yaml`` or ``.yml``.
 
     Raises:
-        UserError: there is none, or a file that is none; names what is wrong in it.
+        UserError: there is no such recipe, or the file is invalid; the message says what is wrong.
     """
     own = name.endswith((".yaml", ".yml"))
     file = Path(name) if own else FOLDER / f"{name}.yaml"
@@ -155,10 +158,10 @@ def _own_keys() -> list[str]:
 
 
 def planned(recipe: Recipe, given: Given, *, rounds: int, out: Path) -> list[Stage]:
-    """Every command of every round, with its words.
+    """Return the stages of all rounds, with all placeholders replaced.
 
     Raises:
-        UserError: a place that nothing fills, or not yet there; names the stage and the word.
+        UserError: a placeholder that has no value, or has none yet; the message names the stage and the word.
     """
     made: dict[str, list[Path]] = {}
     found: list[Stage] = []
@@ -190,7 +193,7 @@ def planned(recipe: Recipe, given: Given, *, rounds: int, out: Path) -> list[Sta
 
 
 def _start_weights(policy: Sequence[str]) -> str | None:
-    """The folder of the model that begins; None where its words do not say."""
+    """Return the folder or name of the initial model's weights, if its overrides give one."""
     words = [word for word in policy if word.startswith(("model=", "model."))]
     with hydra_ready():
         model = compose_job("train", words).model
@@ -203,7 +206,7 @@ def _start_weights(policy: Sequence[str]) -> str | None:
 def _words(
     word: str, where: str, lists: Mapping[str, Sequence[str]], fill: Callable[[str], str]
 ) -> Iterator[str]:
-    """A word of a stage with its places filled, which may be several words, or none."""
+    """Yield a word of a stage with its placeholders replaced: one word, several, or none."""
     alone = _PLACE.fullmatch(word)
     if alone and alone[1] in lists:
         yield from lists[alone[1]]
@@ -239,7 +242,7 @@ def _filled(
 
 
 def _replaced(words: Sequence[str], own: Sequence[str]) -> list[str]:
-    """Words of a stage with those of the user, each in place of the one of the same key."""
+    """Return the words of a stage, replaced by the user's words of the same key."""
     keys = [each.key_or_group for each in parse(own)]
     kept = [w for w, each in zip(words, parse(words), strict=True) if each.key_or_group not in keys]
     return [*kept, *own]

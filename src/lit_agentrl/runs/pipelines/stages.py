@@ -1,4 +1,4 @@
-"""Running a pipeline: one process a stage, what is done is left as it is, and what was begun goes on."""
+"""Run a pipeline with one process per stage: skip completed stages, and resume started ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lit_agentrl.runs.sweeps import continuing
 
 RECORD = "pipeline.json"
 _OF_STAGE = re.compile(r"([a-z][a-z0-9_]*)\.([^=]*=.*)", re.DOTALL)
-_HANDED = {  # how words begin that are handed on to stages
+_HANDED = {  # patterns of the overrides that are passed on to stages
     "env": re.compile(r"env\."),
     "policy": re.compile(r"(model|engine|dialect|prompt|context|worlds|rollout\.max_\w+)[./=]"),
     "judge": re.compile(r"reward[./=]"),
@@ -40,11 +40,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The commands of a recipe, in one folder.
+    """The commands of a recipe, which run in one folder.
 
     Attributes:
-        out: the folder.
-        stages: in order.
+        out: the folder of the pipeline.
+        stages: the stages of all rounds, in order.
     """
 
     out: Path
@@ -52,10 +52,10 @@ class Pipeline:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Pipeline:
-        """What these words of a command line ask for; every stage is composed, and nothing is begun.
+        """Build the pipeline that these arguments describe, and check all stages of a round.
 
         Raises:
-            UserError: an unknown option or recipe, or a stage whose options make no sense.
+            UserError: an unknown option or recipe, or a stage with invalid options.
         """
         own, handed, by_stage = _apart(words)
         name = str(own["recipe"])
@@ -82,13 +82,13 @@ class Pipeline:
         return cls(out, stages)
 
     def run(self) -> Iterator[str]:
-        """Runs what is not done yet.
+        """Run the stages that are not completed yet.
 
         Yields:
-            What came of it, in lines for people.
+            Lines for the user about each stage and its result.
 
         Raises:
-            UserError: a stage failed; the same command goes on with it.
+            UserError: a stage failed; the same command resumes it.
         """
         rounds = self.stages[-1].round
         begun = self._begun()
@@ -99,7 +99,7 @@ class Pipeline:
                 continue
             yield f"{where}: lit-agentrl {shlex.join([stage.command, *stage.words])}"
             begun[stage.place] = [*stage.said]
-            with lock_folder(self.out):  # not for longer: each stage owns what it makes
+            with lock_folder(self.out):  # only while writing: each stage locks its own folder
                 write_atomic(self.out / RECORD, json.dumps(begun, indent=1) + "\n")
             _call(stage, where)
             yield f"{where}: {_result(stage)}"
@@ -107,10 +107,10 @@ class Pipeline:
         yield f"{self.out}: all is done; lit-agentrl report {' '.join(trained)}"
 
     def _begun(self) -> dict[str, list[str]]:
-        """The words of each stage that has begun here, by its place.
+        """Return the command and words of each recorded stage, by its place.
 
         Raises:
-            UserError: the folder holds something else, or a stage that was begun with other words.
+            UserError: the folder holds something else, or a stage that was started with other words.
         """
         file = self.out / RECORD
         if not file.exists():
@@ -136,7 +136,12 @@ class Pipeline:
 
 
 def _apart(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, list[str]], dict[str, list[str]]]:
-    """The pipeline's own options; words that are handed on, by what they describe; and those of single stages."""
+    """Split the overrides by their readers.
+
+    Returns:
+        The pipeline's own options; the overrides to pass on, by what they describe (``env``, ``policy``, ``judge``);
+        and the overrides of single stages, by the name of the stage.
+    """
     own = {str(key): value for key, value in OmegaConf.load(CONFIG).items_ex(resolve=False)}
     handed: dict[str, list[str]] = {"env": [], "policy": [], "judge": []}
     by_stage: dict[str, list[str]] = {}
@@ -168,7 +173,7 @@ def _names_model(handed: Mapping[str, Sequence[str]]) -> bool:
 
 
 def _check_asked(name: str, recipe: Recipe, handed: Mapping[str, Sequence[str]]) -> None:
-    """Refuse words that no stage reads, and a judge that is missing."""
+    """Refuse overrides that no stage reads, and a recipe whose judge is missing."""
     for kind, said in handed.items():
         if said and not recipe.asks(kind):
             raise UserError(f"{said[0]} would be ignored: no stage of recipe={name} reads it; leave it out")
@@ -177,7 +182,11 @@ def _check_asked(name: str, recipe: Recipe, handed: Mapping[str, Sequence[str]])
 
 
 def _compose(stage: Stage) -> None:
-    """Find what makes no sense in the words of a stage, before any stage begins."""
+    """Check the options of a stage by composing its config, before any stage starts.
+
+    Raises:
+        UserError: an invalid option; the message names the stage.
+    """
     words: Sequence[str] = stage.words
     try:
         check_overrides(words, is_multirun=False)
@@ -214,15 +223,15 @@ def _is_done(stage: Stage) -> bool:
 
 
 def _call(stage: Stage, where: str) -> None:
-    """Runs the command of a stage to its end.
+    """Run the command of a stage to its end.
 
     Raises:
-        UserError: it ended with an error, which it has told.
+        UserError: the command failed; it has printed the cause.
     """
     words: Sequence[str] = stage.words
     if stage.command == "train" and _has_begun(stage):
         words = written({"resume": str(stage.folder)})
-    # a group of its own: an interrupt of the terminal comes here, and from here to it, once
+    # in its own process group, since this process forwards a terminal's interrupt, which must arrive only once
     child = subprocess.Popen([sys.executable, "-m", "lit_agentrl", stage.command, *words], process_group=0)
     with _handing_on(child) as caught:
         status = child.wait()
@@ -235,14 +244,14 @@ def _call(stage: Stage, where: str) -> None:
 
 @contextmanager
 def _handing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Around waiting for a process: signals that would end this one go to it, and are noted."""
+    """Forward signals that would end this process to a child, and collect them."""
     caught: list[int] = []
 
     def hand_on(number: int, frame: object) -> None:
         caught.append(number)
         child.send_signal(number)
 
-    ours = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores one
+    ours = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores SIGHUP
     before = {number: signal.signal(number, hand_on) for number in ours}
     try:
         yield caught
@@ -252,7 +261,7 @@ def _handing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
 
 
 def _result(stage: Stage) -> str:
-    """What a stage has come to, and where."""
+    """Return the success before and after a training stage, and the folder of the stage."""
     ended = continuing.ended(stage.folder) if stage.command == "train" else None
     if ended is None:
         return str(stage.folder)

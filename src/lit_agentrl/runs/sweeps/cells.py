@@ -1,4 +1,7 @@
-"""A run of a sweep as its launcher calls it: in this process, or in another one, which ends when the sweep does."""
+"""Train a run of a sweep when its launcher calls it.
+
+The launcher may call it in the process of the sweep, or in another process, which ends when the sweep does.
+"""
 
 from __future__ import annotations
 
@@ -28,28 +31,30 @@ from lit_agentrl.runs import jobs, run_folder
 from lit_agentrl.runs.checking import Checked
 from lit_agentrl.runs.sweeps import continuing
 
-PRINTED = "printed.txt"  # in its run folder, what a run prints that is played in another process
-_PATIENCE_S = 20.0  # for a run that is told to end
-_playing = threading.Event()  # whether this process plays a run
-_watched: set[Path] = set()
+PRINTED = "printed.txt"  # file in a run folder with the output of a run in another process
+_PATIENCE_S = 20.0  # time for an interrupted run to end
+_playing = threading.Event()  # set while this process trains a run
+_watched: set[Path] = set()  # sweeps whose end a thread of this process awaits
 
 
 @dataclass
 class Cell:
-    """Called with the config of each run; sent to other processes by launchers that start some.
+    """The function that a launcher calls with the config of each run.
+
+    Launchers that start processes pickle it, without ``checked`` and ``on_failure``.
 
     Attributes:
-        sweep: folder of the sweep, which its process owns while it lasts.
-        command: how the sweep was started, for the record of each run.
-        checked: jobs that were checked beforehand, of which a run takes the parts; left behind by what is sent.
-        on_failure: told of each run that fails in this process, with whether a traceback is asked for and with where
-            it failed; left behind too.
-        count: runs of the sweep; None where its sweeper alone knows.
-        goes_on: whether the sweep was begun before; with runs that have ended, and some that can be continued.
-        trusted: whether these may name code of the user's own.
-        place: host and process of the sweep.
-        program: that the user called.
-        path: where its modules were found.
+        sweep: the folder of the sweep, which the sweep's process owns while it lasts.
+        command: the command that started the sweep, for the record of each run.
+        checked: the jobs that were checked beforehand, whose parts the runs use.
+        on_failure: called for each run that fails in this process, with the error, whether a traceback is wanted, and
+            the place of the failure.
+        count: the number of runs; None if only the sweeper knows it.
+        goes_on: whether the sweep is resumed, so that some runs may have ended and others can be resumed.
+        trusted: whether resumed runs may name the user's own code.
+        place: host and process id of the sweep.
+        program: the program that the user called.
+        path: the module search path of the sweep's process.
     """
 
     sweep: Path
@@ -70,10 +75,10 @@ class Cell:
         """Train the run.
 
         Returns:
-            Its value, that of the best checkpoint; None where there is none, or the run has failed.
+            The monitored value of its best checkpoint; None if there is none, or the run has failed.
 
         Raises:
-            KeyboardInterrupt: it was told to end.
+            KeyboardInterrupt: the run was interrupted.
         """
         of_hydra, folder = HydraConfig.get(), Path(cfg.run_dir)
         entry: records.Entry = {
@@ -99,7 +104,7 @@ class Cell:
         except KeyboardInterrupt as error:
             records.append(self.sweep, {**entry, "status": "interrupted"})
             raise (jobs.Interrupted(cfg.run_dir) if self._is_home else KeyboardInterrupt) from error
-        except Exception as error:  # the other runs still have their turn
+        except Exception as error:  # the other runs go on
             records.append(self.sweep, {**entry, "status": "failed", "error": explain(error)})
             if self.on_failure is not None:
                 self.on_failure(error, cfg.traceback, f"{folder}: ")
@@ -108,7 +113,7 @@ class Cell:
         return self._told(entry, summary)
 
     def _play(self, cfg: DictConfig, folder: Path, *, is_new: bool) -> None:
-        """Train the run, or train on."""
+        """Train the run, or resume it."""
         if not is_new:
             jobs.resume([f"resume={folder}"], [], [f"{TRUST_RUN}=true"] if self.trusted else [])
             return
@@ -118,7 +123,7 @@ class Cell:
         jobs.load_train()(cfg, job, parts=parts)
 
     def _told(self, entry: records.Entry, summary: reports.Summary) -> float | None:
-        """What the run has come to, recorded where that is new; returns its value."""
+        """Record the end of a run unless it is recorded already, and return its value."""
         monitored = summary["monitored"]
         end: records.Entry = {
             **entry, "status": summary["status"], "monitored": monitored, "error": summary["error"],
@@ -133,7 +138,11 @@ class Cell:
 
     @contextmanager
     def _wherever(self, folder: Path) -> Iterator[None]:
-        """As in the process of the sweep, but for what is printed, and that the sweep may end meanwhile."""
+        """Prepare this process for a run, if it is not the process of the sweep.
+
+        Program name and module path are those of the sweep, the output goes to `PRINTED`, and the process ends when
+        the sweep does.
+        """
         if self._is_home:
             yield
             return
@@ -156,7 +165,10 @@ class Cell:
 
 @contextmanager
 def _printing_to(file: Path) -> Iterator[None]:
-    """What this process and those that it starts print; in a terminal, several runs would write over each other."""
+    """Redirect the output of this process and its children to a file.
+
+    In a terminal, the lines of several runs would be mixed.
+    """
     sys.stdout.flush(), sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
@@ -171,7 +183,7 @@ def _printing_to(file: Path) -> Iterator[None]:
 
 
 def _end_with(sweep: Path) -> None:
-    """Interrupt the run, or else end the process, once no process owns the sweep: it was interrupted or killed."""
+    """Wait until no process owns the sweep; then interrupt this run, and end this process."""
     while run_folder.find_owner(sweep) is not None:
         time.sleep(1.0)
     if _playing.is_set():

@@ -1,6 +1,6 @@
-"""``-m OPTIONS resume=SWEEP``: a sweep goes on in its folder, with the options that it was started with.
+"""Resume a sweep in its folder with its original options (``-m OPTIONS resume=SWEEP``).
 
-What a run of it has become stands in its own folder, since a run can also be continued by itself.
+The state of each run is read from the run's own folder, since a run can also be resumed by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lit_agentrl.report import summary as reports
 from lit_agentrl.report import sweep as records
 from lit_agentrl.runs.sweeps import sweepers
 
-CONFIG = ".hydra"  # of a run
+CONFIG = ".hydra"  # config folder of a run
 _LAST_OF_CONFIG = "overrides.yaml"
 _SWEEP_DIR = "hydra.sweep.dir"
 _RESUME = "resume"
@@ -27,11 +27,11 @@ _NO_CONFIG = "hydra.output_subdir=null"
 
 
 class Asked(NamedTuple):
-    """What a command says of a sweep that goes on.
+    """The overrides of a sweep, with those about resuming taken out.
 
     Attributes:
-        folder: of the sweep; None where a new one begins.
-        trusted: whether its runs may name code of the user's own.
+        folder: the folder of the sweep to resume; None for a new sweep.
+        trusted: whether its runs may name the user's own code.
         rest: all other overrides.
     """
 
@@ -41,10 +41,10 @@ class Asked(NamedTuple):
 
 
 def asked(overrides: Sequence[str]) -> Asked:
-    """Take apart the overrides of a sweep.
+    """Split the overrides of a sweep into those about resuming and all others.
 
     Raises:
-        UserError: ``resume=`` names no sweep, or two folders are given.
+        UserError: ``resume=`` does not name a sweep, or two folders are given.
     """
     named = [text for text in overrides if text.startswith(f"{_RESUME}=") and text != f"{_RESUME}=null"]
     if not named:
@@ -71,15 +71,15 @@ def _path(text: str) -> Path:
 
 
 def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]]) -> None:
-    """Refuse to go on with other runs than those that the sweep has begun.
+    """Refuse to resume a sweep with options that give other runs than it has started.
 
     Args:
-        folder: of the sweep.
-        plan: of the command.
-        jobs: overrides of its runs, without those of Hydra.
+        folder: the folder of the sweep.
+        plan: the plan of the command.
+        jobs: the overrides of its runs, without those of Hydra.
 
     Raises:
-        UserError: naming the first run that differs.
+        UserError: the message names the first run that differs.
     """
     if not plan.is_whole:
         raise UserError(
@@ -97,7 +97,7 @@ def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]
 
 
 def ended(folder: Path) -> reports.Summary | None:
-    """What a run has come to; None where it is to be played, or played on.
+    """Return the summary of a run that has ended; None if it can go on.
 
     Raises:
         ValueError: its ``summary.json`` is damaged.
@@ -109,12 +109,15 @@ def ended(folder: Path) -> reports.Summary | None:
 
 
 def has_begun(folder: Path) -> bool:
-    """Whether a run has left what it can be continued by."""
+    """Return whether a run has left the complete config from which it can be resumed."""
     return (folder / CONFIG / _LAST_OF_CONFIG).is_file()
 
 
 def write_config(cfg: DictConfig, folder: Path) -> None:
-    """What Hydra writes at the beginning of a run, where it was told not to: it would do so in runs that have ended."""
+    """Write the config files that Hydra normally writes at the start of a run.
+
+    In a resumed sweep, Hydra itself must not write them, since it would overwrite those of runs that have ended.
+    """
     place = folder / CONFIG
     place.mkdir(exist_ok=True)
     of_hydra: Any = OmegaConf.to_container(HydraConfig.get())
@@ -130,5 +133,5 @@ def write_config(cfg: DictConfig, folder: Path) -> None:
 
 
 def without_config(overrides: Sequence[str]) -> list[str]:
-    """With what keeps Hydra from writing configs."""
+    """Return the overrides with one that keeps Hydra from writing configs."""
     return [*overrides, _NO_CONFIG]

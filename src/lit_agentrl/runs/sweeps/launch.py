@@ -1,4 +1,4 @@
-"""Sweeps: all runs are checked before the first one begins, a launcher plays them, and a table closes them."""
+"""Run a sweep: check all runs, launch them, and print a table of the results."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from lit_agentrl.runs.checking import check, is_printing, own_folders
 from lit_agentrl.runs.sweeps import continuing, sweepers
 from lit_agentrl.runs.sweeps.cells import PRINTED, Cell
 
-_LOOK_S = 0.5  # how often the runs of other processes are looked at
-_PATIENCE_S = 15.0  # for processes to end when the sweep is interrupted
+_LOOK_S = 0.5  # polling interval for runs in other processes
+_PATIENCE_S = 15.0  # time for processes to end when the sweep is interrupted
 _ENDED = ("completed", "collapsed", "failed")
 
 
 def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.OnFailure) -> None:
-    """Do what ``train -m`` with these arguments asks for: the runs of a sweep, or to print.
+    """Run the sweep that the arguments of ``train -m`` describe, or print information.
 
     Args:
-        flags: such as ``-m`` and ``--config-dir``, with their values.
-        overrides: options, as Hydra reads them.
-        on_failure: told of each run that fails, with whether a traceback is asked for and where it failed, before the
-            next one has its turn, or soon where it is played by another process.
+        flags: flags such as ``-m`` and ``--config-dir``, with their values.
+        overrides: the options, in Hydra's syntax.
+        on_failure: called for each run that fails, with the error, whether a traceback is wanted, and the place of the
+            failure; before the next run starts, or soon after a failure in another process.
 
     Raises:
-        UserError: an unknown group, option or key, naming the nearest valid ones.
-        ValueError: a value that makes no sense.
-        Interrupted: a run was told to end; the sweep has ended with it.
+        UserError: an unknown group, option or key; the message names the nearest valid ones.
+        ValueError: an invalid value.
+        Interrupted: a run was interrupted, and the sweep has ended with it.
     """
     before, trusted, overrides = continuing.asked(overrides)
     jobs.refuse_trust(overrides)
@@ -53,10 +53,10 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.O
         return
     logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(
         logging.ERROR
-    )  # failed runs are told here
+    )  # failed runs are reported here
     place = checked[0].place if before is None else ("hydra.sweep.dir", before)
     count = len(plan.jobs) if plan.is_whole else None
-    # failures of other processes are told by _telling
+    # _telling reports the failures of other processes
     cell = Cell(
         place[1].absolute(), command, checked, None if plan.is_apart else on_failure, count,
         goes_on=before is not None, trusted=trusted,
@@ -74,21 +74,21 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.O
     except KeyboardInterrupt as error:
         raise _where_to_continue(error, cell.sweep) from error
     except ValueError:
-        if not _has_no_value(cell.sweep):  # of which Optuna finds no best one
+        if not _has_no_value(cell.sweep):  # else Optuna failed to find the best run, since none has a value
             raise
     finally:
         _close(cell, plan)
 
 
 def _print_by_hydra(flags: Sequence[str], overrides: Sequence[str]) -> None:
-    """Have Hydra print what the flags ask for."""
+    """Make Hydra print what the flags ask for."""
     with jobs.set_command_line(flags, overrides):
         jobs.make_hydra_app(lambda cfg: None)()
 
 
 @contextmanager
 def _telling(cell: Cell, plan: sweepers.Plan, on_failure: jobs.OnFailure) -> Iterator[None]:
-    """Say meanwhile which runs of other processes begin and end."""
+    """Report inside the context which runs start and end in other processes."""
     if not plan.is_apart:
         yield
         return
@@ -129,7 +129,7 @@ def _tell(entry: records.Entry, swept: frozenset[str], on_failure: jobs.OnFailur
 
 
 def _close(cell: Cell, plan: sweepers.Plan) -> None:
-    """The table of all runs, where they are, and how those go on that have not ended."""
+    """Print the table of all runs, their folder, and the command that resumes the sweep."""
     sweep = cell.sweep
     entries = records.latest(records.read(sweep))
     if not entries:
@@ -146,7 +146,7 @@ def _close(cell: Cell, plan: sweepers.Plan) -> None:
 
 
 def _told(job: Sequence[str]) -> list[str]:
-    """Overrides of a run without those of Hydra."""
+    """Return the overrides of a run without those of Hydra."""
     return [text for text in job if not text.lstrip("+").startswith(("hydra.", "hydra/"))]
 
 
@@ -156,7 +156,7 @@ def _has_no_value(sweep: Path) -> bool:
 
 
 def _where_to_continue(error: KeyboardInterrupt, sweep: Path) -> KeyboardInterrupt:
-    """Names a run that was cut off, where it is not named already."""
+    """Return an interrupt that names an interrupted run of the sweep, if there is one."""
     cut_off = [
         e["folder"] for e in records.latest(records.read(sweep)) if e["status"] in ("begun", "interrupted")
     ]
@@ -165,14 +165,14 @@ def _where_to_continue(error: KeyboardInterrupt, sweep: Path) -> KeyboardInterru
 
 @contextmanager
 def _none_left() -> Iterator[None]:
-    """Around a sweep that starts processes: if it does not come to its end, they come to theirs."""
+    """End the processes that a sweep started inside the context, unless it succeeds."""
     import psutil
 
     def below() -> list[psutil.Process]:
         return [process for process in psutil.Process().children(recursive=True) if not tidies_up(process)]
 
     def tidies_up(process: psutil.Process) -> bool:
-        """Whether it is Python's own, and ends after this process."""
+        """Return whether it is Python's resource tracker, which must end after this process."""
         try:
             return any("resource_tracker" in word for word in process.cmdline())
         except psutil.Error:
@@ -181,7 +181,7 @@ def _none_left() -> Iterator[None]:
     before = {process.pid for process in below()}
     try:
         yield
-    except BaseException:  # nobody owns the sweep any more, which its runs notice
+    except BaseException:  # its folder is unlocked by now, which its runs notice and end
         started = [process for process in below() if process.pid not in before]
         for process in psutil.wait_procs(started, timeout=_PATIENCE_S)[1]:
             with suppress(psutil.NoSuchProcess):

@@ -1,4 +1,7 @@
-"""The options of launchers, checked before the first run: what plugins of Hydra find out late, or never."""
+"""Check the options of launchers before the first run.
+
+Hydra's plugins check them late, or never.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +14,25 @@ from lit_agentrl.config.errors import UserError
 from lit_agentrl.runs import process
 
 _A_YEAR_MIN = 365 * 24 * 60
-_LEAST = {  # of options that are whole numbers, or null where the plugin takes that
+_LEAST = {  # minimum of each option that is a whole number, or null if the plugin allows that
     "timeout_min": 1, "cpus_per_task": 1, "gpus_per_node": 0, "tasks_per_node": 1, "mem_gb": 1, "nodes": 1,
     "cpus_per_gpu": 1, "gpus_per_task": 0, "signal_delay_s": 0, "max_num_timeout": 0, "array_parallelism": 1,
     "verbose": 0,
 }  # fmt: skip
-_ONE = ("tasks_per_node", "nodes")  # of this machine
+_ONE = ("tasks_per_node", "nodes")  # must be 1 with the local launcher
 _PROCESSES = {"backend": ("loky", None), "prefer": ("processes", None), "require": (None,)}
 
 
 def kind_of(launcher: DictConfig) -> str:
-    """The name of its class."""
+    """Return the class name of a launcher."""
     return str(launcher._target_).rpartition(".")[2]
 
 
 def check_launcher(launcher: DictConfig) -> None:
-    """Refuse options with which no run would begin, or several would play in one process.
+    """Refuse options with which no run would start, or several would share one process.
 
     Raises:
-        ValueError: naming the option.
+        ValueError: an invalid option, which the message names.
         UserError: Slurm is not installed.
     """
     kind = kind_of(launcher)
@@ -54,10 +57,10 @@ def check_launcher(launcher: DictConfig) -> None:
 
 
 def width_of(launcher: DictConfig) -> int:
-    """How many runs this launcher plays at once on this machine, if there are enough.
+    """Return how many runs this launcher can run at once on this machine.
 
     Raises:
-        ValueError: ``n_jobs`` makes no sense.
+        ValueError: ``n_jobs`` is invalid.
     """
     kind = kind_of(launcher)
     if kind == "JoblibLauncher":
@@ -74,7 +77,7 @@ def width_of(launcher: DictConfig) -> int:
 
 
 def of_this_machine(launcher: DictConfig, typed: set[str]) -> list[str]:
-    """What submitit has for the processes of this machine, in place of a queue's limits: time, and all GPUs."""
+    """Return overrides for submitit on this machine: a long time limit, and all GPUs."""
     import torch
 
     added = [] if "hydra.launcher.timeout_min" in typed else [f"hydra.launcher.timeout_min={_A_YEAR_MIN}"]

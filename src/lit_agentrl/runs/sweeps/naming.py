@@ -1,4 +1,4 @@
-"""Names of the runs of a sweep: their folders, and so their lines in TensorBoard, say what differs."""
+"""Name the run folders of a sweep, and so their TensorBoard lines, by what differs."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Container, Iterator, Sequence
 from hydra.core.override_parser.types import Override
 
 _SUBDIR = "hydra.sweep.subdir"
-_PLAIN = re.compile(r"[\w.+-]{1,40}")  # values that are shown; others hold what a folder cannot be called
-_MOST = 120  # characters
+_PLAIN = re.compile(r"[\w.+-]{1,40}")  # values that may be part of a folder's name
+_MOST = 120  # maximum length of a name in characters
 
 
 def run_names(overrides: Sequence[Override], groups: Container[str]) -> list[str]:
-    """The override by which the folders of a sweep are called ``0_algo=grpo,seed=1`` and so on.
+    """Return the override that names the folders of a sweep, such as ``0_algo=grpo,seed=1``.
 
-    The number of the run stays in front: it keeps their order, and a search may try a value twice.
+    The number of the run comes first: it keeps the order, and makes names unique if a search tries a value twice.
 
     Args:
-        overrides: of the sweep.
-        groups: which of their keys are groups of configs.
+        overrides: the overrides of the sweep.
+        groups: the names of the config groups.
 
     Returns:
-        Nothing where the user has named the folders, or where nothing that differs can be shown.
+        The override as a list; empty if the user has named the folders, or if no difference can be shown.
     """
     if any(override.key_or_group == _SUBDIR for override in overrides):
         return []
@@ -39,7 +39,7 @@ def run_names(overrides: Sequence[Override], groups: Container[str]) -> list[str
 
 
 def _values(override: Override) -> Iterator[str]:
-    """What the option may be, as typed; nothing of an interval, which holds numbers."""
+    """Yield the values of a discrete sweep as typed; none for an interval."""
     if override.is_discrete_sweep():
         for text in override.sweep_string_iterator():
             yield text.strip("'\"")

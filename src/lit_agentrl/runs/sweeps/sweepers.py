@@ -1,4 +1,4 @@
-"""Which runs a sweep has, as far as its sweeper can tell before the first one, and what sweeper and launcher lack."""
+"""Plan the runs of a sweep before the first one, and check sweeper and launcher."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lit_agentrl.config.overrides import check_overrides, parse
 from lit_agentrl.runs.sweeps.launchers import check_launcher, of_this_machine, width_of
 from lit_agentrl.runs.sweeps.naming import run_names
 
-_PLUGINS = {  # options of Hydra's that come with a plugin, and its module
+_PLUGINS = {  # option of Hydra that needs a plugin -> the module of the plugin
     ("hydra/sweeper", "optuna"): "hydra_optuna_sweeper",
     ("hydra/launcher", "joblib"): "hydra_joblib_launcher",
     ("hydra/launcher", "submitit_local"): "hydra_submitit_launcher",
@@ -33,16 +33,16 @@ _DIRECTIONS = {"max": "maximize", "min": "minimize"}
 
 
 class Plan(NamedTuple):
-    """What is known of a sweep before its first run.
+    """The plan of a sweep before its first run.
 
     Attributes:
-        overrides: as typed, and what they leave to be decided.
-        jobs: the overrides of each run, in order; of a sweeper that chooses them as it goes, those of runs at the ends
-            of what it may choose.
-        is_whole: whether these are all runs.
-        is_apart: whether runs are played by other processes.
-        side_by_side: that many at once on this machine.
-        swept: the options that differ from run to run.
+        overrides: the overrides as typed, and those that the plan adds.
+        jobs: the overrides of each run, in order; if the sweeper chooses runs while it searches, those of runs at the
+            bounds of its search space.
+        is_whole: whether ``jobs`` are all runs of the sweep.
+        is_apart: whether other processes train the runs.
+        side_by_side: the number of runs at once on this machine.
+        swept: the options that differ between runs.
     """
 
     overrides: list[str]
@@ -54,21 +54,21 @@ class Plan(NamedTuple):
 
 
 def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
-    """How the chosen sweeper and launcher go about it.
+    """Plan the sweep that the chosen sweeper and launcher will run.
 
     Args:
-        overrides: as typed.
-        search: as of `compose_job`.
+        overrides: the overrides as typed.
+        search: overrides of Hydra's search path, as in `compose_job`.
 
     Raises:
-        UserError: a plugin that is not installed, an option of sweeper or launcher, or a sweep that it cannot make.
-        ValueError: a value that makes no sense.
+        UserError: a plugin that is not installed, an invalid option of sweeper or launcher, or an impossible sweep.
+        ValueError: an invalid value.
     """
     check_overrides(overrides, is_multirun=True)
     with hydra_ready():
         loader = GlobalHydra.instance().config_loader()
     parsed = parse(overrides, loader)
-    for override in parsed:  # with which nothing can be composed
+    for override in parsed:  # refused first, since nothing can be composed with it
         if override.key_or_group.startswith("hydra.sweeper.search_space"):
             raise UserError(
                 f"{override.input_line} is how earlier versions wrote a search; give an option a range, such as "
@@ -91,7 +91,7 @@ def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     jobs = _listed(swept) if is_whole else _ends(swept)
     check_launcher(first.hydra.launcher)
     width = width_of(first.hydra.launcher)
-    is_alone = launcher.endswith(".JoblibLauncher") and width == 1  # which joblib plays in this process
+    is_alone = launcher.endswith(".JoblibLauncher") and width == 1  # joblib then trains in this process
     is_apart = not launcher.endswith(".BasicLauncher") and not is_alone
     added = run_names(swept, first.hydra.runtime.choices)
     if launcher.endswith(".LocalLauncher"):
@@ -110,10 +110,10 @@ def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
 
 
 def require_one_value(jobs: Sequence[DictConfig]) -> None:
-    """Refuse runs without a value, or with values of different metrics, for a sweeper that goes by values.
+    """Refuse a search whose runs have no value, or values of different metrics.
 
     Raises:
-        UserError: naming the option.
+        UserError: the message names the option.
     """
     found = {_monitored(cfg) for cfg in jobs}
     if None in found:
@@ -128,7 +128,7 @@ def require_one_value(jobs: Sequence[DictConfig]) -> None:
 
 
 def _monitored(cfg: DictConfig) -> tuple[str, str] | None:
-    """Metric and mode of the best checkpoint: what a run is worth."""
+    """Return metric and mode of the best checkpoint, which give the value of a run."""
     for entry in (cfg.callbacks or {}).values():
         if isinstance(entry, DictConfig) and entry.get("_target_") == _BEST:
             return str(entry.get("monitor", "val/success")), str(entry.get("mode", "max"))
@@ -152,7 +152,7 @@ def _listed(swept: Sequence[Override]) -> list[list[str]]:
 
 
 def _length(override: Override) -> int:
-    """How many values it has, without making them."""
+    """Return the number of values of an override, without listing them."""
     value = override.value()
     if isinstance(value, RangeSweep):
         if value.step == 0:
@@ -162,7 +162,10 @@ def _length(override: Override) -> int:
 
 
 def _ends(swept: Sequence[Override]) -> list[list[str]]:
-    """Runs at the ends of what may be chosen: the first value of each option, then one option at another value."""
+    """Return the overrides of runs at the bounds of the search space.
+
+    The first run has the first value of each option.  Each further run has another value of one option.
+    """
     values = [list(_values(override)) for override in swept]
     first = [each[0] for each in values]
     return [first] + [
@@ -173,7 +176,7 @@ def _ends(swept: Sequence[Override]) -> list[list[str]]:
 
 
 def _values(override: Override) -> Iterator[str]:
-    """The override with each of its choices, or with both ends of its range."""
+    """Yield the override with each of its choices, or with both ends of its range."""
     key, value = override.get_key_element(), override.value()
     if isinstance(value, IntervalSweep | RangeSweep) and not _is_ascending(value):
         raise UserError(f"{override.input_line} is empty; write the lower end first")
@@ -193,7 +196,10 @@ def _is_ascending(value: IntervalSweep | RangeSweep) -> bool:
 
 
 def _of_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) -> list[str]:
-    """Options of Optuna's sweeper that the runs decide: the direction, and the seed of its sampler."""
+    """Check the options of Optuna's sweeper, and return those that follow from the runs.
+
+    These are the direction of the search, the seed of the sampler, and that the sweep goes on after failed runs.
+    """
     node = first.hydra.sweeper
     require_whole("hydra.sweeper.n_trials", node.n_trials, 1)
     require_whole("hydra.sweeper.n_jobs", node.n_jobs, 1)
@@ -240,7 +246,7 @@ def _of_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) ->
 
 
 def _check_storage(storage: Any) -> None:
-    """Optuna 2.10, which Hydra's plugin asks for, cannot make its tables with SQLAlchemy 2."""
+    """Refuse a database with SQLAlchemy 2, which Optuna 2.10 of Hydra's plugin does not support."""
     if storage is None or str(storage).startswith("redis"):
         return
     installed = version("sqlalchemy")
