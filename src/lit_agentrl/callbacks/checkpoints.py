@@ -129,7 +129,7 @@ class BestCheckpoint(Checkpoint):
             recover_folder(self.export_folder)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reset the validation flag, and force validation of the last iteration, which may be the best."""
+        """Reset the validation flag; validate the last iteration, which may be the best."""
         self._was_validated = False
         if trainer.current_epoch + 1 == trainer.max_epochs:
             trainer.check_val_every_n_epoch = 1
