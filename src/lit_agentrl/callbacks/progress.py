@@ -101,7 +101,7 @@ class LiveDisplay(ProgressBar):
         self._references: dict[str, float] = {}
         self._val: float | None = None
         self._durations: deque[float] = deque(maxlen=20)
-        self._validation = 0.0  # seconds of the last one
+        self._validation = 0.0  # duration of the last validation, seconds
         self._clock = 0.0
         self._printed_at = -float("inf")
         self._live: Live | None = None

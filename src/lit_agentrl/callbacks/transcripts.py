@@ -26,7 +26,7 @@ from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect
 
 _log = logging.getLogger(__name__)
-SCHEMA = 1  # of a line: {schema, iteration, split, episode: all fields of Episode but seconds, enums by name}
+SCHEMA = 1  # line: {schema, iteration, split, episode: all fields of Episode but seconds, enums by name}
 
 
 def pick(episodes: Sequence[Episode], number: int) -> list[Episode]:

@@ -23,7 +23,7 @@ from lit_agentrl.update.critic import played_with
 
 
 def require_shared(cfg: DictConfig, why: str) -> None:
-    """Refuse an engine that does not use the network itself.
+    """Refuse an engine that does not play through the run's own network.
 
     Raises:
         UserError: the message is ``why`` and the remedy.

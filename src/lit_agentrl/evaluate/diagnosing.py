@@ -45,7 +45,7 @@ _ABLATIONS = {
 
 
 def check_run(run: Run) -> None:
-    """Refuse a run without thoughts, or with an engine that cannot replace them.
+    """Refuse a run without thoughts, with ``critic.beta``, or with an engine other than native.
 
     Raises:
         UserError: the message says which, and the remedy.
@@ -88,7 +88,7 @@ def diagnose(
         )
     network: Any = run.module.policy.network
     network.to(run.trainer.strategy.root_device)  # the trainer has moved it to the CPU
-    limit = run.rules.max_context_tokens - params.max_reply_tokens  # fits any thought after any context
+    limit = run.rules.max_context_tokens - params.max_reply_tokens  # leaves room for any thought
     fitting = [thought for thought in thoughts if len(thought.context) <= limit]
     screen.announce(f"scoring thoughts of {name} after what others saw")
     samples = {"first_turn": first_turns(fitting, SAMPLES), "any_turn": any_turns(fitting, SAMPLES, seed)}

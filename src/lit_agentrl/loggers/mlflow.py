@@ -59,7 +59,7 @@ class MLflowLog(MLFlowLogger):
         self._levels: dict[str, float] = {}
         self._is_open = False
         self._run_id: str | None = None
-        self._seen = -1  # completed iterations that earlier launches have logged
+        self._seen = -1  # last iteration that earlier launches logged
 
     @property
     def name(self) -> str:

@@ -230,7 +230,7 @@ def _write_synced(checkpoint: dict[str, Any], path: str) -> None:
         save_plain(checkpoint, path)
     except (OSError, RuntimeError, NotPlain) as error:
         with suppress(OSError):
-            os.unlink(path)  # the half-written file would keep a full disk full
+            os.unlink(path)  # frees space on a full disk
         raise _cause_of(error) from None
 
 

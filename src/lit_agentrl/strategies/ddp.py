@@ -11,7 +11,7 @@ class DDP(Multiprocess, DDPStrategy):
     """Lightning's DDP with one process per device; see `Multiprocess` for what it adds.
 
     Args:
-        timeout_s: how long a process waits for another before the run is stopped, in seconds.
+        timeout_s: see `Multiprocess`.
     """
 
     def __init__(self, *, timeout_s: float = 1800.0) -> None:

@@ -62,7 +62,7 @@ class Multiprocess(ParallelStrategy):
         limit = timedelta(seconds=self.timeout_s)
         self._watch = FaultWatch(self.global_rank, min(GRACE_S, self.timeout_s))
         dist.monitored_barrier(dist.new_group(backend="gloo"), timedelta(seconds=MEET_S))
-        # Other ranks wait for rank 0's answer until the group times out; rank 0 must name the absent rank first.
+        # The group's timeout is longer, so that rank 0 names the absent rank before the other ranks give up.
         self._meeting = dist.new_group(backend="gloo", timeout=limit + timedelta(seconds=GRACE_S))
         _set_pg_timeout(limit)
 
