@@ -45,7 +45,7 @@ _ABLATIONS = {
 
 
 def check_run(run: Run) -> None:
-    """Refuse a run without thoughts, with ``critic.beta``, or with an engine other than native.
+    """Refuse a run without thoughts, with ``critic.beta``, or whose engine has separate weights.
 
     Raises:
         UserError: the message says which, and the remedy.

@@ -176,7 +176,7 @@ class CSVLog(Logger):
 
 
 def with_table(loggers: Sequence[Logger], folder: Path) -> list[Logger]:
-    """Return the loggers with a `CSVLog` first, which every run has because reports read it."""
+    """Return the loggers with a `CSVLog` first; every run has one, as reports read ``metrics.csv``."""
     tables: list[Logger] = [logger for logger in loggers if isinstance(logger, CSVLog)]
     return [*(tables or [CSVLog(folder)]), *(logger for logger in loggers if logger not in tables)]
 

@@ -186,7 +186,10 @@ class FSDP(Multiprocess, ModelParallelStrategy):
             yield
 
     def clip_gradient_norm(self, parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-        """Clip gradients by their norm over all shards, and return it, equal on every rank."""
+        """Clip gradients as ``clip_grad_norm_`` does, and return their norm over all shards.
+
+        The norm is the same number on every rank.
+        """
         norm = nn.utils.clip_grad_norm_(parameters, limit)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
