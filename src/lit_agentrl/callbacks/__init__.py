@@ -1,1 +1,1 @@
-"""What happens around an iteration: loggers, checkpoints, live display, transcripts."""
+"""Callbacks around an iteration: logs, checkpoints, live display, transcripts."""

@@ -1,4 +1,4 @@
-"""When checkpoints are saved: the last iteration's, and the best one's with its loadable export."""
+"""Callbacks that save checkpoints: the last one, and the best one with its loadable export."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def _check_keep(keep: int) -> int:
 
 
 class LastCheckpoint(Checkpoint):
-    """Saves ``last.ckpt``, the file that ``resume=`` continues from, when an iteration has ended.
+    """Callback that saves ``last.ckpt``, from which ``resume=`` continues, after an iteration.
 
     Args:
         dirpath: the run's checkpoint folder.
         every: iterations between saves; the end of training is always saved.
-        keep: 1 keeps the newest file, 2 also its predecessor in case the newest is damaged.
+        keep: 1 keeps only the newest file, 2 also its predecessor in case the newest is damaged.
     """
 
     def __init__(self, dirpath: str | Path, every: int = 1, keep: int = 2) -> None:
@@ -49,24 +49,24 @@ class LastCheckpoint(Checkpoint):
         self._saved_at = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Remove what a killed write left behind."""
+        """Remove files that an interrupted write left behind."""
         if stage == "fit" and trainer.is_global_zero and self.path.parent.is_dir():
             for leftover in self.path.parent.glob("*.ckpt.*"):
                 if leftover.suffix in LEFTOVERS:
                     remove_checkpoint(leftover)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Know which iteration is on disk already."""
+        """Record which iteration is already on disk."""
         self._saved_at = trainer.current_epoch
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save if it is this iteration's turn."""
+        """Save if the period ends with this iteration or training stops."""
         iterations = trainer.current_epoch + 1
         if iterations % self.every == 0 or iterations == trainer.max_epochs or trainer.should_stop:
             self._save(trainer, iterations)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save what a stop between two turns (``max_steps``) would lose."""
+        """Save after a stop between two saves (``max_steps``)."""
         if trainer.current_epoch > self._saved_at:
             self._save(trainer, trainer.current_epoch)
 
@@ -76,19 +76,19 @@ class LastCheckpoint(Checkpoint):
 
 
 class BestCheckpoint(Checkpoint):
-    """Saves ``best.ckpt``, and a loadable export, when the monitored metric is better than ever before.
+    """Callback that saves ``best.ckpt`` and a loadable export when the monitored metric improves.
 
-    The last iteration is validated whatever the period, so that a run of any length leaves both.
+    The last iteration is always validated, so that a run of any length writes both.
 
-    Must be listed before :class:`LastCheckpoint`: the last checkpoint then knows the best score, and a
-    resumed run decides as the uninterrupted one would.  If the module is an `Agent`, its export is called
-    on rank zero and ``hf/`` beside the checkpoint folder is replaced by what it writes.
+    It must be listed before :class:`LastCheckpoint`: the last checkpoint then holds the best score, and a
+    resumed run decides as the uninterrupted one would.  If the module is an `Agent`, rank zero calls its export,
+    which replaces the folder ``hf/`` next to the checkpoint folder.
 
     Args:
         dirpath: the run's checkpoint folder.
         monitor: a metric that validation adds to ``pl_module.row`` or logs.
         mode: ``max`` or ``min``.  Ties keep the earlier iteration; NaN is never better.
-        keep: 1 keeps the newest file, 2 also the best before it.
+        keep: 1 keeps only the newest file, 2 also the previous best.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class BestCheckpoint(Checkpoint):
         return self.path.parent.parent / "hf"
 
     def state_dict(self) -> dict[str, Any]:
-        """Best score and the iteration it was measured at."""
+        """Return the best score and the iteration at which it was measured."""
         return {"best_score": self.best_score, "best_iteration": self.best_iteration}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved best; one whose checkpoint is gone is forgotten, which is told."""
+        """Restore the best score; discard it with a warning if its checkpoint is gone."""
         self.best_score = state_dict["best_score"]
         self.best_iteration = state_dict["best_iteration"]
         if self.best_iteration is not None and not gather_objects([checkpoint_exists(self.path)])[0]:
@@ -129,7 +129,7 @@ class BestCheckpoint(Checkpoint):
             recover_folder(self.export_folder)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget that the last iteration was validated, and have the run's last one validated: it may be the best."""
+        """Reset the validation flag; validate the last iteration, which may be the best."""
         self._was_validated = False
         if trainer.current_epoch + 1 == trainer.max_epochs:
             trainer.check_val_every_n_epoch = 1
@@ -147,7 +147,7 @@ class BestCheckpoint(Checkpoint):
         trainer.save_checkpoint(self.path, weights_only=False, storage_options={"keep": self.keep})
         hooks = get_hooks(trainer.strategy)
         if isinstance(pl_module, Agent) and pl_module.policy.network is not None:  # None: behind an API
-            network = hooks.whole_network(pl_module.policy.network)  # all ranks take part
+            network = hooks.whole_network(pl_module.policy.network)  # a collective
             if trainer.is_global_zero:
                 self._export(partial(pl_module.export, network=network))
         hooks.barrier("export")
@@ -163,7 +163,10 @@ class BestCheckpoint(Checkpoint):
             ) from error
 
     def _score(self, trainer: Trainer, pl_module: LightningModule) -> float | None:
-        """This iteration's value; Lightning's own table also holds older ones, hence the check."""
+        """Return this iteration's value; None if it was not measured.
+
+        Lightning's own table also holds older values, hence the check.
+        """
         row = measured(pl_module)
         if self.monitor in row:
             return float(row[self.monitor])

@@ -1,4 +1,4 @@
-"""One row an iteration: everything measured goes to every logger at once, before checkpoints are written."""
+"""Logging of one row per iteration to every logger, before checkpoints are written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lit_agentrl.report.summary import Summary
 
 @runtime_checkable
 class Rewinds(Protocol):
-    """A log that forgets what it holds beyond a checkpoint: a logger, or a callback that writes one."""
+    """A logger or a log-writing callback that can drop entries after a checkpoint."""
 
     def rewind(self, iterations: int) -> None:
         """Drop everything after ``iterations`` completed iterations; −1 drops all."""
@@ -22,26 +22,26 @@ class Rewinds(Protocol):
 
 @runtime_checkable
 class Compares(Protocol):
-    """Shows success beside levels that it is compared with: a logger, or the live display."""
+    """A logger or display that shows success together with reference levels."""
 
     def compare_with(self, **references: float) -> None:
-        """State them, such as ``chance`` and ``oracle``, before anything is logged."""
+        """Set the levels, such as ``chance`` and ``oracle``, before anything is logged."""
 
 
 @runtime_checkable
 class Concludes(Protocol):
-    """A logger that has a place for the closing scores."""
+    """A logger that can show the closing scores."""
 
     def conclude(self, summary: Summary) -> None:
-        """Show them, at the very end of a run."""
+        """Show the closing scores, at the very end of a run."""
 
 
 def rewind(trainer: Trainer, iterations: int) -> None:
-    """Cut the logs of a run back, as an earlier launch has left them, before anything is added to them.
+    """Truncate the logs that an earlier launch of the run left, before anything is added.
 
     Args:
-        trainer: its loggers, and those of its callbacks that write logs.
-        iterations: that are completed; −1 before the start is measured.
+        trainer: its loggers, and its callbacks that write logs, are rewound.
+        iterations: number of completed iterations to keep; −1 also drops the measurement of the start.
     """
     for log in (*trainer.loggers, *trainer.callbacks):  # type: ignore[attr-defined]
         if isinstance(log, Rewinds):
@@ -49,21 +49,21 @@ def rewind(trainer: Trainer, iterations: int) -> None:
 
 
 def measured(pl_module: LightningModule) -> dict[str, float]:
-    """The metrics of an iteration at its end: what has been logged, and what was added since."""
+    """Return the metrics of an iteration at its end: those logged, and those added since."""
     return {**pl_module.last_row, **pl_module.row} if isinstance(pl_module, Measured) else {}
 
 
 class IterationLog(Callback):
-    """Moves ``pl_module.row`` into all loggers at the end of an iteration; rewinds them when training starts.
+    """Callback that logs ``pl_module.row`` after each iteration, and rewinds loggers at start.
 
     The module, and callbacks that run before this one, add metrics to ``pl_module.row`` (a dict of floats)
-    during the iteration.  Here it is logged at ``step`` = completed iterations, kept as
-    ``pl_module.last_row`` for checkpoints and displays, and emptied.  Rows are on disk before the checkpoint
+    during the iteration.  This callback logs the row at ``step`` = completed iterations, keeps it as
+    ``pl_module.last_row`` for checkpoints and displays, and empties it.  Rows are on disk before the checkpoint
     of the same iteration: a run killed in between repeats the iteration and its row.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check that there is a row to log.
+        """Check that the module has a row to log.
 
         Raises:
             ValueError: the module has none.
@@ -71,7 +71,7 @@ class IterationLog(Callback):
         as_measured(pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Drop what an earlier launch logged beyond the checkpoint that training continues from."""
+        """Drop rows that an earlier launch logged after the checkpoint from which training continues."""
         for logger in trainer.loggers:
             if isinstance(logger, Rewinds):
                 logger.rewind(trainer.current_epoch)
@@ -82,7 +82,7 @@ class IterationLog(Callback):
                 )
         # metrics of a validation before training belong to row 0, not to the first iteration
         as_measured(pl_module).row = {}
-        # Lightning does not save should_stop: without this a relaunched run that had stopped trains on
+        # Lightning does not save should_stop: without this, a stopped run that is relaunched would train on
         stoppers = [c for c in trainer.callbacks if isinstance(c, EarlyStopping)]  # type: ignore[attr-defined]
         if any(stopper.wait_count >= stopper.patience for stopper in stoppers):
             trainer.should_stop = True

@@ -1,4 +1,7 @@
-"""An episode as Markdown.  What a policy writes is data: it is shown in code and cannot become markup."""
+"""Rendering of episodes as Markdown.
+
+Text from a policy is data: it is shown as code and cannot become markup.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,29 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def clean(text: str) -> str:
-    """Text that can be stored and shown: control characters and lone surrogates become escapes."""
+    """Escape control characters and lone surrogates, so that text can be stored and shown."""
     escaped = CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
     return escaped.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def fenced(text: str) -> str:
-    """A code block around ``text``, with a fence longer than any run of backticks in it."""
+    """Wrap ``text`` in a code block, with a fence longer than any backticks inside."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{clean(text)}\n{fence}"
 
 
 def inline(text: str) -> str:
-    """``text`` as a one-line code span; backticks become quotes, since a span cannot hold a run of them."""
+    """Format ``text`` as a one-line code span.
+
+    Backticks become quotes, since a span cannot hold a run of them.
+    """
     flat = " ".join(clean(text).split()).replace("`", "'")
     return f"`{flat}`" if flat else "–"
 
 
 def reply_parts(turn: Turn, dialect: Dialect = ANSWER) -> Iterator[tuple[str, str]]:
-    """The (role, text) pieces of a reply in order; roles are ``think``, ``answer`` and ``other``."""
+    """Yield the (role, text) pieces of a reply in order: ``think``, ``answer`` and ``other``."""
     in_think = len(turn.reply_segments) > 0 and turn.reply_segments[0] == Segment.THINK
     end = 0
     for block in dialect.spans(turn.reply_text, in_think=in_think):
@@ -44,7 +50,7 @@ def reply_parts(turn: Turn, dialect: Dialect = ANSWER) -> Iterator[tuple[str, st
 
 
 def forced_text(turn: Turn, decode: Decode | None) -> str:
-    """The tokens put before the reply that are neither prompt nor observation."""
+    """Decode the tokens before the reply that are neither prompt nor observation."""
     forced = turn.prefix_tokens[turn.prefix_segments == Segment.FORCED].tolist()
     if not forced:
         return ""
@@ -52,8 +58,8 @@ def forced_text(turn: Turn, decode: Decode | None) -> str:
 
 
 def turn_markdown(number: int, turn: Turn, decode: Decode | None, dialect: Dialect = ANSWER) -> str:
-    """One turn: its pieces by role, then what came of it."""
-    if turn.starts_row and number > 1:  # the policy reads something else than the dialogue above
+    """Format one turn: its pieces by role, then its outcome."""
+    if turn.starts_row and number > 1:  # the policy reads a new prompt, not the dialogue above
         pieces = [
             (
                 "prompt",
@@ -78,12 +84,12 @@ def turn_markdown(number: int, turn: Turn, decode: Decode | None, dialect: Diale
 
 
 def episode_markdown(episode: Episode, decode: Decode | None = None, dialect: Dialect = ANSWER) -> str:
-    """A whole episode, headed by who it is and how it ended.
+    """Format a whole episode, with a header that identifies it and says how it ended.
 
     Args:
-        episode: what happened.
-        decode: the tokenizer's ids-to-text function; without it forced tokens are only counted.
-        dialect: how its replies are written.
+        episode: the episode.
+        decode: the tokenizer's ids-to-text function; without it, forced tokens are only counted.
+        dialect: format of its replies.
     """
     outcome = "success" if episode.success else "failure"
     head = (

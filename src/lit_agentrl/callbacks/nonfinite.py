@@ -1,4 +1,4 @@
-"""Where a number that is not finite first appears: the module, the function or the gradient, and when."""
+"""Detection of the first non-finite number: its module, function or gradient, and its time."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from torch.overrides import TorchFunctionMode
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.modules.contract import as_agent
 
-# they write constants, such as bounds that are never reached, and memory that is filled afterwards
+# these write constants, such as bounds that are never reached, or memory that is filled later
 _MAKE_CONSTANTS = ("full", "fill", "empty", "tensor", "where", "new_", "zeros", "set_")
 
 
 class FirstNonFinite(Callback):
-    """Ends the run at the first NaN or infinity, in one line that names its place.
+    """Callback that ends the run at the first NaN or infinity and names its place.
 
-    Looked at are: what each module of the policy and the critic returns, in every stage; during an update also what
-    each function of torch makes out of finite numbers, each gradient on its way back, and each weight after an
-    optimizer step.  No number of the run changes; it takes about twice as long.
+    It checks the output of each module of the policy and the critic, in every stage.  During an update it also checks
+    what each torch function returns for finite inputs, each gradient in the backward pass, and each weight after an
+    optimizer step.  The run's results do not change; it takes about twice as long.
 
     Raises:
-        NotFinite: naming stage, iteration and place; ``-inf`` alone is no fault inside of a function: masks hold it.
+        NotFinite: the message names stage, iteration and place.  A function may return ``-inf``, which masks contain.
     """
 
     def __init__(self) -> None:
@@ -39,18 +39,18 @@ class FirstNonFinite(Callback):
             "rollout",
             0,
             0,
-        )  # a worker that plays ahead does no more
-        self._held = ExitStack()  # what is undone when the trainer is done
-        self._update = ExitStack()  # and when an update is
+        )  # a worker that plays ahead has this stage only
+        self._held = ExitStack()  # hooks to remove when the trainer ends
+        self._update = ExitStack()  # the same, when an update ends
         self._names: dict[int, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Modules are sent to workers with their hooks; what is undone here stays here."""
+        """Return the state without cleanup handles, since modules are sent to workers with their hooks."""
         return self.__dict__ | {"_held": ExitStack(), "_update": ExitStack(), "_names": {}}
 
     # ------------------------------------------------------------------ stages
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Look at modules from here on."""
+        """Watch the outputs of modules."""
         self._held.close()
         for name, module in pl_module.named_modules():
             if name:
@@ -58,7 +58,7 @@ class FirstNonFinite(Callback):
                 self._held.callback(handle.remove)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at optimizer steps, and have the graph of gradients know where each function was called."""
+        """Watch optimizer steps, and have autograd record where each function was called."""
         self._names = {id(weight): name for name, weight in pl_module.named_parameters()}
         for optimizer in trainer.optimizers:
             handle = optimizer.register_step_post_hook(self._look_at_weights)
@@ -66,7 +66,7 @@ class FirstNonFinite(Callback):
         before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
         torch.autograd.set_detect_anomaly(True, check_nan=False)
         self._held.callback(torch.autograd.set_detect_anomaly, *before)
-        # torch prints where the function was called that this callback names
+        # torch's warning repeats the place that this callback names
         self._held.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="Error detected in")
 
@@ -74,7 +74,7 @@ class FirstNonFinite(Callback):
         self._begin("rollout", trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *which: Any) -> None:
-        """The episodes are played: the rollout callback stands before all others."""
+        """Begin the update stage: the rollout callback, the first of all, has played the episodes."""
         self._begin("update", trainer, pl_module)
         self._update.enter_context(_Functions(self))
 
@@ -102,7 +102,7 @@ class FirstNonFinite(Callback):
         self._update.close()
         self._held.close()
 
-    # ------------------------------------------------------------------ what is looked at
+    # ------------------------------------------------------------------ checks
     def _look_at_output(self, name: str, module: nn.Module, given: Any, output: Any) -> None:
         for tensor in _tensors(output):
             if broken := _broken(tensor):
@@ -114,7 +114,7 @@ class FirstNonFinite(Callback):
                 self.stop(f"in the output of {name} ({type(module).__name__}; {why})", broken)
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Look at each gradient of this loss."""
+        """Watch each gradient of this loss."""
         if broken := _broken(loss):
             self.stop("in the loss", broken)
         seen, open_nodes = set(), [loss.grad_fn]
@@ -125,7 +125,7 @@ class FirstNonFinite(Callback):
             seen.add(node)
             metadata: Any = node.metadata  # a dict, which torch declares as a method
             open_nodes += [following for following, _ in node.next_functions]
-            if hasattr(node, "variable"):  # a weight, to which the gradient is added
+            if hasattr(node, "variable"):  # a leaf: the gradient of a weight
                 node.register_prehook(
                     partial(self._look_at_gradient, self._names.get(id(node.variable), "a weight"))
                 )
@@ -147,7 +147,7 @@ class FirstNonFinite(Callback):
         for group in optimizer.param_groups:
             for weight in group["params"]:
                 if broken := _broken(weight):
-                    self._version += 1  # checkpoints of before this step are good
+                    self._version += 1  # checkpoints before this step are intact
                     name = self._names.get(id(weight), "a weight")
                     self.stop(f"in {name} after a step of {type(optimizer).__name__}: lower optim.lr", broken)
 
@@ -164,7 +164,7 @@ class FirstNonFinite(Callback):
 
 
 class _Functions(TorchFunctionMode):
-    """Looks at what functions of torch make out of finite numbers."""
+    """Mode that checks what torch functions return for finite inputs."""
 
     def __init__(self, watch: FirstNonFinite) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ def _tensors(found: Any) -> Iterator[Tensor]:
 
 
 def _broken(tensor: Tensor) -> str:
-    """``3 of 10 numbers NaN or infinite``; empty where all are finite."""
+    """Describe non-finite numbers, such as ``NaN (3 of 10 numbers)``; empty if all are finite."""
     if not tensor.is_floating_point() or tensor.numel() == 0 or tensor.is_meta:
         return ""
     tensor = tensor.detach()
@@ -205,7 +205,7 @@ def _broken(tensor: Tensor) -> str:
 
 
 def _caller(frame: FrameType | None) -> str:
-    """The innermost place outside of torch."""
+    """Describe the innermost calling frame outside of torch."""
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if _is_caller(path):
@@ -215,7 +215,7 @@ def _caller(frame: FrameType | None) -> str:
 
 
 def _place(lines: Any) -> str:
-    """Where the function of a gradient was called, as the graph keeps it: the innermost place outside of torch."""
+    """Describe where a gradient's function was called: the innermost recorded frame outside of torch."""
     for entry in reversed(list(lines)):
         head = str(entry).strip().splitlines()[0]  # File "…", line 3, in name
         path, _, rest = head.removeprefix('File "').partition('", line ')
@@ -230,7 +230,7 @@ def _is_caller(path: Path) -> bool:
 
 
 def _short(path: Path) -> str:
-    """From the package's own name on, or the last three parts."""
+    """Shorten a path: start at the package name, or keep the last three parts."""
     parts = path.parts
     if "lit_agentrl" in parts:
         return "/".join(parts[len(parts) - 1 - parts[::-1].index("lit_agentrl") :])

@@ -1,4 +1,4 @@
-"""What a structure has learnt, as texts in the run folder."""
+"""Text files in the run folder with what a structure has learnt."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lit_agentrl.files import write_atomic
 
 
 class Notes(Callback):
-    """Writes ``NAME/iteration_K.txt`` when an iteration has ended whose text is not that of the one before.
+    """Callback that writes ``NAME/iteration_K.txt`` after an iteration that changed the text.
 
     Args:
         folder: the run folder.
-        texts: gives them, by name; see `Structure.notes`.
+        texts: returns the current texts by name; see `Structure.notes`.
     """
 
     def __init__(self, folder: str | Path, texts: Callable[[], Mapping[str, str]]) -> None:
@@ -23,19 +23,19 @@ class Notes(Callback):
         self._written: dict[str, str] = {}
 
     def rewind(self, iterations: int) -> None:
-        """Drop those of later iterations, which an earlier launch has left; see `Rewinds`."""
+        """Delete texts of later iterations that an earlier launch left; see `Rewinds`."""
         for name in self._texts():
             for file in (self._folder / name).glob("iteration_*.txt"):
                 number = file.stem.removeprefix("iteration_")
                 if number.isdecimal() and int(number) > iterations:
-                    file.unlink(missing_ok=True)  # each rank comes here
+                    file.unlink(missing_ok=True)  # every rank deletes
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Know what is written already."""
+        """Record the texts that are already written."""
         self._written = dict(self._texts())
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write what has changed."""
+        """Write the texts that have changed."""
         for name, text in self._texts().items():
             if text != self._written.get(name) and trainer.is_global_zero:
                 write_atomic(self._folder / name / f"iteration_{trainer.current_epoch + 1}.txt", text)

@@ -1,4 +1,4 @@
-"""The run as it is watched: a panel on a terminal, plain lines anywhere else."""
+"""Live display of a run: a panel on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PHASES = ("rollout", "score", "update", "validate")
 
 
 def duration(seconds: float) -> str:
-    """A time for people: ``7.4 s``, ``3:05``, ``2:03:05``.
+    """Format a duration for people: ``7.4 s``, ``3:05``, ``2:03:05``.
 
     >>> duration(7.42), duration(185), duration(7385)
     ('7.4 s', '3:05', '2:03:05')
@@ -48,12 +48,12 @@ def duration(seconds: float) -> str:
 def parts(
     row: Mapping[str, float], references: Mapping[str, float], val: float | None
 ) -> list[tuple[str, str]]:
-    """What is shown of an iteration, as (label, value), leaving out what was not measured.
+    """List the (label, value) pairs to show for an iteration, without unmeasured ones.
 
     Args:
         row: the metrics of the iteration.
-        references: success of ``start``, ``chance`` and ``oracle`` on the validation split, where known.
-        val: the newest validation success.
+        references: success of ``start``, ``chance`` and ``oracle`` on the validation split, if known.
+        val: the latest validation success.
     """
     shown = []
     for label, key in (("success", "success"), ("return", "return_mean"), ("entropy", "entropy")):
@@ -69,7 +69,7 @@ def parts(
 
 
 class _Left(ProgressColumn):
-    """Time left, counted down between iterations."""
+    """Column with the remaining time, counted down between iterations."""
 
     def render(self, task: Task) -> Text:
         if (end := task.fields["end"]) is None:
@@ -78,15 +78,15 @@ class _Left(ProgressColumn):
 
 
 class LiveDisplay(ProgressBar):
-    """Iteration, success, return, entropy, validation against its references, phase times, time left.
+    """Display of iteration, success, return, entropy, validation with references, phase times, time left.
 
-    On a terminal a panel is redrawn in place.  Elsewhere an iteration is one plain line, without control
-    codes.  Time left is the median of the last 20 iterations' durations times the iterations that remain, and the
-    time of the last validation times those that remain.
+    On a terminal, a panel is redrawn in place.  Elsewhere, each iteration is one plain line, without control
+    codes.  Time left is the median duration of the last 20 iterations times the remaining iterations, plus the
+    duration of the last validation times the remaining validations.
 
     Args:
         every: iterations between plain lines; the first and the last iteration always get one.
-        every_seconds: least time between plain lines, in seconds.
+        every_seconds: minimum time between plain lines, in seconds.
         console: where to draw; standard output by default.
     """
 
@@ -101,14 +101,14 @@ class LiveDisplay(ProgressBar):
         self._references: dict[str, float] = {}
         self._val: float | None = None
         self._durations: deque[float] = deque(maxlen=20)
-        self._validation = 0.0  # seconds of the last one
+        self._validation = 0.0  # duration of the last validation, seconds
         self._clock = 0.0
         self._printed_at = -float("inf")
         self._live: Live | None = None
         self._bar: Progress | None = None
 
     def compare_with(self, **references: float) -> None:
-        """State the success that validation is compared with: ``start``, ``chance``, ``oracle``."""
+        """Set the success to compare validation with: ``start``, ``chance``, ``oracle``."""
         self._references.update(references)
 
     def enable(self) -> None:
@@ -128,18 +128,18 @@ class LiveDisplay(ProgressBar):
             print(*args, **kwargs)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The score of a validation before training is the start."""
+        """Record the score of a validation before training as the start."""
         score = measured(pl_module).get("val/success")
         if score is not None and trainer.state.fn == TrainerFn.VALIDATING and trainer.current_epoch == 0:
             self._val = float(score)
             self._references.setdefault("start", self._val)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Open the panel, or nothing where the output is not a terminal."""
+        """Open the panel if the output is a terminal."""
         self._clock = time.monotonic()
         self._durations.clear()
         console = self._console or Console(file=sys.stdout)
-        # isatty is asked as well: environment variables make rich believe in terminals that are none
+        # also check isatty: environment variables can make rich report a terminal where there is none
         is_terminal = console.file.isatty() and console.is_terminal and not console.is_dumb_terminal
         if not self._is_enabled or not is_terminal:
             return
@@ -153,20 +153,20 @@ class LiveDisplay(ProgressBar):
         self._live.start()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """An iteration begins with its episodes."""
+        """Show the rollout phase, with which an iteration begins."""
         self._begin("rollout")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *which: Any) -> None:
-        """They are played: the rollout callback stands before all others."""
+        """Show the update phase: the rollout callback, the first of all, has played the episodes."""
         self._begin("update")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Inside of an iteration; that before the first one has no panel."""
+        """Show the validation phase; a validation before training has no panel."""
         self._begin("validate")
 
     def _begin(self, phase: str) -> None:
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], phase=f"{phase:<8}")  # as wide as the longest
+            self._bar.update(self._bar.task_ids[0], phase=f"{phase:<8}")  # the width of the longest phase
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the iteration that just ended."""
@@ -195,20 +195,20 @@ class LiveDisplay(ProgressBar):
             print(" | ".join([f"iteration {iteration}{total}", *shown]), file=file, flush=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the last panel on the screen and give the terminal back."""
+        """Leave the last panel on the screen and release the terminal."""
         self._begin("")
         self._stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Give the terminal back before the error is printed."""
+        """Release the terminal before the error is printed."""
         self._stop()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""
         self._stop()
 
     def seconds_left(self, trainer: Trainer, iteration: int) -> float | None:
-        """Seconds that the remaining iterations take, if they are as the last 20 were; None if the end is open."""
+        """Estimate the remaining seconds from the last 20 iterations; None if the end is open."""
         if not self._durations or trainer.max_epochs in (None, -1):
             return None
         end = max(trainer.max_epochs or 0, iteration)
@@ -226,7 +226,7 @@ class LiveDisplay(ProgressBar):
         table = Table.grid(padding=(0, 2))
         for label, value in parts(row, self._references, self._val):
             table.add_row(f"[bold]{label}[/bold]", value)
-        # room for the ^C that a terminal echoes: in the last column it would begin a line, and move the panel
+        # leave room for the ^C that a terminal echoes: in the last column it would wrap and move the panel
         return Panel(Group(self._bar, table), title="lit_agentrl", border_style="dim", width=columns - 3)
 
     def _stop(self) -> None:

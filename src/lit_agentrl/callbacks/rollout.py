@@ -1,4 +1,4 @@
-"""Lightning's side of rollouts: when batches are filled, with which network, and what checkpoints keep."""
+"""The Lightning callback of rollouts: it fills batches and saves rollout state in checkpoints."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ from lit_agentrl.update.critic import played_with
 from lit_agentrl.update.scoring import list_turn_values
 from lit_agentrl.update.trial import unlearn
 
-_AHEAD = "played_ahead"  # of a checkpoint
+_AHEAD = "played_ahead"  # key in a checkpoint
 
 
 class RolloutCallback(Callback):
-    """Plays the episodes of every batch before the module sees it; what is read from a data set is left as it is.
+    """Callback that plays the episodes of every batch before the module receives it.
+
+    Batches that are read from a data set are left unchanged.
 
     Args:
         collector: fills the batches of training.
         players: play episodes.
-        val, test: fill those of evaluations; ``test`` may be exchanged.
+        val, test: fill the batches of validation and test; ``test`` may be replaced.
     """
 
     def __init__(self, collector: Collector, players: Players, *, val: Evaluation, test: Evaluation) -> None:
@@ -43,7 +45,7 @@ class RolloutCallback(Callback):
         self._restored: Any = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Build the engine around the module's own network, which Lightning moves to its device afterwards."""
+        """Build the engine around the module's network, which Lightning moves to its device later."""
         self.collector.setup(trainer.strategy.root_device)
         network, context = as_agent(pl_module).policy.network, trainer.precision_plugin.forward_context
         hooks = get_hooks(trainer.strategy)
@@ -69,7 +71,7 @@ class RolloutCallback(Callback):
         self._close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        trainer.strategy.on_exception(exception)  # tells the others, before a game takes its time to close
+        trainer.strategy.on_exception(exception)  # before closing, which can take long
         self._close()
 
     def _close(self) -> None:
@@ -77,11 +79,11 @@ class RolloutCallback(Callback):
         self._players.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What reward parts and the structure have learnt."""
+        """Return what reward parts and the structure have learnt."""
         return self.collector.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
+        """Restore what :meth:`state_dict` returned."""
         self.collector.load_state_dict(state_dict)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Any) -> None:
@@ -130,7 +132,7 @@ class RolloutCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *where: int
     ) -> None:
         _end_if_told(trainer)
-        if batch.given is not None:  # held out of a data set
+        if batch.given is not None:  # read from a data set
             return
         started, agent = time.perf_counter(), as_agent(pl_module)
         self.val.collect(batch, self._players.play, agent.version, is_first=not any(where))
@@ -146,19 +148,19 @@ class RolloutCallback(Callback):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
     ) -> None:
-        """Take over what the module has made of episodes that were not played."""
+        """Take the module's results for a batch from a data set."""
         if batch.given is not None:
             self.val.take(batch, is_first=not any(where))
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
     ) -> None:
-        """As of validation."""
+        """Take the module's results for a batch from a data set."""
         if batch.given is not None:
             self.test.take(batch, is_first=not any(where))
 
 
 def _end_if_told(trainer: Trainer) -> None:
-    """Nothing more is played once SIGTERM has come, which Lightning notes and acts on when the iteration has ended."""
+    """Raise KeyboardInterrupt after SIGTERM, on which Lightning acts only after the iteration."""
     if trainer.received_sigterm:
         raise KeyboardInterrupt

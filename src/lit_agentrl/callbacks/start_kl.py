@@ -1,4 +1,4 @@
-"""How far a policy has gone from where it started, measured where it is validated."""
+"""KL divergence of the policy from its start, measured in validation."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from lit_agentrl.update.reference import make_frozen
 
 
 class StartKL(Callback):
-    """Adds ``val/start_kl`` to the metrics: KL(policy || start), nats a token, mean of k3 over validations.
+    """Callback that adds ``val/start_kl``: KL(policy || start), in nats per token.
 
-    The start are the weights that the run began with.  Where a KL term keeps them, or adapters are trained, nothing
-    more is held; otherwise a copy of the network is.  No number of the run changes.
+    It is the mean of k3 over the action tokens of scored validation episodes.  The start is the weights with which
+    the run began.  If a KL term keeps them, or adapters are trained, nothing more is stored; otherwise a copy of the
+    network is.  The run's results do not change.
 
     Args:
-        episodes: scored of each validated game, on each rank.
-        temperature: at which log-probs are taken; 0 stands for 1.
+        episodes: number of episodes to score for each validated game, on each rank.
+        temperature: temperature of the log-probs; 0 stands for 1.
 
     Raises:
-        ValueError: a value out of range; or, at start, a run in which it cannot be measured.
+        ValueError: a value is out of range; or, in `setup`, the KL cannot be measured in this run.
     """
 
     def __init__(self, episodes: int = 32, temperature: float = 1.0) -> None:
@@ -42,7 +43,7 @@ class StartKL(Callback):
         self._sums = torch.zeros(2, dtype=torch.float64)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Keep the weights of now, which no checkpoint has touched yet, once."""
+        """Store the current weights once, before a checkpoint replaces them."""
         if self._networks is not None:
             return
         network, updater = as_agent(pl_module).policy.network, as_trained(pl_module).updater
@@ -67,7 +68,7 @@ class StartKL(Callback):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
     ) -> None:
-        """Score some of the episodes under both."""
+        """Score some of the episodes under the policy and the start."""
         assert self._networks is not None, "setup() comes first"
         played = [each for each in batch.episodes if each.num_action_tokens and not each.failed]
         if not played:
@@ -81,7 +82,7 @@ class StartKL(Callback):
         self._sums += torch.stack([kl_BT[is_action_BT].sum(), is_action_BT.sum().double()]).cpu()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the mean over all ranks."""
+        """Record the mean over all ranks."""
         total, count = sum_over_ranks(self._sums.to(pl_module.device)).tolist()
         if count:
             as_agent(pl_module).row["val/start_kl"] = total / count

@@ -1,4 +1,4 @@
-"""Episodes to read: every token of a few of them as JSON lines, and turn by turn in TensorBoard."""
+"""Transcripts of a few episodes: all tokens as JSON lines, and turns in TensorBoard."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect
 
 _log = logging.getLogger(__name__)
-SCHEMA = 1  # of a line: {schema, iteration, split, episode: all fields of Episode but seconds, enums by name}
+SCHEMA = 1  # line: {schema, iteration, split, episode: all fields of Episode but seconds, enums by name}
 
 
 def pick(episodes: Sequence[Episode], number: int) -> list[Episode]:
-    """The first members of the first groups, with a success and a failure among them where there are both.
+    """Pick the first episodes of groups, with a success and a failure if both exist.
 
     The choice depends on the episodes alone, not on the order in which they finished.
     """
@@ -43,9 +43,9 @@ def pick(episodes: Sequence[Episode], number: int) -> list[Episode]:
 
 
 def to_line(episode: Episode, iteration: int, split: str) -> str:
-    """One episode as a line of JSON (ASCII, with its line end)."""
+    """Convert an episode to a line of JSON (ASCII, with its line end)."""
     record = asdict(episode)
-    del record["env_seconds"]  # of the clock: lines of the same run are the same
+    del record["env_seconds"]  # a clock time: lines must be reproducible
     record["end"] = episode.end.name
     for turn, plain in zip(episode.turns, record["turns"], strict=True):
         plain["finish"] = turn.finish.name
@@ -54,10 +54,10 @@ def to_line(episode: Episode, iteration: int, split: str) -> str:
 
 
 def from_line(line: str) -> tuple[int, Episode]:
-    """The iteration and the episode that :func:`to_line` wrote.
+    """Parse the iteration and the episode that :func:`to_line` wrote.
 
     Raises:
-        ValueError: not a line of this schema.
+        ValueError: the line does not have this schema.
     """
     record = json.loads(line)
     if record.get("schema") != SCHEMA:
@@ -68,23 +68,23 @@ def from_line(line: str) -> tuple[int, Episode]:
 
 
 def read(path: str | Path) -> Iterator[tuple[int, Episode]]:
-    """The (iteration, episode) pairs of a transcript file, skipping a torn last line."""
+    """Yield the (iteration, episode) pairs of a transcript file, skipping an incomplete last line."""
     return (from_line(line) for line in read_complete_lines(path)[0])
 
 
 class Transcripts(Callback):
-    """Writes a few episodes of a batch to ``train.jsonl`` and ``val.jsonl``, and to TensorBoard's TEXT tab.
+    """Callback that writes a few episodes to ``train.jsonl``, ``val.jsonl`` and TensorBoard's TEXT tab.
 
-    Training batches: the first and every ``every``-th iteration.  Validation: of each game the first batch
-    that it occurs in, once for each iteration.  ``iteration`` counts completed iterations as in ``metrics.csv``; 0
-    is the start.  The best weights, which are measured again at the end, are not shown again.  The files are rewound on
-    resume.  If the module is an `Agent`, the text of forced tokens is shown; otherwise they are counted.
+    For training, it writes the first and every ``every``-th iteration; for validation, the first batch of each game,
+    once per iteration.  ``iteration`` counts completed iterations as in ``metrics.csv``; 0 is the start.  The best
+    weights, which are measured again at the end, are not shown again.  The files are rewound on resume.  If the
+    module is an `Agent`, the text of forced tokens is shown; otherwise they are counted.
 
     Args:
         dirpath: the run's transcript folder.
         every: iterations between transcripts of training.
-        episodes: episodes of a batch.
-        dialect: how replies are written.
+        episodes: number of episodes per batch.
+        dialect: format of replies.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Transcripts(Callback):
         self.every = every
         self.episodes = episodes
         self._dialect = dialect
-        self._games_seen: set[str] = set()  # in the validation under way
-        self._written: set[tuple[int, str]] | None = None  # what the files hold: iterations and their tags
+        self._games_seen: set[str] = set()  # in the current validation
+        self._written: set[tuple[int, str]] | None = None  # iterations and tags in the files
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the lines of iterations that the run will repeat."""
@@ -105,7 +105,7 @@ class Transcripts(Callback):
 
     @rank_zero_only
     def rewind(self, iterations: int) -> None:
-        """Drop every line after ``iterations`` completed iterations, and broken ones, which is told; −1 drops all."""
+        """Drop lines after ``iterations`` completed iterations (−1: all), and damaged ones with a warning."""
         self._written = set()
         for split in ("train", "val"):
             path = self.folder / f"{split}.jsonl"
@@ -122,22 +122,22 @@ class Transcripts(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
     ) -> None:
-        """Write episodes of this iteration if it is their turn."""
+        """Write episodes of the first and every ``every``-th iteration."""
         iteration = trainer.current_epoch + 1
         if iteration == 1 or iteration % self.every == 0:
-            # each rank picks among its own; the first then picks among these as one process would among all
+            # each rank picks among its own; rank 0 then makes the choice that a single process would
             picked = gather_objects(pick(batch.episodes, self.episodes))
             self._write(trainer, pl_module, picked, iteration, "train")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show every game again."""
+        """Reset the games seen, so that every game is shown again."""
         self._games_seen.clear()
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
-        """Write episodes of each game that this validation has not shown yet."""
+        """Write episodes of each game that this validation has not yet shown."""
         is_fitting = trainer.state.fn == TrainerFn.FITTING
         if trainer.ckpt_path and not is_fitting:  # weights of another iteration
             return
@@ -168,13 +168,13 @@ class Transcripts(Callback):
                 experiment.add_text(f"transcripts/{tag}", text, iteration)
 
     def _put(self, episodes: Sequence[Episode], iteration: int, tag: str) -> bool:
-        """Write lines, in place of those of the same iteration; False if they stand there already.
+        """Write lines, replacing those of the same iteration; return False if they exist already.
 
-        The last weights are validated when training has ended, also where its last iteration did, and whenever a
-        finished run is resumed.
+        Duplicates occur because the last weights are validated after training, even if the last iteration was
+        validated, and again whenever a finished run is resumed.
         """
         if self._written is None:
-            self.rewind(sys.maxsize)  # a torn line at most
+            self.rewind(sys.maxsize)  # drops at most a damaged line
         assert self._written is not None
         split = tag.split("/")[0]
         path = self.folder / f"{split}.jsonl"
@@ -191,7 +191,7 @@ class Transcripts(Callback):
 
 
 def _about(line: str) -> tuple[int, str] | None:
-    """The iteration and the tag of a line; None if it is broken."""
+    """Parse the iteration and the tag of a line; return None if it is damaged."""
     try:
         record = json.loads(line)
         split = record["split"]

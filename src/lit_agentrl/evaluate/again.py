@@ -1,4 +1,4 @@
-"""The episodes of an evaluation played once more, by other rules."""
+"""Replay of an evaluation's episodes with different rules."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from lit_agentrl.update.critic import played_with
 
 
 def require_shared(cfg: DictConfig, why: str) -> None:
-    """Refuse an engine that does not play through the network itself.
+    """Refuse an engine that does not play through the run's own network.
 
     Raises:
-        UserError: ``why`` this matters, and the remedy.
+        UserError: the message is ``why`` and the remedy.
     """
     make = engine_of(cfg)
     tells = make.func if isinstance(make, partial) and isinstance(make.func, CheckedEngine) else None
@@ -35,19 +35,19 @@ def require_shared(cfg: DictConfig, why: str) -> None:
 
 
 def play_again(run: Run, name: str, rules: Rules, params: SamplingParams) -> Sequence[Outcome]:
-    """The same instances of a game with the same draws, by these rules.
+    """Play the same prompts of a game with the same random draws and other rules.
 
     Args:
-        run: that has just played them.
-        name: of the game.
-        rules: those of the run but for what is looked into.
-        params: how replies are sampled.
+        run: the run that has just played them.
+        name: name of the game.
+        rules: the rules of the run, changed in what is examined.
+        params: sampling parameters of replies.
     """
     number = next(n for n, spec in enumerate(run.games.test) if run.games.tasks[spec.task].name == name)
     (batch,) = run.stream.test_dataloader()[number]
     evaluation = replace(run.rollouts.test, params=params)
     network: Any = played_with(run.module.policy.network, run.module.critic)
-    network.to(run.trainer.strategy.root_device)  # from which the trainer has taken it
+    network.to(run.trainer.strategy.root_device)  # the trainer has moved it to the CPU
     context = run.trainer.precision_plugin.forward_context
     play_inline(rules, network, context, evaluation, batch, run.module.version)
     return evaluation.outcomes
@@ -61,15 +61,15 @@ def play_inline(
     batch: StepBatch,
     version: int = 0,
 ) -> None:
-    """Play the episodes of an evaluation through an engine of its own around a network that is here.
+    """Play the episodes of an evaluation with a new engine around a local network.
 
     Args:
-        rules: how they are played.
+        rules: rules of the episodes.
         network: writes the replies.
-        context: of its forward passes.
-        evaluation: gets the outcomes.
+        context: context manager of its forward passes.
+        evaluation: receives the outcomes.
         batch: the prompts.
-        version: of the weights.
+        version: version of the weights.
     """
     player = Inline(rules, network, context, StrategyHooks())
     try:

@@ -1,4 +1,7 @@
-"""``baselines=true`` of an evaluation: who else plays these very instances, and how much better the policy is."""
+"""Baselines of an evaluation (``baselines=true``), and the policy's lead over them.
+
+All of them play the same prompts.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from lit_agentrl.episode import Outcome
 from lit_agentrl.report.statistics import clustered_share_interval, group_means, mean_interval
 from lit_agentrl.report.summary import Estimate, estimate
 
-START = "start"  # the weights before training, sampled alike
-GREEDY = "greedy"  # what plays, at temperature 0
-FEW_SHOT = "few-shot"  # what plays, sampled alike, after solved episodes in its prompt
+START = "start"  # the weights before training, with the same sampling
+GREEDY = "greedy"  # the evaluated policy at temperature 0
+FEW_SHOT = "few-shot"  # the evaluated policy with the same sampling, and solved episodes in its prompt
 
 
 def baselines(
@@ -26,15 +29,15 @@ def baselines(
     others: Mapping[str, Sequence[Outcome] | None],
     seed: int,
 ) -> dict[str, Any]:
-    """Success of each baseline, and by how much the policy exceeds it, paired by instance.
+    """Compute each baseline's success, and the policy's lead over it, paired by prompt.
 
     Args:
         task: the game and its limits.
-        split: that was played.
-        batch: the prompts of the game, which name its instances.
-        outcomes: of the policy on them.
-        others: outcomes of further players on them, by name; None: that one does not play.
-        seed: of random play.
+        split: the split that was played.
+        batch: the prompts of the game.
+        outcomes: outcomes of the policy on these prompts.
+        others: outcomes of other players on them, by name; None: that player is absent.
+        seed: seed of random play.
     """
     found: dict[str, Any] = {}
     for name, theirs in others.items():
@@ -72,7 +75,7 @@ def _told(
 
 
 def scores_of(found: Mapping[str, Any]) -> Iterator[tuple[str, Estimate, int]]:
-    """Lines of the table: a name, an estimate, and n."""
+    """Yield the lines of the table: a name, an estimate, and n."""
     for name, each in found.items():
         yield name, each["success"], each["success"]["n"]
         yield "  policy is better by", each["difference"], each["difference"]["n"]

@@ -1,4 +1,4 @@
-"""Best of N: which of several episodes of an instance a reward model would choose, and what that is worth."""
+"""Best of N: the success of the episode that a reward model chooses among N."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from lit_agentrl.report.summary import estimate
 from lit_agentrl.rewards.learned.scoring import turn_values
 from lit_agentrl.text.token_bytes import hash_tokenizer
 
-_TOKENS = 8192  # that the reward model reads together
+_TOKENS = 8192  # tokens per batch of the reward model
 
 
 def check_options(cfg: DictConfig) -> None:
-    """Refuse values of ``best_of`` and ``reward_model`` that make no sense.
+    """Check the options ``best_of`` and ``reward_model``.
 
     Raises:
-        ValueError: naming the option.
+        ValueError: an option is invalid; the message names it.
     """
-    cfg.best_of = as_list(cfg.best_of)  # one number may stand without brackets
+    cfg.best_of = as_list(cfg.best_of)  # a single number needs no brackets
     for k in cfg.best_of:
         require_whole("best_of", k, 2)
         if k > cfg.members:
@@ -59,7 +59,7 @@ def check_options(cfg: DictConfig) -> None:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Names the option in what is said of a reward model's folder."""
+    """Replace ``path=`` by ``reward_model=``, the option's name, in error messages."""
     try:
         yield
     except ValueError as error:
@@ -68,20 +68,21 @@ def _told() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Chooser:
-    """A reward model that chooses among the episodes of an instance."""
+    """A reward model that chooses among the episodes of a prompt."""
 
     model: RewardModel
     device: torch.device
 
     def record(self, sizes: Sequence[int], episodes: Sequence[Episode]) -> dict[str, Any]:
-        """What it would reach, for each number k of episodes to choose from, with 95 % intervals over instances.
+        """Estimate the success of choosing among k episodes, for each k.
 
-        ``best@k``: success of the episode that it scores highest.  ``pass@k``: of the best one, which no choice can
-        exceed.  ``gain@k``: ``best@k`` less the success of an episode by chance, on the same instances.
+        ``best@k``: success of the episode that the model scores highest.  ``pass@k``: success of the best episode, an
+        upper bound of any choice.  ``gain@k``: ``best@k`` minus the success of a random episode of the same prompts.
+        All have 95 % intervals over prompts.
 
         Args:
-            sizes: each k.
-            episodes: of one game; instances of which fewer than k did not fail are left out.
+            sizes: the values of k.
+            episodes: episodes of one game; prompts with fewer than k episodes that did not fail are left out.
         """
         played = [e for e in episodes if not e.failed and e.turns]
         found: dict[str, Any] = {}
@@ -103,7 +104,7 @@ class Chooser:
         return found
 
     def _scores(self, episodes: Sequence[Episode]) -> list[float]:
-        """At the end of each."""
+        """Score each episode at its end."""
         if not episodes:
             return []
         values = turn_values(self.model, episodes, _TOKENS, self.device)
@@ -111,10 +112,10 @@ class Chooser:
 
 
 def opened(cfg: DictConfig, tokenizer: PreTrainedTokenizerBase) -> Chooser | None:
-    """What ``best_of`` is measured with; None where it is not asked for.
+    """Load the reward model for ``best_of``; return None if ``best_of`` is not set.
 
     Raises:
-        ValueError: the reward model cannot be loaded, or reads other token ids.
+        ValueError: the reward model cannot be loaded, or uses other token ids.
     """
     if not cfg.best_of:
         return None

@@ -1,4 +1,4 @@
-"""``diagnostics=true`` of an evaluation: do thoughts depend on what is seen, and does the answer depend on them?"""
+"""Diagnostics of thoughts (``diagnostics=true``): their dependence on observations, their effect on answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from lit_agentrl.rollout.thoughts import (
 )
 from lit_agentrl.update.networks import Networks
 
-SAMPLES = 64  # thoughts of a matrix, as in arXiv 2604.06268
+SAMPLES = 64  # thoughts in a likelihood matrix, as in arXiv 2604.06268
 _SAMPLERS = {"first_turn": "first turns", "any_turn": "any turn"}
 _ABLATIONS = {
     "removed": "without thoughts",
@@ -45,10 +45,10 @@ _ABLATIONS = {
 
 
 def check_run(run: Run) -> None:
-    """Refuse a run whose policy does not think, or plays through an engine that cannot be given thoughts.
+    """Refuse a run without thoughts, with ``critic.beta``, or whose engine has separate weights.
 
     Raises:
-        UserError: says which, and the remedy.
+        UserError: the message says which, and the remedy.
     """
     if not run.rules.prompt.think:
         raise UserError(
@@ -65,19 +65,20 @@ def check_run(run: Run) -> None:
 def diagnose(
     run: Run, name: str, episodes: Sequence[Episode], params: SamplingParams, *, seed: int
 ) -> dict[str, Any]:
-    """What the thoughts of a game's episodes tell; the episodes are played up to three times more.
+    """Measure the information in thoughts, and the success when they are ablated.
 
-    ``best`` of the ablation is None where the game does not say what best play thinks.
+    The ablations play the episodes up to three more times.  The ablation ``best`` is None if the game does not
+    provide the thoughts of best play.
 
     Args:
-        run: that has just played them.
-        name: of the game.
-        episodes: all of the game, in the order in which they were played.
-        params: how they were sampled.
-        seed: of the draws.
+        run: the run that has just played the episodes.
+        name: name of the game.
+        episodes: all episodes of the game, in the order in which they were played.
+        params: their sampling parameters.
+        seed: seed of the random draws.
 
     Raises:
-        UserError: hardly any reply had a thought.
+        UserError: replies to fewer than 2 prompts had a thought.
     """
     thoughts = thoughts_of(episodes)
     if len({thought.group for thought in thoughts}) < 2:
@@ -86,10 +87,8 @@ def diagnose(
             "2 are needed; raise episodes, or leave it out"
         )
     network: Any = run.module.policy.network
-    network.to(run.trainer.strategy.root_device)  # from which the trainer has taken it
-    limit = (
-        run.rules.max_context_tokens - params.max_reply_tokens
-    )  # so that any thought fits after any context
+    network.to(run.trainer.strategy.root_device)  # the trainer has moved it to the CPU
+    limit = run.rules.max_context_tokens - params.max_reply_tokens  # leaves room for any thought
     fitting = [thought for thought in thoughts if len(thought.context) <= limit]
     screen.announce(f"scoring thoughts of {name} after what others saw")
     samples = {"first_turn": first_turns(fitting, SAMPLES), "any_turn": any_turns(fitting, SAMPLES, seed)}
@@ -111,7 +110,7 @@ def diagnose(
 
 
 def _knows_best(run: Run, name: str, instances: Sequence[int]) -> bool:
-    """Whether a game says of all these instances what best play thinks at their start."""
+    """Check whether a game provides best play's first thought for all these instances."""
     task = next(task for task in run.games.tasks if task.name == name)
 
     def says(env: World, instance: int) -> bool:
@@ -123,7 +122,7 @@ def _knows_best(run: Run, name: str, instances: Sequence[int]) -> bool:
 
 
 def _information(run: Run, sample: Sequence[Thought], params: SamplingParams) -> dict[str, Any] | None:
-    """Estimates of a sample; None where all of it was seen alike."""
+    """Estimate the information of a sample; None if all contexts are equal."""
     kinds = {context: number for number, context in enumerate(dict.fromkeys(t.context for t in sample))}
     if len(kinds) < 2:
         return None
@@ -142,9 +141,10 @@ def _information(run: Run, sample: Sequence[Thought], params: SamplingParams) ->
 
 
 def _likelihoods(run: Run, sample: Sequence[Thought], params: SamplingParams) -> Tensor:
-    """Log p(thought i | context j), nats at the sampling temperature (greedy: at 1), (N, N), teacher-forced.
+    """Compute log p(thought i | context j), (N, N), teacher-forced.
 
-    Of two adapters a thought is read by that of the level which wrote it.
+    It is in nats, at the sampling temperature (greedy: at 1).  With two adapters, a thought is scored by the adapter
+    of the level that wrote it.
     """
     network = run.module.policy.network
     networks = Networks(
@@ -161,7 +161,7 @@ def _likelihoods(run: Run, sample: Sequence[Thought], params: SamplingParams) ->
 
 
 def _rows(before: Sequence[int], thoughts: Sequence[Thought], device: torch.device) -> dict[str, Tensor]:
-    """For each thought what is read, and after it the thought, which is scored, right-padded."""
+    """Build one right-padded row per thought: the context, then the thought, which is scored."""
     lengths = [len(before) + len(thought.tokens) for thought in thoughts]
     tokens_BT = torch.zeros(len(thoughts), max(lengths), dtype=torch.int64)
     for row, (thought, end) in enumerate(zip(thoughts, lengths, strict=True)):
@@ -178,7 +178,7 @@ def _rows(before: Sequence[int], thoughts: Sequence[Thought], device: torch.devi
 def _played_again(
     run: Run, name: str, key: str, params: SamplingParams, thought_of: ThoughtOf
 ) -> Sequence[Outcome]:
-    """The same instances with the same draws, each reply after the thought that it is given."""
+    """Play the same prompts with the same draws, each reply after a given thought."""
     make = run.rules.engine
     rules = replace(
         run.rules,
@@ -190,7 +190,7 @@ def _played_again(
 
 
 def _compared(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, Any]:
-    """Success, and what it is more or less than before, on the instances that both could play."""
+    """Estimate success, and its difference to before on the episodes that did not fail."""
     pairs = [
         (float(a.success) - float(b.success), b.group)
         for b, a in zip(before, after, strict=True)
@@ -204,7 +204,7 @@ def _compared(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, 
 
 
 def scores_of(found: Mapping[str, Any]) -> Iterator[tuple[str, Estimate | float | None, int]]:
-    """Lines of the table: a name, an estimate or a number, and n."""
+    """Yield the lines of the table: a name, an estimate or a number, and n."""
     for key, title in _SAMPLERS.items():
         if (each := found[key]) is None:
             continue

@@ -1,4 +1,4 @@
-"""Measuring a run's policy on any game, split and temperature, with chance, oracle and intervals."""
+"""Evaluation of a run's policy on games, splits and temperatures, with reference levels and intervals."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ CHECKPOINTS = ("last", "best", "start")
 
 
 def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> Scores:
-    """Play ``episodes`` instances of each game; the scores are also written under ``evaluations/``.
+    """Play ``episodes`` tasks of each game, and write the scores under ``evaluations/``.
 
     Args:
         cfg: the composed ``conf/evaluate.yaml``.
-        saved: the run's own config, aimed at ``folder``.
+        saved: the run's own config, with ``folder`` as its run folder.
         load_task: finds the config of a game by name.
         folder: the run folder.
 
     Raises:
-        UserError: an option out of range, a checkpoint that is not there, or a run that goes on.
+        UserError: an option is out of range, a checkpoint does not exist, or the run is still training.
     """
     require_idle("run", folder)
     temperatures = as_list(cfg.temperature)
@@ -91,7 +91,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     others = _others(cfg, asked, play, checkpoint)
     records = []
     for number, params in enumerate(asked):
-        outcomes = play(params, None if number else checkpoint)  # the same weights for all
+        outcomes = play(params, None if number else checkpoint)  # the weights are loaded once
         for place in range(len(names)):
             records.append(
                 _record(run, cfg, place, params, outcomes, others[number], announces.episodes, chooser)
@@ -110,7 +110,10 @@ def _others(
     play: Callable[..., list[Outcome]],
     checkpoint: Path | None,
 ) -> list[dict[str, Sequence[Outcome] | None]]:
-    """Outcomes of the start and of greedy play, beside each way of sampling; None: it is that one itself."""
+    """Play the baselines ``start`` and ``greedy`` for each set of sampling parameters.
+
+    A baseline is None if it equals the evaluated policy.
+    """
     if not cfg.baselines:
         return [{} for _ in asked]
     starts = [None if checkpoint is None else play(params, None, " by the start") for params in asked]
@@ -128,7 +131,7 @@ def _record(
     run: Run, cfg: DictConfig, place: int, params: SamplingParams, outcomes: Sequence[Outcome],
     others: Mapping[str, Sequence[Outcome] | None], episodes: Sequence[Episode], chooser: choosing.Chooser | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """What is told of the ``place``-th game, of which the outcomes of all games hold some."""
+    """Compute the record of the ``place``-th game from the outcomes of all games."""
     task = run.games.tasks[run.games.test[place].task]
     mine = [each for each in outcomes if each.task_name == task.name]
     record = record_of(cfg, task.name, params.temperature, mine, asdict(find_levels(task, cfg.split)))
@@ -147,7 +150,7 @@ def _record(
 
 
 def _after_shots(run: Run, shots: int, place: int, params: SamplingParams) -> Sequence[Outcome]:
-    """The ``place``-th game once more, with solved episodes in the prompt."""
+    """Play the ``place``-th game again, with solved episodes in the prompt."""
     task = run.games.test[place].task
     name = run.games.tasks[task].name
     screen.announce(f"playing {name} after {shots} solved episode{'s' * (shots != 1)}")
@@ -157,10 +160,10 @@ def _after_shots(run: Run, shots: int, place: int, params: SamplingParams) -> Se
 
 
 def require_room(rules: Rules, network: PreTrainedModel | None, shots: int) -> None:
-    """Refuse more solved episodes in the prompt than the network has positions for.
+    """Refuse a prompt with solved episodes that exceeds the network's positions.
 
     Raises:
-        UserError: it says how many positions there are.
+        UserError: the message says how many positions there are.
     """
     try:
         require_positions(network, rules.max_context_tokens)
@@ -170,10 +173,10 @@ def require_room(rules: Rules, network: PreTrainedModel | None, shots: int) -> N
 
 
 class Announces(Callback):
-    """Tells what is played, once the weights with which it is played are there.
+    """Callback that announces what is played, after the weights are loaded.
 
     Args:
-        keeps: whether the episodes stay in ``episodes`` until the next are played.
+        keeps: whether ``episodes`` keeps the episodes until the next test.
     """
 
     text = ""
@@ -193,10 +196,10 @@ class Announces(Callback):
 
 
 def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
-    """The checkpoint asked for; None is the policy before training.
+    """Find the requested checkpoint; None stands for the policy before training.
 
     Raises:
-        UserError: no such checkpoint.
+        UserError: there is no such checkpoint.
     """
     given = Path(str(cfg.run))
     stage = "last" if cfg.checkpoint is None else cfg.checkpoint
@@ -217,10 +220,10 @@ def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
 
 
 def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
-    """Refuse options of ``conf/evaluate.yaml`` that are out of range.
+    """Check that the options of ``conf/evaluate.yaml`` are in range.
 
     Raises:
-        ValueError: naming the option.
+        ValueError: an option is out of range; the message names it.
     """
     require_one_of("split", cfg.split, SPLITS)
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
@@ -230,7 +233,7 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
     require(cfg.baselines or not cfg.shots, "shots", cfg.shots, "0 unless baselines=true, whose row it is")
     for name in ("episodes", "members"):
         require_whole(name, cfg[name], 1, MOST)
-    cfg.pass_k = as_list(cfg.pass_k)  # one number may stand without brackets
+    cfg.pass_k = as_list(cfg.pass_k)  # a single number needs no brackets
     for k in cfg.pass_k:
         require_whole("pass_k", k, 1)
         if k > cfg.members:
@@ -247,14 +250,14 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
         )
 
 
-# how, where, from what and beside what a policy was trained, which its evaluation asks nothing of
+# settings of training that an evaluation replaces by defaults
 _OF_TRAINING = (("strategy", "single"), ("worker", "none"), ("data", "rollouts"), ("reference", "start"))
 
 
 def rebuilt(
     cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[Callback] = ()
 ) -> Run:
-    """The objects of a finished run, on one device, with ``seed``, ``episodes`` and ``env`` of ``cfg``."""
+    """Rebuild a finished run on one device, with ``seed``, ``episodes`` and ``env`` of ``cfg``."""
     if build_algorithm(saved)[0].reads == SCORES:
         raise UserError(
             f"run={cfg.run} trained a reward model, which plays nothing: its scores are in summary.json, and "
@@ -263,7 +266,7 @@ def rebuilt(
     with open_dict(saved):
         saved.seed = cfg.seed
         saved.callbacks, saved.logger = {}, {}
-        saved.reward = {}  # what training was paid for; a reward model may be gone by now
+        saved.reward = {}  # rewards of training are not needed; a reward model may be gone
         saved.test.episodes = cfg.episodes
         if cfg.env is not None:
             saved.test.envs = [str(name) for name in as_list(cfg.env)]

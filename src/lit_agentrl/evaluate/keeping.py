@@ -1,4 +1,4 @@
-"""Keeping what an evaluation measured in its run folder, where that can be written."""
+"""Storage of evaluation results in the run folder, if it is writable."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from lit_agentrl.runs.run_folder import lock_folder
 
 
 def can_keep(folder: Path) -> bool:
-    """Whether a folder can be written; tells the user if it cannot, before anything is played."""
+    """Check, before anything is played, whether a folder is writable; warn if it is not."""
     try:
         above = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-        with tempfile.NamedTemporaryFile(
-            dir=above
-        ):  # the folder itself is made when there is something to keep
+        with tempfile.NamedTemporaryFile(dir=above):  # keep() creates the folder itself, for results
             return True
     except OSError as error:
         _tell_not_kept(folder, error)
@@ -28,20 +26,23 @@ def can_keep(folder: Path) -> bool:
 
 
 def keep(folder: Path, name: str, content: dict[str, Any]) -> Path | None:
-    """The file that results are written to; None where that fails, as on a full disk, which the user is told."""
+    """Write results to a file and return its path.
+
+    If that fails, as on a full disk, warn the user and return None.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with lock_folder(folder):  # others may evaluate the run beside this process
+        with lock_folder(folder):  # other processes may evaluate the same run
             target = _target(folder, name, content["config"])
             write_atomic(target, json.dumps(content, indent=2) + "\n")
-    except (OSError, ValueError, KeyError, TypeError) as error:  # also of a damaged file of that name
+    except (OSError, ValueError, KeyError, TypeError) as error:  # also from a damaged file of that name
         _tell_not_kept(folder / f"{name}.json", error)
         return None
     return target
 
 
 def _target(folder: Path, name: str, config: Any) -> Path:
-    """A file of its own for each set of options; repeating an evaluation rewrites its file."""
+    """Find the file for a set of options; repeating an evaluation overwrites its file."""
     for number in itertools.count(1):
         target = folder / f"{name}{'' if number == 1 else f'_{number}'}.json"
         if not target.exists() or json.loads(target.read_text())["config"] == config:

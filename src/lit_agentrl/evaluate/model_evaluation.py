@@ -1,4 +1,4 @@
-"""Measuring a model that no run has trained: one on disk, or one behind an API."""
+"""Evaluation of a model without a run: one on disk, or one behind an API."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ FOLDER = Path("outputs") / "evaluations"
 
 
 def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
-    """Play ``episodes`` instances of each game; the scores are also written under ``outputs/evaluations/``.
+    """Play ``episodes`` tasks of each game, and write the scores under ``outputs/evaluations/``.
 
     Args:
         cfg: the options of ``conf/evaluate.yaml``, without a run.
-        described: options of ``conf/train.yaml`` that say which model plays, through which engine, how.
+        described: options of ``conf/train.yaml`` that select the model, the engine and the way of playing.
 
     Raises:
-        UserError: an option out of range.
-        ValueError: an option makes no sense, or too many episodes failed.
+        UserError: an option is out of range.
+        ValueError: an option is invalid, or too many episodes failed.
     """
     temperatures = as_list(cfg.temperature)
     check_options(cfg, temperatures)
@@ -105,15 +105,15 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
 
 @dataclass
 class OpenedModel:
-    """A model that plays.
+    """A model that is ready to play.
 
     Attributes:
         saved: the config that describes it.
         settings: limits of episodes.
-        games: that it plays.
-        policy: tokenizer, and network if there is one here.
-        sync: asks the engine what it was asked for.
-        rules: how it plays.
+        games: the games that it plays.
+        policy: tokenizer, and the network if it is local.
+        sync: loads weights into the engine, and reports its usage counts.
+        rules: rules of its episodes.
     """
 
     saved: DictConfig
@@ -131,7 +131,7 @@ class OpenedModel:
         return name
 
     def play(self, evaluation: Evaluation, specs: Sequence[EvalSpec]) -> list[Episode]:
-        """The episodes of an evaluation, which gets their outcomes."""
+        """Play the episodes of an evaluation, which receives their outcomes."""
         episodes: list[Episode] = []
         for number, spec in enumerate(specs):
             batch = self.prompts(spec)
@@ -140,11 +140,11 @@ class OpenedModel:
         return episodes
 
     def after_shots(self, shots: int, spec: EvalSpec, like: Evaluation) -> Sequence[Outcome]:
-        """Outcomes of a game once more, with solved episodes in the prompt.
+        """Play a game again, with solved episodes in the prompt, and return the outcomes.
 
         Raises:
-            UserError: the engine does not play through a network that is here, and counts tokens.
-            ValueError: the game does not know best play.
+            UserError: the engine takes token ids and does not use a local network.
+            ValueError: the game has no best play.
         """
         rules, batch = with_shots(self.rules, spec.task, shots), self.prompts(spec)
         require_room(rules, self.policy.network, shots)
@@ -152,13 +152,13 @@ class OpenedModel:
         if self._engine.capabilities.token_ids:
             require_shared(self.saved, f"shots={shots} needs a longer context than the engine was made with")
             play_inline(rules, self.policy.network, nullcontext, evaluation, batch)
-        else:  # the server knows its limits
+        else:  # the server enforces its own limits
             with closing(Scheduler(rules, self._engine)) as scheduler:
                 evaluation.collect(batch, replace(self, _scheduler=scheduler)._played, 0)
         return evaluation.outcomes
 
     def prompts(self, spec: EvalSpec) -> StepBatch:
-        """What is played of a game."""
+        """Return the prompts to play of a game."""
         stream = PromptStream(
             prompts=1, task_weights=self.games.weights, seed=self.saved.seed, val=(), test=[spec]
         )
@@ -171,16 +171,16 @@ class OpenedModel:
         return Played(self._scheduler.play(wave))
 
     def close(self) -> None:
-        """Close its games and its engine."""
+        """Close the games and the engine."""
         self._scheduler.close()
         self._engine.stop()
 
 
 def opened_model(cfg: DictConfig, described: Sequence[str]) -> OpenedModel:
-    """The model that these options describe, ready to play the games of ``cfg.env`` with ``cfg.seed``.
+    """Open the described model, to play the games of ``cfg.env`` with ``cfg.seed``.
 
     Raises:
-        ValueError: an option makes no sense.
+        ValueError: an option is invalid.
     """
     saved = _composed(cfg, described)
     load_task = find_games(cfg, saved, task_loader())
@@ -210,7 +210,7 @@ def _composed(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
 def _opened(
     saved: DictConfig, games: Games, settings: RolloutSettings
 ) -> tuple[Any, Rules, Engine, WeightSync]:
-    """What plays: the model, rules, an engine around its network, if it has one here, and its weights."""
+    """Build the policy, its rules, an engine (around a local network), and weight sync."""
     bound_caches()
     make = engine_of(saved)
     match([*ALONE, *filter(None, [check_engine_options(make)])])
@@ -263,6 +263,9 @@ def _scores(
 
 
 def described_model(saved: DictConfig) -> Any:
-    """What played, as it is recorded; keys of servers are name_errors there, and stand nowhere."""
+    """Return the recorded description of the model.
+
+    Server keys do not occur in it, only the names of their environment variables.
+    """
     sections = ["model", "engine", "prompt", "dialect", "context", "worlds", "rollout"]
     return OmegaConf.to_container(OmegaConf.masked_copy(saved, sections), resolve=True)

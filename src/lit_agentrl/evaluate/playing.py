@@ -1,4 +1,4 @@
-"""Single episodes of a run's policy, as an evaluation plays them, and whole: every turn of them."""
+"""Playthroughs: whole single episodes of a run's policy, played as in an evaluation."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from lit_agentrl.text.dialects.base import Dialect
 
 @dataclass(frozen=True, repr=False)
 class Playthrough:
-    """One episode, to be read: printed, it shows turn by turn what the policy saw, wrote and earned.
+    """One episode; printed, it shows what the policy saw, wrote and earned in each turn.
 
     Attributes:
-        episode: all of it, token by token.
-        dialect: how its replies are written.
-        note: of which weights, and how sampled.
+        episode: the whole episode, with all tokens.
+        dialect: format of its replies.
+        note: the weights and the sampling.
     """
 
     episode: Episode
@@ -43,7 +43,7 @@ class Playthrough:
 
     @property
     def turns(self) -> list[Turn]:
-        """In order; ``observation``, ``reply_text``, ``actions`` and ``reward`` say what happened in each."""
+        """The turns in order, each with ``observation``, ``reply_text``, ``actions`` and ``reward``."""
         return self.episode.turns
 
     def __rich__(self) -> Group:
@@ -54,7 +54,7 @@ class Playthrough:
 
 
 class Keep(Callback):
-    """Whole episodes of a test, of which reports keep the outcomes alone."""
+    """Callback that keeps the whole episodes of a test; reports keep only their outcomes."""
 
     def __init__(self) -> None:
         self.episodes: list[Episode] = []
@@ -66,16 +66,18 @@ class Keep(Callback):
 
 
 def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> list[Playthrough]:
-    """Play some instances of one game, each as an evaluation with the same seed and temperature does.
+    """Play some tasks of one game as an evaluation does.
+
+    With the same seed and temperature, each episode equals that of an evaluation.
 
     Args:
         cfg: the options of ``conf/play.yaml``.
-        saved: the run's own config, aimed at ``folder``.
+        saved: the run's own config, with ``folder`` as its run folder.
         load_task: finds the config of a game by name.
         folder: the run folder.
 
     Raises:
-        ValueError: an option out of range, a checkpoint that is not there, a game that fails, or a run that goes on.
+        ValueError: an option is out of range, a checkpoint does not exist, a game fails, or the run is still training.
     """
     require_one_of("split", cfg.split, SPLITS)
     require_whole("instance", cfg.instance, 0)
@@ -107,11 +109,11 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
 
 
 def load_policy(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> Policy:
-    """The network and tokenizer of a run, with the weights of ``checkpoint``, on the CPU.
+    """Load a run's network and tokenizer, with the weights of ``checkpoint``, on the CPU.
 
     Raises:
-        UserError: no such checkpoint.
-        CheckpointError: none that is intact.
+        UserError: there is no such checkpoint.
+        CheckpointError: no intact checkpoint exists.
     """
     checkpoint = find_checkpoint(cfg, folder)
     module = rebuilt(cfg, saved, load_task).module
@@ -120,12 +122,12 @@ def load_policy(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
 
 
 def load_weights(module: LightningModule, checkpoint: Path | None) -> None:
-    """Put those of a checkpoint into a module, as Lightning does; None: they stay.
+    """Load a checkpoint's weights into a module, as Lightning does; None: change nothing.
 
     Raises:
-        CheckpointError: it is not intact.
+        CheckpointError: the checkpoint is not intact.
     """
     if checkpoint is not None:
         state = AtomicIO().load_checkpoint(checkpoint, weights_only=True)
-        module.on_load_checkpoint(state)  # adapters are put beside their base
+        module.on_load_checkpoint(state)  # adds the adapters to their base
         module.load_state_dict(state["state_dict"])

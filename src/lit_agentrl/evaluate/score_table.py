@@ -18,9 +18,9 @@ from lit_agentrl.report.summary import Estimate, told
 def table_of(
     stage: str, cfg: DictConfig, records: Sequence[dict[str, Any]], used: Mapping[str, float]
 ) -> Table:
-    """For people, of the model or the weights that ``stage`` names: one line a score, so that 80 columns show them.
+    """Build the table of scores, one line per score so that it fits 80 columns.
 
-    ``used`` is what a server was asked for.
+    ``stage`` names the model or the weights.  ``used`` holds a server's usage counts.
     """
     each = "" if cfg.members == 1 else f", {cfg.members} episodes of each instance"
     variant = "".join(f", {option}" for option in cfg.get(VARIANT, ()))
@@ -41,7 +41,7 @@ def table_of(
 
 
 def _scores(record: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Name of each score of a record, and its n, value and interval as they are shown."""
+    """Yield each score of a record: its name, and its formatted n, value and interval."""
     levels = record["levels"]
     yield "success", _shown(record["success"])
     for level in ("chance", "oracle"):

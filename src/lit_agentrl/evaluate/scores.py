@@ -1,4 +1,4 @@
-"""What an evaluation measured: a record of each game at each temperature, and all of them as a table."""
+"""Scores of an evaluation: one record per game and temperature, and a table of all."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from lit_agentrl.report.table import as_text
 
 @dataclass(frozen=True, repr=False)
 class Scores:
-    """What an evaluation measured; printed, it is a table.
+    """Scores of an evaluation, printed as a table.
 
     Attributes:
-        records: one per game and temperature: success, return and pass@k with 95 % intervals over instances,
+        records: one per game and temperature: success, return and pass@k with 95 % intervals over prompts,
             chance, oracle, normalised success.
-        path: where they are written; None where that could not be, which is told.
-        table: the same for people.
+        path: file of the records; None, after a warning, if it could not be written.
+        table: the same scores, for people.
     """
 
     records: list[dict[str, Any]]
@@ -52,10 +52,10 @@ def record_of(
     outcomes: Sequence[Outcome],
     levels: dict[str, float | None],
 ) -> dict[str, Any]:
-    """What one game's outcomes come to at one temperature.
+    """Compute the record of one game at one temperature.
 
     Raises:
-        UserError: all of them failed.
+        UserError: all episodes failed.
     """
     played = [each for each in outcomes if not each.failed]
     if not played:
@@ -74,7 +74,7 @@ def record_of(
         "normalised": _normalised(success.mean, levels),
         "invalid_share": sum(e.invalid for e in played) / max(sum(e.taken for e in played), 1),
         "levels": levels,
-        # in the order of instances, for paired comparisons; null where the game failed
+        # in the order of prompts, for paired comparisons; null if the episode failed
         "solved": [None if e.failed else e.success for e in outcomes],
     }
     counts: dict[int, list[bool]] = {}
@@ -89,7 +89,10 @@ def record_of(
 
 
 def _normalised(success: float, levels: dict[str, float | None]) -> float | None:
-    """None where a level is not known, or where both are the same."""
+    """Normalise success: 0 is chance, 1 the oracle.
+
+    Return None if a level is unknown, or chance is not below the oracle.
+    """
     chance, oracle = levels["chance_success"], levels["oracle_success"]
     if chance is None or oracle is None or oracle <= chance:
         return None

@@ -1,4 +1,4 @@
-"""Variants of a game: what ``env.KEY=VALUE`` changes of the one that ``evaluate.py`` plays."""
+"""Variants of a game: ``env.KEY=VALUE`` options of ``evaluate.py``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from lit_agentrl.envs.base import Task
 
 
 def find_games(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader) -> TaskLoader:
-    """Find the games to be evaluated, and change the one whose options are given.
+    """Find the games to evaluate, and apply the given options to the game.
 
     Args:
-        cfg: with ``env``, names or null, and perhaps options of the game.
+        cfg: ``env`` holds names or null; may also hold options of the game.
         saved: the run's config with these names; its own game is changed in place.
         load_task: finds the config of a game by name.
 
     Returns:
-        What finds them from then on.
+        A replacement of ``load_task`` that returns the changed game.
 
     Raises:
-        UserError: no game of that name, several whose options cannot be told apart, or an option that it lacks.
+        UserError: no game has that name, options are given for several games, or the game lacks an option.
     """
     own = saved.env.get("name")  # a mixture has none
     try:
@@ -54,7 +54,7 @@ def find_games(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader) -> Tas
     task = instantiate(game)
     if isinstance(task, Task) and task.hosting.where == "inline":
         with name_errors("env"):
-            task.make(cfg.split).close()  # here the option has the name by which it was typed
+            task.make(cfg.split).close()  # errors here can name the option as typed
     return lambda name: game if name == names[0] else load_task(name)
 
 

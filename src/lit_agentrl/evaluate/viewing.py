@@ -1,6 +1,6 @@
-"""An episode on a terminal, turn by turn: what the policy saw beside what it wrote and what came of it.
+"""Terminal view of an episode: each turn's observation, reply and outcome.
 
-What games and policies write is data: control characters become escapes, and nothing is read as markup.
+Text from games and policies is data: control characters become escapes, and nothing is read as markup.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from lit_agentrl.callbacks.markup import clean, reply_parts
 from lit_agentrl.episode import Episode, FinishReason, Turn
 from lit_agentrl.text.dialects.base import Dialect
 
-_BESIDE = 34  # an observation as wide as this leaves room for the reply beside it, on 80 columns
+_BESIDE = 34  # widest observation that leaves room for the reply to its right, on 80 columns
 _STYLES = {"think": "dim", "answer": "bold"}
 
 
 def episode_view(episode: Episode, dialect: Dialect, note: str = "") -> Group:
-    """The whole episode, headed by how it ended."""
+    """Render the whole episode, with its outcome as the header."""
     outcome = ("solved", "bold green") if episode.success else ("not solved", "bold red")
     count = len(episode.turns)
     head = Text.assemble(
@@ -40,7 +40,7 @@ def episode_view(episode: Episode, dialect: Dialect, note: str = "") -> Group:
 
 
 def turn_view(turn: Turn, dialect: Dialect) -> RenderableType:
-    """What was seen on the left, where it is narrow enough, else above; what was done beside or below it."""
+    """Render one turn: observation left if narrow, else above; reply and outcome right or below."""
     seen = Text(clean(turn.observation).strip("\n"))
     done = Table.grid(padding=(0, 1))
     done.add_column(style="cyan", no_wrap=True)

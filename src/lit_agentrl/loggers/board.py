@@ -1,4 +1,4 @@
-"""What TensorBoard shows first: an overview of a run, charts with several lines, and the closing scores."""
+"""Contents of TensorBoard: overview of a run, charts with several lines, closing scores."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.table import Metrics
 
-# metrics that are written again under a name that sorts before all others, in TIME SERIES and in HPARAMS; TensorBoard
-# cuts long names short, but for what follows the last slash
+# Metrics that are also written under a name that sorts first, in TIME SERIES and in HPARAMS.  TensorBoard shortens
+# long names, but not the part after the last slash.
 OVERVIEW = {
     "val/success": "0_overview/1_val_success",
     "rollout/success": "0_overview/2_rollout_success",
@@ -44,12 +44,12 @@ LAYOUT = {
 
 
 def overview(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of metrics, those of the overview a second time."""
+    """Add to a row of metrics a copy of those that the overview shows."""
     return {**row, **{again: row[name] for name, again in OVERVIEW.items() if name in row}}
 
 
 def scores_markdown(summary: reports.Summary) -> str:
-    """The closing table: each game and split, its policies from chance to oracle, success with 95 % interval."""
+    """Format the closing table: for each game, split and policy, success with 95 % interval."""
     lines = [
         f"**{summary['status']}**: {summary['iterations']} of {summary['planned_iterations']} iterations, seed "
         f"{summary['seed']}. Success and return with 95 % interval.",
@@ -72,9 +72,9 @@ def scores_markdown(summary: reports.Summary) -> str:
 
 
 def on_test(summary: reports.Summary) -> list[tuple[int, dict[str, float]]]:
-    """Success and return on the test split at the iterations where they were measured, for charts.
+    """List success and return on the test split by the iteration of measurement, for charts.
 
-    With several games they are means over games, as ``val/success`` is, and have no bounds.
+    With several games they are means over games, like ``val/success``, and have no bounds.
     """
     games = [game for game in summary["games"] if game["split"] == "test"]
     found: dict[int, dict[str, float]] = {}
@@ -94,10 +94,10 @@ def on_test(summary: reports.Summary) -> list[tuple[int, dict[str, float]]]:
 
 
 def draws(figure: bool | Literal["auto"]) -> bool:
-    """Whether a figure is drawn; ``auto``: where matplotlib is installed.
+    """Check whether a figure is drawn; ``auto``: if matplotlib is installed.
 
     Raises:
-        ValueError: another value, or matplotlib is asked for and not there.
+        ValueError: another value, or a figure is requested and matplotlib is not installed.
     """
     if figure not in (True, False, "auto"):
         raise ValueError(f"figure={figure} is unknown; valid: auto, true, false")
@@ -112,12 +112,15 @@ def draws(figure: bool | Literal["auto"]) -> bool:
 def learning_curve(
     metrics: Metrics, summary: reports.Summary, levels: Mapping[str, float]
 ) -> NDArray[np.uint8]:
-    """A picture of a run (height, width, 3 colours; bytes): success of rollout, validation and test.
+    """Draw the success of rollout, validation and test of a run.
 
     Args:
         metrics: the run's ``metrics.csv``.
         summary: its closing scores.
         levels: success to compare with, such as ``chance`` and ``oracle``.
+
+    Returns:
+        An image (height, width, 3 colours; bytes).
     """
     from lit_agentrl.report.page.drawing import as_pixels, pixels
 

@@ -1,4 +1,4 @@
-"""Loggers of one run folder: ``metrics.csv``, which is always written, and ``tensorboard/``; rewound on resume.
+"""Loggers that write ``metrics.csv`` (always) and ``tensorboard/``; rewound on resume.
 
 The x-axis is the number of completed iterations: row 0 is the start, row ``i`` the end of iteration ``i``.
 """
@@ -28,13 +28,16 @@ from lit_agentrl.report.summary import Summary, beside
 from lit_agentrl.report.table import Metrics
 
 _log = logging.getLogger(__name__)
-_CLOSING = ".closing"  # how the event file of closing scores ends
-# of clocks, of servers and of workers that may die
+_CLOSING = ".closing"  # suffix of the event file with the closing scores
+# metrics of clocks, of servers and of workers that may die
 CLOCK_PREFIXES = ("time/", "speed/", "engine/", "worker/")
 
 
 def deterministic_columns(header: Sequence[str]) -> list[str]:
-    """The columns that runs of one config and seed share to the bit: all but those of `CLOCK_PREFIXES`."""
+    """Return the columns that are bit-equal across runs of one config and seed.
+
+    These are all but those with a prefix of `CLOCK_PREFIXES`.
+    """
     return [name for name in header if not name.startswith(CLOCK_PREFIXES)]
 
 
@@ -45,16 +48,16 @@ def _csv_line(fields: Sequence[str]) -> str:
 
 
 class CSVLog(Logger):
-    """``metrics.csv`` in the run folder itself: one row an iteration, on disk before the call returns.
+    """Logger of ``metrics.csv``: one row per iteration, on disk before the call returns.
 
-    Columns are ``iteration`` and then the metric names, sorted; a metric that was not measured leaves its
-    field empty; floats are written with ``repr``, so reading them back gives the same bits.  A new metric
-    name rewrites the file atomically with a wider header.  Logging an iteration that has a row already adds
-    to that row.  Only :meth:`rewind` removes rows.
+    Columns are ``iteration`` and then the metric names, sorted.  The field of a metric that was not measured is
+    empty.  Floats are written with ``repr``, so that they are read back bit-exactly.  A new metric name rewrites the
+    file atomically with a wider header.  Logging an iteration that already has a row adds to that row.  Only
+    :meth:`rewind` removes rows.
 
     Args:
         save_dir: the run folder.
-        name: file name, without its ending.
+        name: file name, without its extension.
     """
 
     def __init__(self, save_dir: str | Path, name: str = "metrics") -> None:
@@ -64,7 +67,7 @@ class CSVLog(Logger):
         self._columns: list[str] = []
         self._rows: dict[int, dict[str, str]] = {}
         self._is_loaded = False
-        self._is_damaged = False  # the file on disk is not what _text() would write
+        self._is_damaged = False  # the file on disk differs from what _rewrite() would write
 
     @property
     def name(self) -> str:
@@ -88,7 +91,7 @@ class CSVLog(Logger):
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Nothing: a table of metrics has no place for them, and the run folder holds the whole config."""
+        """Ignore the hyperparameters: the run folder holds the whole config."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -110,7 +113,7 @@ class CSVLog(Logger):
         self._columns = sorted({*self._columns, *row})
         self._rows[step] = {**self._rows.get(step, {}), **row}
         if is_append and not new_keys and self.path.exists():
-            self._is_damaged = True  # until the append has returned: a full disk leaves a torn line
+            self._is_damaged = True  # until the append returns: a full disk leaves an incomplete line
             append_durable(self.path, self._line(step))
             self._is_damaged = False
         else:
@@ -118,9 +121,9 @@ class CSVLog(Logger):
 
     @rank_zero_only
     def rewind(self, iterations: int) -> None:
-        """Drop the rows after ``iterations`` completed iterations, and torn ones; −1 drops all.
+        """Drop rows after ``iterations`` completed iterations, and incomplete ones; −1 drops all.
 
-        What was torn is told, and so are rows that somebody else took away.
+        Incomplete rows, and rows that somebody else removed, are reported as warnings.
         """
         self._load()
         remove_leftover(self.path)
@@ -134,7 +137,7 @@ class CSVLog(Logger):
             )  # fmt: skip
         if len(kept) < len(self._rows) or self._is_damaged:
             self._rows = kept
-            # columns seen only in dropped rows go too: the file is as if they had never been measured
+            # drop columns that only dropped rows had, as if they had never been measured
             self._columns = sorted({key for row in kept.values() for key in row})
             self._rewrite()
 
@@ -148,7 +151,10 @@ class CSVLog(Logger):
         self._is_damaged = False
 
     def _load(self) -> None:
-        """Read what an earlier launch left; lazily, since a logger is also built where nothing is logged."""
+        """Load the rows of an earlier launch.
+
+        This is lazy, since a logger is also built where nothing is logged.
+        """
         if self._is_loaded:
             return
         lines, is_torn = read_complete_lines(self.path)
@@ -170,29 +176,29 @@ class CSVLog(Logger):
 
 
 def with_table(loggers: Sequence[Logger], folder: Path) -> list[Logger]:
-    """These loggers, after that of ``metrics.csv``, which a run has whatever its loggers: reports read it."""
+    """Return the loggers with a `CSVLog` first; every run has one, as reports read ``metrics.csv``."""
     tables: list[Logger] = [logger for logger in loggers if isinstance(logger, CSVLog)]
     return [*(tables or [CSVLog(folder)]), *(logger for logger in loggers if logger not in tables)]
 
 
 class TensorBoardLog(TensorBoardLogger):
-    """TensorBoard events in ``<run>/tensorboard``.
+    """Logger of TensorBoard events in ``<run>/tensorboard``.
 
-    What matters is written a second time below ``0_overview/``, which TensorBoard shows first, and the CUSTOM SCALARS
-    tab has success between chance and oracle, and the test with its interval.
+    The main metrics are also written below ``0_overview/``, which TensorBoard shows first.  The CUSTOM SCALARS tab
+    shows success between chance and oracle, and the test with its interval.
 
-    Every launch writes a session start when it rewinds; TensorBoard then hides what was logged at or after
-    that step, so a resumed run shows each iteration once.  The closing scores lie in an event file of their own,
-    which goes when the run goes on.  It also closes the hyperparameters, which are written at launch: a run that
-    came to no end shows as unknown in the HPARAMS tab.
+    Every launch writes a session start when it rewinds; TensorBoard then hides what was logged at or after that
+    step, so a resumed run shows each iteration once.  The closing scores are in a separate event file, which is
+    deleted when the run continues.  That file also ends the session of the hyperparameters, which are written at
+    launch: an unfinished run has the status unknown in the HPARAMS tab.
 
     Args:
         save_dir: the run folder.
-        max_queue: events held before a flush (each iteration is flushed anyway).
-        figure: draw the learning curve at the end, with matplotlib; ``auto``: where that is installed.
+        max_queue: number of events to hold before a flush (each iteration is flushed anyway).
+        figure: draw the learning curve at the end, with matplotlib; ``auto``: if that is installed.
 
     Raises:
-        ValueError: a figure without matplotlib.
+        ValueError: a figure is requested and matplotlib is not installed.
     """
 
     def __init__(
@@ -207,7 +213,7 @@ class TensorBoardLog(TensorBoardLogger):
         self._session_end: Any = None
 
     def compare_with(self, **references: float) -> None:
-        """Success that validation is compared with, such as ``chance`` and ``oracle``: lines beside it."""
+        """Set the success levels to draw with validation, such as ``chance`` and ``oracle``."""
         self._levels.update(references)
 
     @rank_zero_only
@@ -225,12 +231,12 @@ class TensorBoardLog(TensorBoardLogger):
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Open the run's session in the HPARAMS tab; nested keys are joined with ``/``.
 
-        The seed is called ``0_seed`` there, to be among the columns that are shown.  No metric columns are
-        fixed here, so that the tab offers every scalar of every run.
+        The seed is named ``0_seed`` there, so that it is among the columns shown.  No metric columns are fixed
+        here, so that the tab offers every scalar of every run.
         """
         nested = vars(params) if isinstance(params, Namespace) else dict(params)
         flat = _flatten(nested)
-        if "seed" in flat:  # the tab shows the first five in the order of their names
+        if "seed" in flat:  # the tab shows the first five columns by name
             flat = {"0_seed": flat.pop("seed"), **flat}
         _, start, self._session_end = hparams(flat, {})  # type: ignore[no-untyped-call]
         self.experiment._get_file_writer().add_summary(start, 0)
@@ -252,7 +258,7 @@ class TensorBoardLog(TensorBoardLogger):
 
     @rank_zero_only
     def conclude(self, summary: Summary) -> None:
-        """Show the closing scores, in an event file of their own."""
+        """Show the closing scores, in a separate event file."""
         self._close()
         with SummaryWriter(self.log_dir, filename_suffix=_CLOSING) as writer:
             for at, row in board.on_test(summary):
@@ -270,14 +276,15 @@ class TensorBoardLog(TensorBoardLogger):
 
     @rank_zero_only
     def save(self) -> None:
-        # the parent also writes hparams.yaml; the run folder holds the config already
+        # the parent would also write hparams.yaml, but the run folder already holds the config
         self.experiment.flush()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Close the file if training has failed; a success, also of a validation alone, ends nothing.
+        """Close the event file if training has failed.
 
-        TensorBoard reads the files of one second in the order of their names, where the tenth comes before the ninth.
+        A success, which may be that of a validation alone, does not close it: TensorBoard reads files of the same
+        second in the order of their names, in which the tenth comes before the ninth.
         """
         if self._experiment is not None:
             self._experiment.flush()

@@ -1,4 +1,4 @@
-"""MLflow: Lightning's logger, live where a server is named, else in a database in the run folder."""
+"""MLflow logger: live if a server is set, else a database in the run folder."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from lit_agentrl.report.table import rows_up_to
 
 _log = logging.getLogger(__name__)
 _NEEDED = ("mlflow", "sqlalchemy", "alembic")
-_SCORES = "scores/"  # before the names of closing scores
+_SCORES = "scores/"  # prefix of the names of closing scores
 
 
 class MLflowLog(MLFlowLogger):
-    """Lightning's `MLFlowLogger`, which shows each iteration once.
+    """Lightning's `MLFlowLogger`, which also shows each iteration of a resumed run once.
 
-    It is live where ``MLFLOW_TRACKING_URI`` names a server.  Else the run lies in ``<run>/mlflow/mlflow.db``, an SQLite
+    It is live if ``MLFLOW_TRACKING_URI`` names a server.  Otherwise the run is in ``<run>/mlflow/mlflow.db``, an SQLite
     database that holds nothing else: ``mlflow ui --backend-store-uri sqlite:///RUN/mlflow/mlflow.db`` shows it.
 
-    Its parameters are the hyperparameters, its metrics have the number of completed iterations as their step, and the
-    closing scores stand below ``scores/``.  MLflow takes no metric back.  Where a run goes on, it goes on there under
-    the same id: iterations that MLflow has are not sent again, those that it lacks are read from ``metrics.csv``.
+    Hyperparameters are logged as parameters, metrics with the number of completed iterations as their step, and
+    closing scores below ``scores/``.  MLflow cannot delete single metrics, so a resumed run continues under the same
+    id: iterations that MLflow has are not sent again, missing ones are read from ``metrics.csv``.
 
     Args:
         save_dir: the run folder, with its ``metrics.csv``.
-        experiment: name of the experiment there.
-        name: of the run there; None is the name of the run folder.
+        experiment: name of the MLflow experiment.
+        name: name of the MLflow run; None: the name of the run folder.
 
     Raises:
-        ValueError: ``mlflow-skinny`` (or ``mlflow``) or what it needs for a database is not installed.
+        ValueError: ``mlflow-skinny`` (or ``mlflow``), or a package that it needs for a database, is not installed.
     """
 
     def __init__(
         self, save_dir: str | Path, experiment: str = "lit_agentrl", name: str | None = None
     ) -> None:
-        Logger.__init__(self)  # Lightning's own would open the store, and so write, where nothing is logged
+        Logger.__init__(self)  # skip MLFlowLogger's, which writes a store even if nothing is logged
         if lacking := [package for package in _NEEDED if importlib.util.find_spec(package) is None]:
             raise ValueError(
                 f"needs the package {lacking[0]}; install it with: pip install 'lit-agentrl[mlflow]'"
@@ -59,7 +59,7 @@ class MLflowLog(MLFlowLogger):
         self._levels: dict[str, float] = {}
         self._is_open = False
         self._run_id: str | None = None
-        self._seen = -1  # completed iterations that earlier launches have logged
+        self._seen = -1  # last iteration that earlier launches logged
 
     @property
     def name(self) -> str:
@@ -75,23 +75,26 @@ class MLflowLog(MLFlowLogger):
 
     @property
     def folder(self) -> Path:
-        """Return where the database lies, or the id of the run on a server."""
+        """The folder with the database, or with the id of a run on a server."""
         return self._home / "mlflow"
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """Return the client of MLflow, after the run has begun or goes on."""
+        """The MLflow client; the first access starts or continues the run."""
         self._open()
         return super().experiment
 
     def compare_with(self, **references: float) -> None:
-        """Set success that validation is compared with, such as ``chance`` and ``oracle``."""
+        """Set the success levels to compare validation with, such as ``chance`` and ``oracle``."""
         self._levels.update(references)
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Record them as parameters; those that a later launch changes become tags, since MLflow lets none change."""
+        """Record the hyperparameters as parameters.
+
+        MLflow parameters cannot change, so values that a later launch changes become tags.
+        """
         before = self.experiment.get_run(self._run_id).data.params
         given = vars(params) if isinstance(params, Namespace) else params
         super().log_hyperparams({name: value for name, value in given.items() if name not in before})
@@ -101,17 +104,17 @@ class MLflowLog(MLFlowLogger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Add the row of iteration ``step``, unless an earlier launch has."""
+        """Add the row of iteration ``step``, unless an earlier launch has added it."""
         if (step or 0) > self._seen:
             self._open()
             super().log_metrics(reports.beside(metrics, self._levels), step)
 
     @rank_zero_only
     def rewind(self, iterations: int) -> None:
-        """Go on after ``iterations`` completed iterations; −1 begins another run."""
+        """Continue after ``iterations`` completed iterations; −1 starts a new run."""
         if self._is_open or not self.folder.exists():
             return
-        if self._recorded() is None and not self._server:  # killed while the database was made
+        if self._recorded() is None and not self._server:  # killed while creating the database
             shutil.rmtree(self.folder)
             return
         client = self.experiment
@@ -142,16 +145,19 @@ class MLflowLog(MLFlowLogger):
 
     @rank_zero_only
     def finalize(self, status: str = "success") -> None:
-        """End the run if training has failed; a success, also of a validation alone, ends nothing."""
+        """End the run if training has failed.
+
+        A success does not end it, since it may be that of a validation alone.
+        """
         if status != "success":
             self._close("FAILED")
 
     def _open(self) -> None:
-        """Begin the run, or go on with that of an earlier launch."""
+        """Start the run, or continue that of an earlier launch."""
         if self._is_open:
             return
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        import mlflow  # noqa: F401  # which sets how it logs
+        import mlflow  # noqa: F401  # importing it configures its logging
 
         for name in ("mlflow", "alembic", "lightning.pytorch.loggers.mlflow"):
             logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Weights & Biases: Lightning's logger, live where a key is set, else offline in the run folder."""
+"""Weights & Biases logger: live with an API key, else offline in the run folder."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from lit_agentrl.report import summary as reports
 from lit_agentrl.report.table import rows_up_to
 
 _log = logging.getLogger(__name__)
-_NO_PROJECT = "/\\#?%:"  # which W&B refuses when the run begins
-_CACHES = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")  # else below the home directory
+_NO_PROJECT = "/\\#?%:"  # characters that W&B refuses at the start of a run
+_CACHES = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")  # default: the home directory
 
 
 class WandbLog(WandbLogger):
-    """Lightning's `WandbLogger`, whose files lie in ``<run>/wandb``, and which shows each iteration once.
+    """Lightning's `WandbLogger` with files in ``<run>/wandb``; it shows each iteration once.
 
-    Its config holds the hyperparameters, its history a row an iteration (``_step`` is the number of completed
-    iterations), its summary the closing scores.
+    The W&B config holds the hyperparameters, the history one row per iteration (``_step`` is the number of completed
+    iterations), the summary the closing scores.
 
-    With ``WANDB_API_KEY`` it is live, unless ``WANDB_MODE`` says ``offline``.  A run that goes on has the same id
-    there.  Its rows are sent again, and W&B ignores those of steps that it has.
+    With ``WANDB_API_KEY`` it is live, unless ``WANDB_MODE`` is ``offline``.  A resumed run keeps its id.  Its rows are
+    sent again, and W&B ignores those of steps that it already has.
 
-    Without a key it is offline: nothing is sent anywhere, and nothing of the machine, the console or the source is
-    recorded; ``wandb sync RUN/wandb/offline-run-*`` uploads it.  The file of an offline run cannot be cut back.
-    Where a run goes on, the files of the earlier launch are replaced by new ones of the same run id, in which the rows
-    of ``metrics.csv`` stand first.
+    Without a key it is offline: nothing is sent anywhere, and nothing about the machine, the console or the source is
+    recorded; ``wandb sync RUN/wandb/offline-run-*`` uploads the run.  The file of an offline run cannot be truncated.
+    When a run resumes, the files of the earlier launch are replaced by new ones with the same run id, which begin with
+    the rows of ``metrics.csv``.
 
     Args:
         save_dir: the run folder, with its ``metrics.csv``.
-        project: of W&B; None leaves it to ``WANDB_PROJECT``.
-        name: of the run there; None is the name of the run folder.
-        group: of runs there.
-        tags: of the run there.
+        project: W&B project; None: the value of ``WANDB_PROJECT``.
+        name: name of the W&B run; None: the name of the run folder.
+        group: W&B group of the run.
+        tags: W&B tags of the run.
 
     Raises:
         ValueError: ``wandb`` is not installed, or would refuse a name.
@@ -76,27 +76,27 @@ class WandbLog(WandbLogger):
         }  # fmt: skip
         self._home = home
         self._levels: dict[str, float] = {}
-        self._logged = -1  # completed iterations, of this launch
+        self._logged = -1  # last iteration that this launch logged
 
     @property
     def folder(self) -> Path:
-        """Return where W&B writes."""
+        """The folder to which W&B writes."""
         return self._home / "wandb"
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """Return the run of W&B, which begins or goes on at the first use.
+        """The W&B run; the first access starts or continues it.
 
         Raises:
             ValueError: W&B cannot be reached.
         """
         if self._experiment is None:
-            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else W&B tells its makers of what fails
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # no crash reports to W&B
             import wandb
 
             self.folder.mkdir(parents=True, exist_ok=True)
-            # a run of W&B that a notebook has open stays its own
+            # create_new leaves a W&B run that a notebook has open untouched
             settings = wandb.Settings(
                 reinit="create_new", console="off", **({} if self.is_live else _OFFLINE)
             )
@@ -116,12 +116,12 @@ class WandbLog(WandbLogger):
         return self._experiment
 
     def compare_with(self, **references: float) -> None:
-        """Set success that validation is compared with, such as ``chance`` and ``oracle``."""
+        """Set the success levels to compare validation with, such as ``chance`` and ``oracle``."""
         self._levels.update(references)
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Record them as the config of the run."""
+        """Record the hyperparameters as the config of the run."""
         super().log_hyperparams(params)
 
     @rank_zero_only
@@ -132,7 +132,7 @@ class WandbLog(WandbLogger):
 
     @rank_zero_only
     def rewind(self, iterations: int) -> None:
-        """Begin again with the rows up to ``iterations`` completed iterations; −1 keeps none."""
+        """Restart the log with the rows up to ``iterations`` completed iterations; −1 keeps none."""
         if self._experiment is None and not self.folder.exists():
             return
         if self._experiment is not None and self._logged <= iterations:
@@ -154,7 +154,10 @@ class WandbLog(WandbLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """End the run if training has failed; a success, also of a validation alone, ends nothing."""
+        """End the run if training has failed.
+
+        A success does not end it, since it may be that of a validation alone.
+        """
         if status != "success":
             self._close(exit_code=1)
 

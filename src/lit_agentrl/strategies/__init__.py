@@ -1,1 +1,1 @@
-"""Strategies of Lightning that know about rollouts: where processes run, how they start, share work and fail."""
+"""Lightning strategies that support rollouts: process placement, launch, work sharing and failure handling."""

@@ -1,4 +1,4 @@
-"""Which rank trains on which trajectory, so that all carry equal loads."""
+"""Assignment of trajectories to ranks that balances their loads."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from collections.abc import Sequence
 def longest_first(
     *, loads: Sequence[int], parts: Sequence[int], ranks: Sequence[int], world_size: int
 ) -> list[int]:
-    """The rank of each trajectory: greedy, longest first, each to the rank that carries least.
+    """Assign trajectories to ranks greedily, longest first, each to the least loaded rank.
 
     Graham (1969), "Bounds on multiprocessing timing anomalies": the heaviest rank carries at most 4/3 - 1/(3W) of
-    the best possible.  Minibatches are dealt one after the other, since ranks wait for each other at each; equal
-    loads go to the rank with the lesser sum over minibatches, then to where the trajectory lies already.
+    the best possible.  Minibatches are assigned one after the other, since ranks synchronise after each.  Ties go
+    to the rank with the smaller sum over minibatches, then to the rank that already holds the trajectory.
 
     Args:
-        loads: tokens of each trajectory, all its rows together.
-        parts: minibatch of each.
-        ranks: where each lies now.
+        loads: number of tokens of each trajectory, summed over its rows.
+        parts: minibatch of each trajectory.
+        ranks: rank that holds each trajectory now.
         world_size: number of ranks (W).
+
+    Returns:
+        The new rank of each trajectory.
 
     >>> longest_first(loads=[5, 4, 3, 2], parts=[0] * 4, ranks=[0, 0, 1, 1], world_size=2)
     [0, 1, 1, 0]

@@ -23,19 +23,20 @@ from lit_agentrl.files import fsync_folder
 from lit_agentrl.strategies import sharded_io
 from lit_agentrl.strategies.plain_data import PLAIN, NotPlain, save_plain
 
-LEFTOVERS = (".tmp", ".lnk")  # suffixes of files that only a killed write leaves behind
-_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # how torch names what it refuses
+LEFTOVERS = (".tmp", ".lnk")  # suffixes of files that an interrupted write leaves behind
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # how torch names a type that it refuses to load
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint could not be written, or none that is intact could be read; the message is one line."""
+    """Failure to write a checkpoint or to read an intact one, in one line."""
 
 
 def is_intact(path: str | Path) -> bool:
-    """Whether the file is a whole zip archive (what ``torch.save`` writes) whose CRC-32 sums all agree.
+    """Check that a checkpoint is complete and that its checksums agree.
 
-    The sums do not cover the headers, so that torch is also asked to open it, without reading the data.
-    Of a folder: see `sharded_io.is_intact`.
+    A file must be a whole zip archive (the format of ``torch.save``) whose CRC-32 sums all agree.  The sums do not
+    cover the headers, so torch also opens the file, without reading the data.  For a folder, see
+    `sharded_io.is_intact`.
     """
     if sharded_io.is_sharded(path):
         return sharded_io.is_intact(path)
@@ -45,27 +46,27 @@ def is_intact(path: str | Path) -> bool:
                 return False
         torch.load(path, map_location="meta", mmap=True, weights_only=True)
     except pickle.UnpicklingError:
-        return True  # as it was written: it holds what weights_only refuses, which is for the load to say
-    except Exception:  # a flipped bit can make the readers fail in any way, and each means the same
+        return True  # undamaged, but holds types that weights_only refuses; loading reports that
+    except Exception:  # a flipped bit can raise any error in the readers, and each means damage
         return False
     return True
 
 
 def checkpoint_exists(path: str | Path) -> bool:
-    """Whether there is a checkpoint to continue from at ``path``, be it only its predecessor."""
+    """Check whether ``path`` or its predecessor ``<path>.prev`` exists."""
     return os.path.exists(path) or os.path.exists(f"{path}.prev")
 
 
 class AtomicIO(TorchCheckpointIO):
-    """Checkpoint files that are replaced whole, flushed to disk, and verified when they are read.
+    """Checkpoint files that are replaced atomically, flushed to disk, and verified on load.
 
-    The predecessor stays as ``<path>.prev`` (a hard link, so it costs no copy) and is used when the newest is
-    damaged.  ``storage_options={"keep": 1}`` of a save keeps no predecessor.
+    The predecessor stays as ``<path>.prev`` (a hard link, so it costs no copy) and is used when the newest file is
+    damaged.  Saving with ``storage_options={"keep": 1}`` keeps no predecessor.
 
     A checkpoint may also be a folder to which several ranks write (`sharded_io`); it is read like a file.
 
     Attributes:
-        mesh: of a strategy that cuts tensors up: each rank then reads its share of a folder alone.
+        mesh: device mesh of a strategy that shards tensors; each rank then reads only its own shards of a folder.
     """
 
     def __init__(self) -> None:
@@ -78,16 +79,16 @@ class AtomicIO(TorchCheckpointIO):
         """Write ``checkpoint`` to ``path``.
 
         Raises:
-            CheckpointError: the disk is full, the folder not writable, or ``checkpoint`` holds more than tensors and
-                plain data; earlier checkpoints are untouched.
+            CheckpointError: the disk is full, the folder is not writable, or ``checkpoint`` holds more than tensors
+                and plain data; earlier checkpoints are untouched.
         """
         keep = (storage_options or {}).get("keep", 2)
         target = os.path.abspath(path)
         try:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             _write_synced(checkpoint, f"{target}.tmp")
-            # a damaged file (found by the load of this launch) must not push out its good predecessor
-            is_folder = os.path.isdir(target)  # which a file cannot replace in one step
+            # a damaged file must not replace its intact predecessor
+            is_folder = os.path.isdir(target)  # a file cannot replace a folder in one step
             if (keep > 1 or is_folder) and (target in self._written or is_intact(target)):
                 _link_predecessor(target)
             elif is_folder:
@@ -100,10 +101,12 @@ class AtomicIO(TorchCheckpointIO):
     def save_sharded(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: dict[str, int] | None = None
     ) -> None:
-        """Write ``checkpoint`` to the folder ``path``, each rank what it holds of cut up tensors; a collective.
+        """Write ``checkpoint`` to the folder ``path``, each rank its own shards.
+
+        A collective: all ranks must call it.
 
         Raises:
-            CheckpointError: on every rank, if any could not write; earlier checkpoints are untouched.
+            CheckpointError: on every rank, if any rank could not write; earlier checkpoints are untouched.
         """
         keep = (storage_options or {}).get("keep", 2)
         target = os.path.abspath(path)
@@ -133,10 +136,13 @@ class AtomicIO(TorchCheckpointIO):
         map_location: Callable[..., Any] | None = lambda storage, loc: storage,
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
-        """Read the newest intact one of ``path`` and its predecessor; by default tensors and plain data only.
+        """Read ``path``, or its predecessor if ``path`` is damaged.
+
+        By default only tensors and plain data are accepted.
 
         Raises:
-            CheckpointError: neither file exists, neither is intact, or it holds more than tensors and plain data.
+            CheckpointError: neither file exists, neither is intact, or the file holds more than tensors and plain
+                data.
         """
         if not checkpoint_exists(path):
             raise CheckpointError(f"there is no checkpoint {path}")
@@ -158,10 +164,11 @@ class AtomicIO(TorchCheckpointIO):
 
 @contextmanager
 def plain_data_only(path: str | Path) -> Iterator[None]:
-    """Reading inside asks for nothing but tensors and plain data.
+    """Convert errors about unsafe or unreadable contents of ``path`` to `CheckpointError`.
 
     Raises:
-        CheckpointError: the checkpoint holds more; torch would tell how to read it all the same.
+        CheckpointError: the checkpoint holds more than tensors and plain data.  torch's own message would explain
+            how to load it regardless.
     """
     try:
         yield
@@ -172,12 +179,12 @@ def plain_data_only(path: str | Path) -> Iterator[None]:
             f"checkpoint {path} is not read: it holds more than {PLAIN}{what}, which "
             "could run code; the state_dict of a part of your own must hold these alone"
         ) from error
-    except CheckpointException as error:  # of a folder of shares; it is no Exception, and all ranks raise it
+    except CheckpointException as error:  # from a sharded folder, on all ranks; not an Exception
         raise CheckpointError(f"checkpoint {path} is not read: {sharded_io.first_cause(error)}") from error
 
 
 def progress_of(path: str | Path) -> dict[str, Any]:
-    """The checkpoint that `AtomicIO.load_checkpoint` would read, of a folder without its weights.
+    """Return the checkpoint that `AtomicIO.load_checkpoint` would read; from a folder, without sharded tensors.
 
     Raises:
         CheckpointError: neither the checkpoint nor its predecessor is intact.
@@ -193,7 +200,7 @@ def progress_of(path: str | Path) -> dict[str, Any]:
 
 
 def remove_checkpoint(path: str | Path) -> None:
-    """Remove the file or folder, if it is there."""
+    """Remove the file or folder if it exists."""
     if os.path.isdir(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):
@@ -206,9 +213,9 @@ def _not_written(target: str, error: OSError | NotPlain) -> CheckpointError:
 
 
 def _exchange(target: str, is_good: bool) -> None:
-    """Put the new folder in place of ``target``, which becomes the predecessor if it is any good.
+    """Replace ``target`` by the new folder; an intact ``target`` becomes the predecessor.
 
-    A folder cannot be replaced in one step: a kill in between leaves the predecessor alone.
+    A folder cannot be replaced in one step: a kill between the steps leaves only the predecessor.
     """
     if is_good and os.path.lexists(target):
         remove_checkpoint(f"{target}.prev")
@@ -223,12 +230,15 @@ def _write_synced(checkpoint: dict[str, Any], path: str) -> None:
         save_plain(checkpoint, path)
     except (OSError, RuntimeError, NotPlain) as error:
         with suppress(OSError):
-            os.unlink(path)  # the half-written file would keep a full disk full
+            os.unlink(path)  # frees space on a full disk
         raise _cause_of(error) from None
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """The file's own error, or an interrupt: torch's zip writer hides them behind a RuntimeError about positions."""
+    """Return the underlying OSError or KeyboardInterrupt of ``error``, or ``error`` itself.
+
+    torch's zip writer hides both behind a RuntimeError about file positions.
+    """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError | KeyboardInterrupt):
         cause = cause.__context__
@@ -243,14 +253,14 @@ def _link_predecessor(target: str) -> None:
         return
     if os.path.isdir(predecessor):
         remove_checkpoint(predecessor)
-    # a kill after the last link but before the last replace leaves both names on one file; renaming one
-    # hard link over another of the same file does nothing and would leave the link behind
+    # After a kill between link and replace, both names point to one file.  Renaming a hard link over another
+    # link of the same file does nothing and would leave the first behind.
     if os.path.exists(predecessor) and os.path.samefile(target, predecessor):
         return
     if os.path.exists(link):
         os.unlink(link)
     try:
         os.link(target, link)
-    except OSError:  # a file system without links
+    except OSError:  # the file system has no hard links
         shutil.copy2(target, link)
     os.replace(link, predecessor)

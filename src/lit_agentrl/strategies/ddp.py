@@ -1,4 +1,4 @@
-"""Data parallelism: the whole policy in every process, gradients averaged once a step."""
+"""Data parallelism: the whole policy in every process, gradients averaged once per step."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from lit_agentrl.strategies.multiprocess import Multiprocess
 
 
 class DDP(Multiprocess, DDPStrategy):
-    """Lightning's DDP, one process a device; see `Multiprocess` for what it adds.
+    """Lightning's DDP with one process per device; see `Multiprocess` for what it adds.
 
     Args:
-        timeout_s: how long a process waits for another before the run is stopped, in seconds.
+        timeout_s: see `Multiprocess`.
     """
 
     def __init__(self, *, timeout_s: float = 1800.0) -> None:

@@ -1,4 +1,4 @@
-"""The first failure of any process of a run, told to all of them, so that they stop together."""
+"""Propagation of the first failure to all processes of a run, which stop together."""
 
 from __future__ import annotations
 
@@ -22,57 +22,57 @@ GRACE_S = 10.0
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong first, in one line, and the rank that tells it."""
+    """The first failure of a run, in one line, and the rank that reported it."""
 
     by: int
     cause: str
 
 
 class FaultWatch:
-    """Tells the others of a failure here, and ends this process when another fails and it cannot notice.
+    """Watcher that reports local failures and ends this process when another one fails.
 
-    The process group's own store holds the first failure.  A thread looks there, and whether the store is still
-    served.
+    The process group's own store holds the first failure.  A thread polls the store for it, and checks that the
+    store is still served.  A process that hangs in a collective cannot stop by itself.
 
     Args:
-        rank: of this process.
-        grace_s: for this process to stop by itself once another has failed; one that hangs does not.
+        rank: rank of this process.
+        grace_s: seconds in which this process may stop by itself after another has failed, before it is ended.
     """
 
     def __init__(self, rank: int, grace_s: float) -> None:
         self._rank = rank
         self._grace_s = grace_s
-        # a connection of its own: the process group's may be waiting for something
+        # a separate connection, since the process group's own may be blocked
         shared: Any = dist.distributed_c10d._get_default_store()
         self._store: dist.Store = shared.clone()
         self._fault: Fault | None = None
         self._is_over = threading.Event()
-        self._is_awaited = True  # by what started this process
+        self._is_awaited = True  # the launcher still waits for this process
         self._thread = threading.Thread(target=self._look, daemon=True, name="fault-watch")
         self._thread.start()
 
     def report(self, cause: str) -> Fault:
-        """This process has failed; returns the failure that was first."""
+        """Record that this process failed, and return the first failure of the run."""
         if self._fault is None:
             self._fault = self._told(Fault(self._rank, f"rank {self._rank}: {cause}"))
         return self._fault
 
     def first(self, wait_s: float = 0.0) -> Fault | None:
-        """The first failure of the run, as soon as it is known here, or after ``wait_s`` seconds None."""
+        """Return the first failure of the run, waiting up to ``wait_s`` seconds; None if unknown."""
         deadline = time.monotonic() + wait_s
         while self._fault is None and time.monotonic() < deadline:
             time.sleep(0.05)
         return self._fault
 
     def close(self) -> None:
-        """The run is over: what ends from now on has not failed."""
+        """Stop watching: processes that end from now on have not failed."""
         self._is_over.set()
         self._thread.join()
 
     def _told(self, mine: Fault) -> Fault:
         try:
             text = self._store.compare_set(_KEY, "", json.dumps(asdict(mine)))
-        except (RuntimeError, dist.DistError):  # nobody is left to be told
+        except (RuntimeError, dist.DistError):  # no process is left to report to
             return mine
         return Fault(**json.loads(text))
 
@@ -91,7 +91,7 @@ class FaultWatch:
         try:
             return Fault(**json.loads(self._store.get(_KEY))) if self._store.check([_KEY]) else None
         except (RuntimeError, dist.DistError):
-            if is_launched():  # what started the processes serves the store: all that are left know it
+            if is_launched():  # the launcher serves the store, so all remaining processes notice
                 self._is_awaited = False
                 return Fault(0, "the process that started the run is gone")
             return Fault(self._rank, "the first process of the run is gone")
@@ -101,7 +101,7 @@ _BROKEN = ("closed by peer", "Connection reset", "Broken pipe", "Connection refu
 
 
 def is_secondary(error: BaseException) -> bool:
-    """Whether an error says no more than that another process is gone or late."""
+    """Check whether an error only says that another process is gone or late."""
     text = str(error)
     return isinstance(error, RuntimeError) and (
         "monitoredBarrier" in text or "Timed out waiting" in text or any(part in text for part in _BROKEN)
@@ -109,7 +109,7 @@ def is_secondary(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, timeout_s: float) -> str:
-    """One line about an error, also where it is torch's about a process that does not come."""
+    """Describe an error in one line, including torch's errors about a missing process."""
     text = " ".join(str(error).split()) or type(error).__name__
     if not is_secondary(error):
         return text if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {text}"

@@ -1,4 +1,4 @@
-"""Fully sharded data parallelism: weights, gradients and optimizer states cut up over ranks (PyTorch FSDP2)."""
+"""Fully sharded data parallelism (PyTorch FSDP2): ranks share weights, gradients and optimizer states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DTYPES = {"float32": None, "bfloat16": torch.bfloat16}  # None: as stored
 
 @runtime_checkable
 class ShardedIO(Protocol):
-    """A ``CheckpointIO`` that also writes folders, each rank its share, as `checkpoint_io.AtomicIO` does."""
+    """A ``CheckpointIO`` that also writes sharded folders, such as `checkpoint_io.AtomicIO`."""
 
     mesh: DeviceMesh | None
 
@@ -37,34 +37,35 @@ class ShardedIO(Protocol):
 
 
 class FSDP(Multiprocess, ModelParallelStrategy):
-    """Lightning's `ModelParallelStrategy` with one dimension, the ranks; `Multiprocess` is what it shares with DDP.
+    """Lightning's `ModelParallelStrategy` with one mesh dimension, the ranks.
 
-    Policy, critic and reference are cut up each by its own plan (`sharding.shard`).  Blocks are gathered one by
-    one in training, and all together for generation, within which ranks decode different numbers of steps.
+    It shares `Multiprocess` with DDP.  Policy, critic and reference are sharded separately (`sharding.shard`).
+    Blocks are gathered one by one in training, and all together for generation, in which ranks decode different
+    numbers of steps.
 
-    What Lightning's own does differently, and why it is replaced here:
+    It differs from Lightning's strategy in three points:
 
-    - its device mesh splits the network inside a node (tensor parallelism): here all ranks share the data;
-    - it keys the states of optimizers by the place of a parameter in the whole module, so that a checkpoint of
-      two optimizers cannot be read by another strategy: here a consolidated checkpoint is, to the name and the
-      number, what one process would have written;
-    - it writes checkpoints past the ``CheckpointIO``: here they are replaced whole, and verified on load.
+    - Lightning's device mesh splits the network inside a node (tensor parallelism); here all ranks are data-parallel;
+    - Lightning keys optimizer states by the place of a parameter in the whole module, so another strategy cannot
+      read a checkpoint of two optimizers; here a consolidated checkpoint has the same names and numbers as one
+      that a single process writes;
+    - Lightning bypasses the ``CheckpointIO``; here checkpoints are replaced atomically and verified on load.
 
-    It needs no CUDA: on CPUs ranks talk through gloo.
+    It needs no CUDA: on CPUs ranks communicate through gloo.
 
     Args:
         compute_dtype: precision of gathered weights and of activations, ``float32`` (as stored) | ``bfloat16``.
         reduce_dtype: precision in which gradients are averaged over ranks.
-        reshard_after_forward: free a block's gathered weights between its forward and its backward.
-        activation_checkpointing: keep a block's input alone and compute it again in the backward.
+        reshard_after_forward: free a block's gathered weights between its forward and its backward pass.
+        activation_checkpointing: keep only a block's input, and recompute the block in the backward pass.
         accumulate_sharded: average gradients over ranks after every micro-batch instead of after the last, which
-            takes more traffic but keeps no whole gradients.
-        offload_frozen: keep the shares of frozen networks on the CPU between uses.
-        sharded_checkpoints: write a folder, each rank its share, in place of one file.
+            needs more communication but stores no whole gradients.
+        offload_frozen: keep the shards of frozen networks on the CPU between uses.
+        sharded_checkpoints: write a folder, each rank its shards, instead of one file.
         timeout_s: see `Multiprocess`.
 
     Raises:
-        ValueError: a value that is unknown or has no effect, naming the option.
+        ValueError: a value is unknown or has no effect; the message names the option.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         super().__init__(timeout_s=timeout_s, save_distributed_checkpoint=sharded_checkpoints)
         self.precision = MixedPrecisionPolicy(
             param_dtype=DTYPES[compute_dtype],
-            # gradients of bfloat16 weights are bfloat16 unless the exchange is told otherwise
+            # without reduce_dtype, gradients of bfloat16 weights would be reduced in bfloat16
             reduce_dtype=torch.float32 if reduce_dtype == "float32" else torch.bfloat16,
         )
         self._reshard_after_forward = reshard_after_forward
@@ -103,7 +104,7 @@ class FSDP(Multiprocess, ModelParallelStrategy):
 
     @property
     def requires(self) -> list[Fact | Requirement]:
-        """A model without adapters, and what stands still to put away."""
+        """A model without adapters; with ``offload_frozen`` also a fixed reference read in every update."""
         whole = Requirement(NO_ADAPTERS, reason="it does not shard adapters yet", remedy="strategy=ddp")
         if not self._offload_frozen:
             return [whole]
@@ -112,12 +113,12 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         return [whole, *still]
 
     def shard(self, trained: Sequence[nn.Module], frozen: Sequence[nn.Module]) -> None:
-        """Cut these networks up, in place, the first time they are seen; the module calls it in ``configure_model``.
+        """Shard networks in place, each once; the module calls this in ``configure_model``.
 
         Raises:
             ValueError: an option of this strategy has no effect in this run, or a trained network has adapters.
         """
-        # also refused by `requires`, before there are processes
+        # `requires` also refuses adapters, before processes start
         if any(not parameter.requires_grad for network in trained for parameter in network.parameters()):
             raise ValueError(
                 "strategy=fsdp does not shard adapters (model/lora) yet; use strategy=ddp, or model/lora=none"
@@ -161,12 +162,12 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         )  # fmt: skip
 
     def gathered(self, network: nn.Module) -> AbstractContextManager[None]:
-        """Around generation: no collective within; see `sharding.gathered`."""
+        """Gather a network for generation, without collectives within; see `sharding.gathered`."""
         return sharding.gathered(network, reshard_after_forward=self._reshard_after_forward)
 
     @contextmanager
     def in_use(self, network: nn.Module, device: torch.device) -> Iterator[None]:
-        """Around the use of a frozen network, whose share may lie on the CPU otherwise."""
+        """Move an offloaded frozen network to ``device`` while it is used."""
         if self._offload_frozen:
             network.to(device)
         try:
@@ -180,40 +181,43 @@ class FSDP(Multiprocess, ModelParallelStrategy):
 
     @contextmanager
     def block_backward_sync(self) -> Generator[None, None, None]:
-        """Around all backwards of a step but the last."""
+        """Skip gradient reduction in all backward passes of a step but the last."""
         with nullcontext() if self._accumulate_sharded else sharding.unsynchronised(self._trained):
             yield
 
     def clip_gradient_norm(self, parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-        """As ``clip_grad_norm_``, by the norm over all shares; the same number on every rank."""
+        """Clip gradients as ``clip_grad_norm_`` does, and return their norm over all shards.
+
+        The norm is the same number on every rank.
+        """
         norm = nn.utils.clip_grad_norm_(parameters, limit)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     # ------------------------------------------------------------------ whole weights
     def whole_network(self, network: nn.Module) -> nn.Module | None:
-        """The network as it was before it was cut up, with the weights of now, on rank 0; None elsewhere.
+        """Return the unsharded network with current weights on rank 0, None elsewhere; a collective.
 
-        A collective.  It lies on the CPU, in the precision that weights are stored in.
+        The network lies on the CPU, in the precision in which weights are stored.
         """
         return sharding.filled(self._hollow[id(network)], network, keep=self.is_global_zero)
 
     def whole_copy(self, network: nn.Module) -> PreTrainedModel:
-        """As `whole_network` on every rank, with parameters in the precision that gathered ones compute in."""
+        """Return `whole_network` on every rank, with parameters in the compute precision."""
         full = sharding.filled(self._hollow[id(network)], network, keep=True)
         assert isinstance(full, PreTrainedModel)
-        full.tie_weights()  # which lie in one place again, but are one parameter only now
+        full.tie_weights()  # loading shares the storage of tied weights, but makes separate parameters
         if self.precision.param_dtype is not None:
             for parameter in full.parameters():
                 parameter.data = parameter.data.to(self.precision.param_dtype)
         return full
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Whole weights, on rank 0, or each rank's shares; in a network's own names either way."""
+        """Return whole weights on rank 0, or each rank's shards, under unsharded names."""
         assert self.lightning_module is not None
         return self._saved(sharding.state_of(self.lightning_module))
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Whole states, on rank 0, or each rank's shares; in the optimizer's own numbers either way."""
+        """Return whole states on rank 0, or each rank's shards, under the optimizer's own numbers."""
         return self._saved(getattr(optimizer, "optimizer", optimizer).state_dict())
 
     def _saved(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +234,7 @@ class FSDP(Multiprocess, ModelParallelStrategy):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None
     ) -> None:
-        """Through the ``CheckpointIO``: one file from rank 0, or a folder from all ranks."""
+        """Save through the ``CheckpointIO``: one file from rank 0, or a folder from all ranks."""
         if not self._save_distributed_checkpoint:
             Strategy.save_checkpoint(self, checkpoint, filepath, storage_options)
             return
@@ -242,7 +246,7 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         self.checkpoint_io.save_sharded(checkpoint, self.broadcast(filepath), storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """A file as it is, to be cut up; of a folder each rank reads its share."""
+        """Load a whole file, to be sharded later, or this rank's shards of a folder."""
         torch.cuda.empty_cache()
         return self.checkpoint_io.load_checkpoint(checkpoint_path, weights_only=weights_only)
 

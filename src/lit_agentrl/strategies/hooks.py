@@ -1,4 +1,4 @@
-"""What a strategy does for modules, callbacks and entry points, and what those of Lightning itself do."""
+"""Hooks that strategies offer to modules, callbacks and entry points; defaults for Lightning's own strategies."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ _SHARDED = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
 
 @runtime_checkable
 class HasHooks(Protocol):
-    """A strategy that knows about rollouts."""
+    """A strategy that supports rollouts."""
 
     @property
     def hooks(self) -> StrategyHooks: ...
 
 
 def get_hooks(strategy: Strategy) -> StrategyHooks:
-    """The strategy's own hooks; of one of Lightning's, those of one process, or of plain data parallelism."""
+    """Return the strategy's hooks, or defaults for one of Lightning's own strategies.
+
+    The defaults are those of plain data parallelism for a `ParallelStrategy`, else those of a single process.
+    """
     if isinstance(strategy, HasHooks):
         return strategy.hooks
     if isinstance(strategy, ParallelStrategy):

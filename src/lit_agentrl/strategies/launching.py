@@ -1,6 +1,7 @@
-"""Starting the processes of one run on a machine, and ending them together, with PyTorch's elastic agent.
+"""Launch of the processes of one run on a machine, with PyTorch's elastic agent.
 
-The process that starts them is none of them: it waits, tells the cause of a failure, and leaves none behind.
+The launching process takes no part in training: it waits, reports the cause of a failure, and leaves no process
+behind.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-MEET_S = 300  # for all machines, and then for all processes, to start
+MEET_S = 300  # limit for all machines, and then for all processes, to start
 _RUN_ID = "lit_agentrl-"
-_VARIABLES = ("OMP_NUM_THREADS", "TORCHELASTIC_SIGNALS_TO_HANDLE")  # set for the launch, or by the agent
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # which the agent takes over
+_VARIABLES = ("OMP_NUM_THREADS", "TORCHELASTIC_SIGNALS_TO_HANDLE")  # set by launch() or by the agent
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # handled by the agent
 
 
 class RankFailed(RuntimeError):
-    """A process of the run stopped it.
+    """Failure of a process that stopped the run.
 
     Args:
         message: the cause, in one line.
-        is_told: whether another process prints it.
+        is_told: whether another process already prints the message.
     """
 
     def __init__(self, message: str, *, is_told: bool = False) -> None:
@@ -40,10 +41,10 @@ class RankFailed(RuntimeError):
 
 
 def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:
-    """Processes on this machine, one a device, for what ``trainer.devices`` says.
+    """Count the processes on this machine, one per device of ``trainer.devices``.
 
     Raises:
-        ValueError: it is no number, list or name of devices that are there.
+        ValueError: ``devices`` is not a number, list or name of devices that exist here.
     """
     is_cuda = accelerator in ("cuda", "gpu") or (accelerator == "auto" and CUDAAccelerator.is_available())
     kind: type[CPUAccelerator | CUDAAccelerator] = CUDAAccelerator if is_cuda else CPUAccelerator
@@ -55,7 +56,7 @@ def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:
         )
     try:
         found = kind.auto_device_count() if devices == "auto" else kind.parse_devices(devices)  # type: ignore[arg-type]
-    except (TypeError, ValueError, MisconfigurationException) as error:  # which says what is wrong, in lines
+    except (TypeError, ValueError, MisconfigurationException) as error:  # its message has several lines
         raise ValueError(f"devices={devices}: {' '.join(str(error).split())}") from error
     count = found if isinstance(found, int) else len(found or ())
     if count < 1:
@@ -67,22 +68,25 @@ def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:
 
 
 def run_id(job: str) -> str:
-    """By which a process knows that it was started here, for this job, and not by another launcher within."""
+    """Return the run id of a job that `launch` starts.
+
+    By this id a process knows that `launch` started it for this job, and not another launcher inside the job.
+    """
     return _RUN_ID + hashlib.sha256(job.encode()).hexdigest()[:16]
 
 
 def launch(command: Sequence[str], *, processes: int, job: str, num_nodes: int = 1) -> None:
-    """Run ``command`` in several processes, as torchrun would, and wait for their end.
+    """Run ``command`` in several processes, as torchrun would, and wait for them to end.
 
     Args:
         command: a program and its arguments.
-        processes: on this machine.
-        job: what all do; equal on all machines.
-        num_nodes: machines; several meet at MASTER_ADDR and MASTER_PORT, each with its own NODE_RANK.
+        processes: number of processes on this machine.
+        job: description of the job; equal on all machines.
+        num_nodes: number of machines; several meet at MASTER_ADDR and MASTER_PORT, each with its own NODE_RANK.
 
     Raises:
-        RankFailed: with the first cause; no process is left.
-        KeyboardInterrupt: this process was told to end, and the others with it.
+        RankFailed: a process failed; the message is the first cause, and no process is left.
+        KeyboardInterrupt: this process received a signal to end; the others ended with it.
     """
     address, port = "127.0.0.1", find_free_network_port()
     if num_nodes > 1:
@@ -104,19 +108,23 @@ def launch(command: Sequence[str], *, processes: int, job: str, num_nodes: int =
 
 
 def threads_of_each(processes: int) -> int:
-    """Threads of torch in each of the processes that share the cores that this one may use."""
+    """Return the number of torch threads per process when ``processes`` share the available cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // processes)
 
 
 def is_launched() -> bool:
-    """Whether `launch` started this process."""
+    """Check whether `launch` started this process."""
     return os.environ.get("TORCHELASTIC_RUN_ID", "").startswith(_RUN_ID)
 
 
 def tell_launcher(cause: str) -> bool:
-    """Leave the cause of this process's failure with what started it; whether that prints it, and nothing else."""
-    if "TORCHELASTIC_ERROR_FILE" in os.environ:  # torchrun's, or `launch`'s
+    """Report the cause of this process's failure to its launcher.
+
+    Returns:
+        Whether the launcher is `launch`, which prints the cause and nothing else.
+    """
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:  # set by torchrun and by `launch`
         get_error_handler().record_exception(RankFailed(cause))
     return is_launched()
 
@@ -124,7 +132,7 @@ def tell_launcher(cause: str) -> bool:
 def _cause(error: ChildFailedError) -> str:
     rank, failure = error.get_first_failure()
     told = failure.message
-    if isinstance(told, dict):  # by `tell_launcher`
+    if isinstance(told, dict):  # written by `tell_launcher`
         return str(told["message"]).removeprefix(f"{RankFailed.__name__}: ")
     if failure.exitcode < 0:
         return f"rank {rank} was killed by {failure.signal_name()}"
@@ -133,7 +141,10 @@ def _cause(error: ChildFailedError) -> str:
 
 @contextmanager
 def _own_ways() -> Iterator[None]:
-    """Environment and signals are afterwards as they were; the agent's log, which repeats causes, is silent."""
+    """Restore environment and signal handlers on exit, and silence the agent's log within.
+
+    The log would repeat the causes of failures.
+    """
     environ = {name: os.environ.get(name) for name in _VARIABLES}
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     logger = logging.getLogger("torch.distributed.elastic")

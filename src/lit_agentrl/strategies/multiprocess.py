@@ -1,4 +1,4 @@
-"""What strategies of several processes share: meeting, dealing of rows, stopping together."""
+"""The base of multi-process strategies: start, distribution of rows, joint shutdown."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lit_agentrl.strategies.launching import MEET_S, RankFailed, threads_of_each
 
 
 class Multiprocess(ParallelStrategy):
-    """Mixed into a Lightning strategy of several processes, before it in the order of bases.
+    """Mixin for multi-process Lightning strategies; list it before the strategy among the bases.
 
     Args:
-        timeout_s: how long a process waits for another before the run is stopped, in seconds.
+        timeout_s: seconds that a process waits for another before the run is stopped.
 
     Raises:
         ValueError: ``timeout_s`` is not positive.
@@ -36,22 +36,22 @@ class Multiprocess(ParallelStrategy):
         super().__init__(**options)
         self.timeout_s = timeout_s
         self._watch: FaultWatch | None = None
-        self._meeting: dist.ProcessGroup | None = None  # of gloo, whose barrier knows who is absent
+        self._meeting: dist.ProcessGroup | None = None  # gloo, whose barrier names the absent rank
 
     # ------------------------------------------------------------------ beginning
     def _get_process_group_backend(self) -> str:
-        """Numbers on the host travel by gloo also where tensors on devices do not."""
+        """Return a backend that uses gloo for CPU tensors, whatever device tensors use."""
         own: str = super()._get_process_group_backend()  # type: ignore[misc]
         return f"cpu:gloo,{self.root_device.type}:{own}" if own in ("nccl", "xccl") else own
 
     def setup_environment(self) -> None:
-        """Join the processes, then watch over them.
+        """Join the process group, then start to watch the other processes.
 
         Raises:
-            ValueError: torchrun or srun started another number of them.
+            ValueError: torchrun or srun started a different number of processes.
         """
         count, nodes = len(self.parallel_devices or ()), self.num_nodes
-        # both as Lightning does for DDP alone, where others start the processes
+        # Lightning checks both for DDP only, when another launcher starts the processes
         assert self.cluster_environment is not None
         self.cluster_environment.validate_settings(num_devices=count, num_nodes=nodes)
         if self._watch is None and "OMP_NUM_THREADS" not in os.environ:
@@ -62,37 +62,37 @@ class Multiprocess(ParallelStrategy):
         limit = timedelta(seconds=self.timeout_s)
         self._watch = FaultWatch(self.global_rank, min(GRACE_S, self.timeout_s))
         dist.monitored_barrier(dist.new_group(backend="gloo"), timedelta(seconds=MEET_S))
-        # all but the first wait for the first's answer as long as the group does: it names the absent before
+        # The group's timeout is longer, so that rank 0 names the absent rank before the other ranks give up.
         self._meeting = dist.new_group(backend="gloo", timeout=limit + timedelta(seconds=GRACE_S))
         _set_pg_timeout(limit)
 
     # ------------------------------------------------------------------ on the way
     @property
     def hooks(self) -> StrategyHooks:
-        """What the rest of a run goes through."""
+        """The hooks that modules, callbacks and entry points call."""
         return StrategyHooks(
             deal=longest_first, block_backward_sync=self.block_backward_sync, barrier=self.barrier,
             finish=self.finish, failed=self.failed, close=self.close,
         )  # fmt: skip
 
     def barrier(self, name: str | None = None) -> None:
-        """Wait until all are here; one that does not come in time is named."""
+        """Wait for all ranks; the error names a rank that does not arrive in time."""
         if self._meeting is not None:
             dist.monitored_barrier(self._meeting, timedelta(seconds=self.timeout_s))
 
     # ------------------------------------------------------------------ end
     def on_exception(self, exception: BaseException) -> None:
-        """Tell the other processes, before anything here is taken down."""
+        """Report the failure to the other processes before anything is torn down here."""
         super().on_exception(exception)
         if self._watch is not None and isinstance(exception, Exception):
             cause = explain(exception, self.timeout_s)
-            if is_secondary(exception):  # whose fault it is may not be known at once
+            if is_secondary(exception):  # the rank at fault may report a little later
                 self._watch.first(wait_s=3.0)
             self._watch.report(cause)
 
     def failed(self, error: Exception) -> Exception:
-        """What stopped the run, to be raised in place of ``error``."""
-        if self._watch is None:  # they have not met
+        """Return the error that stopped the run, to be raised in place of ``error``."""
+        if self._watch is None:  # there is no process group yet
             return error
         self.on_exception(error)
         fault = self._watch.report("")
@@ -104,12 +104,12 @@ class Multiprocess(ParallelStrategy):
         )
 
     def finish(self) -> None:
-        """After the last use of a trainer: wait for the others, and leave them."""
+        """Wait for the others, then leave the group, after the last use of a trainer."""
         self.barrier("end")
         self.close()
 
     def close(self) -> None:
-        """Leave the others, who are not waited for."""
+        """Leave the process group without waiting for the others."""
         if self._watch is not None:
             self._watch.close()
         self._watch = self._meeting = None

@@ -1,4 +1,4 @@
-"""What a checkpoint may hold: tensors and plain data, which are read without running anybody's code."""
+"""Contents that a checkpoint may hold: tensors and plain data, which load without running code."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 import torch
 
 PLAIN = "tensors, numbers, texts, lists and dicts"
-_NOT_SAVED = (pickle.PicklingError, AttributeError, TypeError)  # by which pickle refuses an object
+_NOT_SAVED = (pickle.PicklingError, AttributeError, TypeError)  # pickle cannot save an object
 
 _SURELY = {torch.Tensor, torch.nn.Parameter, str, int, float, bool, type(None)}
 
 
 class NotPlain(ValueError):
-    """Something in a checkpoint is no plain data; the message names the place."""
+    """Error for an object in a checkpoint that is not plain data, naming its place."""
 
 
 def save_plain(value: Any, path: str | Path) -> None:
-    """Write ``value`` and put it on disk; refuse now what `torch.load` with ``weights_only`` would refuse later.
+    """Write ``value`` to disk, and check that ``torch.load`` with ``weights_only`` accepts it.
 
-    What was written is read back without its tensors, which costs little however large they are.
+    The file is read back without its tensor data, which is cheap whatever its size.
 
     Raises:
-        NotPlain: it holds more than tensors and plain data; the file is as it was written.
-        OSError, RuntimeError: as of ``torch.save``.
+        NotPlain: ``value`` holds more than tensors and plain data; the file is left as it was written.
+        OSError, RuntimeError: raised by ``torch.save``.
     """
     try:
         with open(path, "wb") as file:
@@ -50,7 +50,7 @@ def save_plain(value: Any, path: str | Path) -> None:
 
 
 def _refused(value: Any, place: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """The objects that are no plain data, and their places."""
+    """Yield the place and the object of everything that is not plain data."""
     if type(value) in (dict, OrderedDict):
         for key, each in value.items():
             yield from _refused(key, (*place, "key"))

@@ -1,4 +1,4 @@
-"""Checkpoints in a folder: each rank writes and reads its own share; whole or not there, and verified."""
+"""Sharded checkpoints in a folder: each rank writes and reads its own shards, with checksums."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from lit_agentrl.distributed import gather_objects, get_rank, get_world_size
 from lit_agentrl.files import fsync_folder
 from lit_agentrl.strategies.plain_data import save_plain
 
-REST = "rest.ckpt"  # everything that is not cut up
-SUMS = "checksums.json"  # written last: a folder without it is not whole
+REST = "rest.ckpt"  # everything that is not sharded
+SUMS = "checksums.json"  # written last: a folder without it is incomplete
 Path_ = tuple[Any, ...]
-# of which torch makes the description of shares
+# the types of which torch builds the metadata of the shards
 _DESCRIBING = {
     "torch.distributed.checkpoint.metadata": {
         "Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex",
@@ -42,19 +42,19 @@ _DESCRIBING = {
 
 
 def is_sharded(path: str | Path) -> bool:
-    """Whether a checkpoint at ``path`` would be one of these."""
+    """Check whether the checkpoint at ``path`` is a folder, and so sharded."""
     return os.path.isdir(path)
 
 
 def save(checkpoint: dict[str, Any], folder: str | Path) -> None:
-    """Write every rank's share of ``checkpoint`` into a new folder; a collective.
+    """Write every rank's shards of ``checkpoint`` into a new folder; a collective.
 
     Args:
-        checkpoint: nested dicts and lists; tensors that are cut up are written by their ranks, all else by rank 0.
+        checkpoint: nested dicts and lists; each rank writes its shards of sharded tensors, rank 0 all else.
         folder: on a file system that all ranks share; must not exist.
 
     Raises:
-        OSError: some rank could not write; every rank is told.
+        OSError: some rank could not write; raised on every rank.
     """
     folder = Path(folder)
     shares, rest = split(checkpoint)
@@ -84,15 +84,15 @@ def save(checkpoint: dict[str, Any], folder: str | Path) -> None:
 
 
 def together(work: Callable[[], Any]) -> None:
-    """Do ``work`` on every rank, and know on every rank whether all have succeeded.
+    """Run ``work`` on every rank, and raise on all ranks if any of them failed.
 
     Raises:
-        OSError: the first failure, whichever rank's it was.
+        OSError: the first failure, of any rank.
     """
     failure = None
     try:
         work()
-    except (Exception, CheckpointException) as error:  # the latter is no Exception; told below, on all ranks
+    except (Exception, CheckpointException) as error:  # CheckpointException is not an Exception
         failure = first_cause(error)
     failures = [each for each in gather_objects([failure]) if each is not None]
     if failures:
@@ -100,8 +100,8 @@ def together(work: Callable[[], Any]) -> None:
 
 
 def first_cause(error: BaseException) -> str:
-    """The system's own words for a failure, from under what the libraries wrap it in."""
-    failures = getattr(error, "failures", None)  # of torch.distributed.checkpoint: by rank
+    """Return the operating system's message for a failure, from inside wrapped exceptions."""
+    failures = getattr(error, "failures", None)  # set by torch.distributed.checkpoint: failures by rank
     if failures:
         return first_cause(next(iter(failures.values()))[0])
     cause: BaseException | None = error
@@ -113,7 +113,7 @@ def first_cause(error: BaseException) -> str:
 
 
 def checksum(path: Path) -> list[int]:
-    """Size in bytes and CRC-32 of a file."""
+    """Compute the size in bytes and the CRC-32 of a file."""
     size = total = 0
     with open(path, "rb") as file:
         while part := file.read(1 << 24):
@@ -122,11 +122,11 @@ def checksum(path: Path) -> list[int]:
 
 
 def is_intact(folder: str | Path, *, shared: bool = False) -> bool:
-    """Whether every file is there with the size and sum that it was written with.
+    """Check that every file exists with the size and checksum that it was written with.
 
     Args:
         folder: a checkpoint.
-        shared: each rank reads its part of the files; a collective, and all ranks get the same answer.
+        shared: each rank checks a part of the files; a collective, and all ranks get the same answer.
     """
     folder = Path(folder)
     part, parts = (get_rank(), get_world_size()) if shared else (0, 1)
@@ -134,18 +134,18 @@ def is_intact(folder: str | Path, *, shared: bool = False) -> bool:
         sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
         mine = sorted(sums.items())[part::parts]
         good = bool(sums) and all(checksum(folder / name) == expected for name, expected in mine)
-    except (OSError, ValueError, AttributeError):  # a flipped bit in the sums themselves
+    except (OSError, ValueError, AttributeError):  # the checksum file itself may be damaged
         good = False
     return all(gather_objects([good])) if shared else good
 
 
 def load(folder: str | Path, mesh: DeviceMesh | None = None, map_location: Any = None) -> dict[str, Any]:
-    """The checkpoint, whatever the number of ranks that wrote it.
+    """Load a checkpoint, whatever the number of ranks that wrote it.
 
     Args:
         folder: a checkpoint.
-        mesh: cut tensors up over these ranks, each of which reads its share alone; None: read them whole.
-        map_location: of tensors that were not cut up.
+        mesh: shard tensors over these ranks, each of which reads only its own shards; None: read whole tensors.
+        map_location: device of tensors that were not sharded.
     """
     rest = load_rest(folder, map_location)
     reader = PlainReader(folder)
@@ -164,13 +164,13 @@ def load(folder: str | Path, mesh: DeviceMesh | None = None, map_location: Any =
 
 
 class PlainReader(FileSystemReader):
-    """Reads the shares; what describes them is a pickle, of which it makes what torch has written alone."""
+    """Reader of the shards that unpickles only metadata types that torch writes."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What torch's own would return.
+        """Read the same metadata as torch's own reader, from a restricted pickle.
 
         Raises:
-            UnpicklingError: the description holds anything else.
+            UnpicklingError: the metadata holds any other type.
         """
         with open(Path(self.path) / ".metadata", "rb") as file:
             metadata = _Description(file).load()
@@ -189,16 +189,20 @@ class _Description(pickle.Unpickler):
 
 
 def load_rest(folder: str | Path, map_location: Any = None) -> dict[str, Any]:
-    """All but what was cut up: counters, callbacks, settings.  Tensors and plain data only."""
+    """Load everything that was not sharded: counters, callbacks, settings.
+
+    Accepts only tensors and plain data.
+    """
     saved = torch.load(Path(folder) / REST, map_location=map_location, weights_only=True)
     assert isinstance(saved, dict)
     return saved
 
 
 def split(checkpoint: dict[str, Any]) -> tuple[dict[str, DTensor], dict[str, Any]]:
-    """Tensors that are cut up, by name, and the rest, which holds under ``shares`` where each belongs.
+    """Split a checkpoint into its sharded tensors, by name, and the rest.
 
-    One tensor in several places, such as tied weights, is written once.
+    The second value holds the rest under ``rest``, and under ``shares`` the place of each sharded tensor.  One tensor
+    in several places, such as tied weights, is written once.
     """
     names: dict[int, str] = {}
     shares: dict[str, DTensor] = {}
@@ -208,7 +212,7 @@ def split(checkpoint: dict[str, Any]) -> tuple[dict[str, DTensor], dict[str, Any
         if isinstance(value, dict):
             parts = {key: visit(item, [*path, key]) for key, item in value.items()}
             return {key: part for key, part in parts.items() if part is not _GONE}
-        if isinstance(value, list):  # a place in a list stays occupied
+        if isinstance(value, list):  # list positions must not shift
             return [None if (p := visit(item, [*path, i])) is _GONE else p for i, item in enumerate(value)]
         if not isinstance(value, DTensor):
             return value
@@ -225,7 +229,7 @@ _GONE = object()
 
 
 def join(shares: dict[str, Tensor], saved: dict[str, Any]) -> dict[str, Any]:
-    """Inverse of :func:`split`."""
+    """Join what :func:`split` separated."""
     rest: dict[str, Any] = saved["rest"]
     for path, name in saved["shares"]:
         target: Any = rest

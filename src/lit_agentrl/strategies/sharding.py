@@ -1,4 +1,4 @@
-"""Cutting networks up over ranks with PyTorch's FSDP2, and putting them together again; knows no Lightning."""
+"""Sharding of networks over ranks with PyTorch's FSDP2, and the reverse, without Lightning."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ State = dict[str, Any]
 
 
 def blocks_of(network: nn.Module) -> list[nn.Module]:
-    """The repeated layers of a network, by what its own class says must not be split over devices.
+    """Return the repeated layers of a network, which its class lists in ``_no_split_modules``.
 
-    None of one without repeated layers, such as a value head.
+    The list is empty for a network without repeated layers, such as a value head.
 
     Raises:
-        ValueError: the class does not say.
+        ValueError: the network has repeated layers, and its class does not list them.
     """
     names = {name for m in network.modules() for name in getattr(m, "_no_split_modules", None) or ()}
     found = [m for m in network.modules() if type(m).__name__ in names]
@@ -43,17 +43,17 @@ def shard(
     reshard_after_forward: bool = True,
     recompute_activations: bool = False,
 ) -> None:
-    """Leave on each rank its share of every parameter, in place: one unit a block, and one of all the rest.
+    """Shard a network in place: one FSDP unit per block, one for the rest.
 
     A unit is gathered as a whole when it computes.  Embeddings belong to the rest, together with an output head
-    that shares their weights.  A network that is cut up already is left as it is.
+    that shares their weights.  A network that is already sharded is left unchanged.
 
     Args:
-        network: on any device; afterwards on the mesh's.
+        network: on any device; moved to the device of the mesh.
         mesh: one dimension, the ranks.
-        precision: of gathered weights and of the exchange of gradients.
-        reshard_after_forward: free gathered blocks until the backward needs them again.
-        recompute_activations: keep a block's input alone and compute the block again in the backward.
+        precision: precision of gathered weights and of the gradient reduction.
+        reshard_after_forward: free gathered blocks until the backward pass needs them again.
+        recompute_activations: keep only a block's input, and recompute the block in the backward pass.
 
     Raises:
         ValueError: see `blocks_of`.
@@ -68,22 +68,23 @@ def shard(
 
 
 def units_of(network: nn.Module) -> list[FSDPModule]:
-    """The network's units, the outermost first."""
+    """Return the network's FSDP units, the outermost first."""
     return [module for module in network.modules() if isinstance(module, FSDPModule)]
 
 
 @contextmanager
 def gathered(network: nn.Module, *, reshard_after_forward: bool) -> Iterator[None]:
-    """Within, every rank holds the whole network and calls it as often as it likes, without a collective.
+    """Gather the whole network on every rank, so that calls within need no collective.
 
-    Entering is one: all ranks must.  For calls without gradient; weights must not change within.
+    Entering is a collective: all ranks must enter.  Calls must be without gradient, and weights must not change
+    within.
 
     Args:
-        network: cut up by `shard`; any other is left alone.
-        reshard_after_forward: what it was cut up with.
+        network: sharded by `shard`; any other is left unchanged.
+        reshard_after_forward: the value that was passed to `shard`.
     """
     units = units_of(network)
-    handles = [unit.unshard(async_op=True) for unit in units]  # the later travel while the first are unpacked
+    handles = [unit.unshard(async_op=True) for unit in units]  # transfers overlap with unpacking
     for unit, handle in zip(units, handles, strict=True):
         if handle is not None:
             handle.wait()
@@ -98,7 +99,7 @@ def gathered(network: nn.Module, *, reshard_after_forward: bool) -> Iterator[Non
 
 @contextmanager
 def unsynchronised(networks: list[nn.Module]) -> Iterator[None]:
-    """Within, backwards add up whole gradients on each rank instead of exchanging them."""
+    """Accumulate whole gradients on each rank within, instead of reducing them over ranks."""
     units = [unit for network in networks for unit in units_of(network)]
     for unit in units:
         unit.set_requires_gradient_sync(False, recurse=False)
@@ -109,20 +110,20 @@ def unsynchronised(networks: list[nn.Module]) -> Iterator[None]:
             unit.set_requires_gradient_sync(True, recurse=False)
 
 
-# ---------------------------------------------------------------------- whole tensors and shares of them
+# ---------------------------------------------------------------------- whole tensors and their shards
 def state_of(module: nn.Module) -> State:
-    """``module.state_dict()``, in which weights that are one tensor stay one."""
+    """Return ``module.state_dict()`` with tied weights as one and the same tensor."""
     seen: dict[int, Tensor] = {}
     state = module.state_dict(keep_vars=True)
     return {name: seen.setdefault(id(value), value.detach()) for name, value in state.items()}
 
 
 def whole(state: Any, *, keep: bool = True) -> Any:
-    """A copy of nested dicts and lists with every share replaced by the whole tensor on the CPU; a collective.
+    """Copy nested dicts and lists, replacing sharded tensors by whole CPU tensors; a collective.
 
     Args:
-        state: as a module or an optimizer returns it.
-        keep: False on ranks that only take part; they get None in place of what was cut up.
+        state: state dict of a module or an optimizer.
+        keep: False on ranks that only take part; they get None in place of each sharded tensor.
     """
     seen: dict[int, Tensor | None] = {}
 
@@ -142,7 +143,10 @@ def whole(state: Any, *, keep: bool = True) -> Any:
 
 
 def share_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """This rank's share of ``tensor``, as ``like`` is cut up; every rank holds the whole, so none is sent."""
+    """Shard ``tensor`` in the same way as ``like``.
+
+    Every rank must hold the whole tensor; nothing is sent.
+    """
     if not isinstance(like, DTensor) or isinstance(tensor, DTensor):
         return tensor
     own = distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
@@ -150,11 +154,11 @@ def share_like(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def optimizer_shares(optimizer: torch.optim.Optimizer, state: State) -> State:
-    """An optimizer's saved state with what belongs to a parameter cut up as the parameter is."""
+    """Return a saved optimizer state with each tensor sharded like its parameter."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     ids = [number for group in state["param_groups"] for number in group["params"]]
     if len(parameters) != len(ids):
-        return state  # the optimizer's own check says it best
+        return state  # the optimizer's own check reports the mismatch
     owner = dict(zip(ids, parameters, strict=True))
 
     def visit(number: Any, value: Any) -> Any:
@@ -169,7 +173,7 @@ def optimizer_shares(optimizer: torch.optim.Optimizer, state: State) -> State:
 
 
 def hollow(network: nn.Module) -> nn.Module:
-    """A copy of the structure whose parameters hold no data, made before the network is cut up."""
+    """Copy a network with parameters on the meta device; call it before sharding."""
     memo: dict[int, Any] = {
         id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad)
         for p in network.parameters()
@@ -178,7 +182,10 @@ def hollow(network: nn.Module) -> nn.Module:
 
 
 def filled(structure: nn.Module, network: nn.Module, *, keep: bool) -> nn.Module | None:
-    """``structure`` with the whole weights of ``network``; a collective; None on ranks that do not keep it."""
+    """Return a copy of ``structure`` with the whole weights of ``network``; a collective.
+
+    Ranks with ``keep=False`` only take part, and get None.
+    """
     state = whole(state_of(network), keep=keep)
     if not keep:
         return None

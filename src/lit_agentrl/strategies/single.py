@@ -6,20 +6,21 @@ from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 
 
 def single() -> str:
-    """Lightning's own choice for one device; see `accelerator`.
+    """Return the name of Lightning's default strategy for one device; see `accelerator`.
 
-    A run of several devices needs a strategy that deals work among them; assembly refuses it under this one.
+    A run on several devices needs a strategy that distributes work; assembly refuses such a run with this one.
     """
     return "auto"
 
 
 def accelerator(wanted: str) -> str:
-    """What to compute on: ``auto`` is CUDA where there is a device, else the CPU, also beside an Apple GPU.
+    """Return the accelerator to use: ``auto`` chooses CUDA if available, never an Apple GPU.
 
-    Draws and statistics are computed in float64, which Apple's GPUs do not have.
+    On a machine with only an Apple GPU, ``auto`` is the CPU: random draws and statistics are computed in float64,
+    which Apple's GPUs do not have.
 
     Raises:
-        ValueError: an Apple GPU is asked for by name.
+        ValueError: an Apple GPU is requested by name.
     """
     is_apple = MPSAccelerator.is_available() and not CUDAAccelerator.is_available()
     if wanted == "mps" or (wanted == "gpu" and is_apple):

@@ -1,4 +1,4 @@
-"""The critic: values of states, learnt beside the policy from the targets of an advantage estimator."""
+"""Critics: values of states, learnt from the targets of an advantage estimator."""
 
 from __future__ import annotations
 
@@ -26,33 +26,34 @@ from lit_agentrl.rl.masked import masked_sum
 from lit_agentrl.update.settings import OptimSettings
 from lit_agentrl.update.slow import SlowWeights
 
-_HEADS: dict[str, type[ValueHead]] = {  # by the option that has them
+_HEADS: dict[str, type[ValueHead]] = {  # by the option critic=NAME
     "separate": StateValues, "conservative": TokenValues, "implicit": TokensAndState, "costs": ValuesAndCosts,
 }  # fmt: skip
 
 
 class Critic(nn.Module):
-    """Values of the state before sampled token t, in environment points, from one linear head.
+    """A linear head that predicts the value of the state before sampled token t.
 
-    The head starts at zero, so that the first values are exactly 0.  It reads the hidden
-    state at position t - 1: what the policy itself knows when it samples token t.
+    Values are in units of environment reward.  The head starts at zero, so the first values are exactly 0.  It reads
+    the hidden state at position t - 1, which is the information from which the policy samples token t.
 
     Args:
         hidden: width of the trunk.
-        vocabulary: tokens.
-        trunk: a network of the critic's own, or None: the head then reads the policy's hidden states.
+        vocabulary: number of tokens.
+        trunk: a separate network of the critic; None: the head reads the policy's hidden states.
         loss: per-token value loss; see ``rl/credit/value_loss.py``.
         optim: optimizer and schedule of the critic's own parameters.
-        coef: weight of the value loss where the trunk is the policy's; of the trunk's gradient and the head's.
+        coef: weight of the value loss with the policy's trunk; scales the gradients of trunk and head.
         grad_clip: largest gradient norm of the critic's own parameters.
-        warmup_iterations: first iterations in which values alone are learnt.
-        target_rate: of `SlowWeights`, whose values are the ``target_value_BT`` of an estimator; 1: there are none, and
-            targets are made of the values of before the update.
-        head: says what the critic gives; None: `StateValues`.
-        beta: by which Q reweighs what evaluations play, see `played_with`, in 1 / points; 0: it does not.
+        warmup_iterations: number of first iterations that train the critic only.
+        target_rate: rate of `SlowWeights`, whose values are the ``target_value_BT`` of an estimator; 1: no slow
+            weights, and targets use the values from before the update.
+        head: selects the columns that the critic predicts; None: `StateValues`.
+        beta: strength, in 1 / reward, with which Q reweights the policy in evaluations, see `played_with`; 0: none.
 
     Raises:
-        ValueError: a value out of range, or a loss that asks for what the head does not give, naming the option.
+        ValueError: a value is out of range, or the loss needs a column that the head lacks; the message names the
+            option.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Critic(nn.Module):
 
     @property
     def is_shared(self) -> bool:
-        """Whether the value loss also trains the policy's trunk."""
+        """True if the value loss also trains the policy's trunk."""
         return self.trunk is None
 
     def forward(
@@ -114,16 +115,17 @@ class Critic(nn.Module):
         hidden_AD: Tensor | None = None,
         packing: Packing | None = None,
     ) -> Tensor:
-        """The columns of the head, 0 where not an action; gradient into head and trunk; precision as in `score_tokens`.
+        """Compute the columns of the head for action tokens; 0 elsewhere.
 
-        One column is (B, T), several are (B, T, C); `named` tells them apart.
+        One column is (B, T), several are (B, T, C); `named` maps them to names.  Gradients flow into head and trunk.
+        Precision is as in `score_tokens`.
 
         Args:
-            policy: the network whose trunk is read where the critic has none.
+            policy: the network whose trunk is read if the critic has none.
             tokens_BT: right-padded rows of ids.
-            is_action_BT: where values are wanted.
-            hidden_AD: the policy's hidden states before its action tokens, where they are at hand.
-            packing: of the rows, where they are to be packed.
+            is_action_BT: tokens for which values are computed.
+            hidden_AD: the policy's hidden states before its action tokens, if known.
+            packing: packing of the rows; None: unpacked.
         """
         if self.trunk is not None or hidden_AD is None:
             network = policy if self.trunk is None else self.trunk
@@ -137,14 +139,14 @@ class Critic(nn.Module):
         return found_BT.index_put(torch.nonzero(is_action_BT, as_tuple=True), found_A)
 
     def named(self, found_BT: Tensor) -> dict[str, Tensor]:
-        """What :meth:`forward` gives, (B, T) by name; ``value_BT`` is always there."""
+        """Map the output of :meth:`forward` to (B, T) columns by name, always with ``value_BT``."""
         parts = found_BT.unbind(-1) if found_BT.dim() > 2 else (found_BT,)
         return dict(zip(self.reads.columns, parts, strict=True))
 
     def value_loss(
         self, found: dict[str, Tensor], part: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Mean over the minibatch's targets, this micro-batch's share of it; and metrics for `add_metrics`.
+        """Compute this micro-batch's part of the minibatch's mean loss, and metrics for `add_metrics`.
 
         Args:
             found: the columns of :meth:`named`, with gradient.
@@ -166,7 +168,7 @@ class Critic(nn.Module):
 
 
 def played_with(network: Any, critic: Critic | None) -> Any:
-    """What evaluations play with: the policy's network, its tokens reweighed by Q where the critic has a ``beta``."""
+    """Return the network for evaluations: the policy's, reweighted by Q if ``critic.beta`` is set."""
     if critic is None or not critic.beta:
         return network
     assert isinstance(critic.reads, TokensAndState) and critic.trunk is not None
@@ -176,13 +178,13 @@ def played_with(network: Any, critic: Critic | None) -> Any:
 
 
 def explained(tensors: dict[str, Tensor], kind: str = "") -> float:
-    """Explained variance of what the advantages were computed from, over the rows of all ranks.
+    """Compute the explained variance of the critic's predictions over the rows of all ranks.
 
-    It is of the values of states, or of Q of tokens where the critic has it: what the targets are of.
+    The predictions are those that the targets train: Q of tokens if the critic has it, else values of states.
 
     Args:
-        tensors: of this rank.
-        kind: ``cost_``: of the values of costs.
+        tensors: the rows of this rank.
+        kind: ``cost_`` selects the values of costs.
     """
     of = next((n for n in ("q_BT", "implicit_q_BT") if n in tensors), f"old_{kind}value_BT")
     targets = f"{kind}return_BT"
@@ -209,17 +211,17 @@ def separate(
     head: ValueHead | None = None,
     beta: float = 0.0,
 ) -> Critic:
-    """A critic with a network of its own: a copy of the policy's trunk, or ``model``.
+    """Build a critic with a separate network: a copy of the policy's trunk, or ``model``.
 
-    Where the policy has adapters, the copy has its own on the same base, which is not copied, and trains them alone.
+    If the policy has adapters, the copy shares the frozen base weights, and has and trains only its own adapters.
 
     Args:
-        policy: the policy beside which it learns.
-        loss: see `Critic`, as for all others.
+        policy: the policy that the critic evaluates.
+        loss: see `Critic`.
         optim: optimizer and schedule.
-        model: folder or hub id of a network that speaks the same token ids, of any size.
+        model: folder or hub id of a network with the same token ids, of any size.
         grad_clip: largest gradient norm.
-        warmup_iterations: iterations of values alone.
+        warmup_iterations: see `Critic`.
         target_rate: see `Critic`.
         head: see `Critic`.
         beta: see `Critic`.
@@ -254,12 +256,12 @@ def _copied_trunk(policy: Policy) -> Any:
     if policy.adapters is None:
         return copy.deepcopy(trunk).requires_grad_(True)
     base = {id(parameter): parameter for parameter in trunk.parameters() if not parameter.requires_grad}
-    return copy.deepcopy(trunk, base)  # what is in the memo is taken as it is
+    return copy.deepcopy(trunk, base)  # deepcopy reuses what the memo holds
 
 
 @functools.wraps(separate, assigned=("__annotations__",))  # start-up checks options against the signature
 def separate_if_needed(*args: Any, **options: Any) -> Critic:
-    """As `separate`; a run whose advantage asks for no values goes without it."""
+    """Build a critic as `separate` does; a run whose advantage needs no values has none."""
     return separate(*args, **options)
 
 
@@ -272,7 +274,7 @@ def shared(
     grad_clip: float = 1.0,
     warmup_iterations: int = 0,
 ) -> Critic:
-    """A head on the policy's own trunk, which the value loss then trains too, weighted by ``coef``."""
+    """Build a head on the policy's trunk; the value loss, weighted by ``coef``, trains both."""
     return Critic(
         policy.network.config.hidden_size, 0, trunk=None, loss=loss, optim=optim, coef=coef,
         grad_clip=grad_clip, warmup_iterations=warmup_iterations,
