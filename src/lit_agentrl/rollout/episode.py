@@ -37,6 +37,7 @@ class EpisodeInPlay:
     Args:
         episode: Record with the address of the episode.
         rules: Rules by which it is played.
+        noise_seed: Noise seed of its game.
         hook: Deviations of this episode from the common rules.
     """
 

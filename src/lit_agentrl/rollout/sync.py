@@ -42,10 +42,10 @@ class SyncError(ValueError):
 class WeightSync:
     """Loader of weights into an engine.
 
-    An engine with weights of its own is then compared with the trainer's network.  The probe has two parts.  First the log-probs of a fixed text, once per version: they reveal weights that did not
-    arrive.  Then the log-probs of a reply to this text, sampled as in the wave, once per version and sampling
-    parameters: they reveal cached keys and values of older weights, and log-probs at another temperature or of a
-    truncated distribution.
+    An engine with weights of its own is then compared with the trainer's network.  The probe has two parts.  First the
+    log-probs of a fixed text, once per version: they reveal weights that did not arrive.  Then the log-probs of a
+    reply to this text, sampled as in the wave, once per version and sampling parameters: they reveal cached keys and
+    values of older weights, and log-probs at another temperature or of a truncated distribution.
 
     Args:
         engine: Receives weights, if it takes any.

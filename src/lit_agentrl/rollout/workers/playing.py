@@ -33,7 +33,7 @@ class Playing:
     ) -> None:
         self._threads = threads
         torch.set_num_threads(threads)
-        # not weights_only, which is for files of others: these are the trainer's own objects
+        # weights_only is for files from other sources: these are the trainer's own objects
         rules, network, forward_context = torch.load(
             io.BytesIO(payload), map_location=device, weights_only=False
         )

@@ -94,7 +94,7 @@ class RaySettings(PoolSettings):
         """Check the rules and the cluster; see `WorkerSettings`.
 
         Raises:
-            PlayingError: No cluster is at the address, or this machine alone has no room for a worker.
+            PlayingError: No cluster answers at the address, or this machine alone has no room for a worker.
         """
         rules.require_picklable()
         if self.address is not None:

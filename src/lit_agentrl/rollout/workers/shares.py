@@ -1,4 +1,4 @@
-"""Shares, the unit of work of workers, cut from a wave by prompt numbers alone."""
+"""Shares, the unit of work of workers: a wave cut by number of prompts alone."""
 
 from __future__ import annotations
 
