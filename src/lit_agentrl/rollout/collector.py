@@ -200,7 +200,7 @@ class Collector:
     def _weights(
         self, batch: StepBatch, waves: int, play: Callable[[Wave], Played], trial: TryOut | None
     ) -> Iterator[Callable[[Wave], Played]]:
-        """Return a function that plays the next wave with the weights that the structure requests."""
+        """Yield a function that plays the next wave with the weights that the structure wants."""
         with _told():
             step = self.structure.trial(self._so_far(batch, waves, want_more=False))
         if step is None:

@@ -68,8 +68,8 @@ class Trees(Refill):
 
     Each tree of a prompt starts with one episode.  A node is what the policy reads before a turn: the opening is a
     node, the end of an episode is not.  In a round ``expansions`` nodes of each tree are drawn, uniformly and with
-    replacement, and an episode continues from each to its end.  ``rollout.members`` is the number of leaves, ``trees (1
-    + rounds expansions)``.  Groups are refilled as by `Refill`.
+    replacement, and an episode continues from each to its end.  ``rollout.members`` is the number of leaves,
+    ``trees (1 + rounds expansions)``.  Groups are refilled as by `Refill`.
 
     Args:
         trees: Trees per prompt; None for as many as ``rollout.members`` allows.
