@@ -1,4 +1,4 @@
-"""A model beside the policy that answers questions, on this machine or behind an API."""
+"""A model other than the policy that answers questions, local or behind an API."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from lit_agentrl.text.dialects.blocks import NoStop
 
 
 class Adviser:
-    """See `rewards.base.Answerer`.  Its weights are its own and stay as they are.
+    """A model with fixed weights of its own that answers questions; see `rewards.base.Answerer`.
 
     Args:
-        engine: makes the engine.
-        model: makes the policy whose network answers; None: the model is behind an API.
-        params: of sampling, as of `SamplingParams`.
-        device: of its network.
+        engine: Constructor of the engine.
+        model: Constructor of the policy whose network answers; None if the model is behind an API.
+        params: Sampling options, as in `SamplingParams`.
+        device: Device of its network.
 
     Raises:
-        ValueError: an option makes no sense, the server does not answer, or the model has too few positions.
+        ValueError: An option is invalid, the server does not answer, or the model has too few positions.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Adviser:
                 )
         self._counts: Counter[str] = Counter()
         self._engine: Engine | None = None
-        self._opened()  # what cannot be opened is told now
+        self._opened()  # opened now, so that errors appear at once
 
     def ask(self, questions: Sequence[tuple[str, int]]) -> list[str]:
-        """See `rewards.base.Answerer`."""
+        """Answer questions; see `rewards.base.Answerer`."""
         if not questions:
             return []
         found = ask(self._opened(), self._chat, [Question(*each) for each in questions], self._params)
@@ -69,12 +69,12 @@ class Adviser:
         return found.texts
 
     def meter(self) -> dict[str, float]:
-        """See `rewards.base.Answerer`; what a server bills, where there is one."""
+        """Return the usage, with what a server bills, if any; see `rewards.base.Answerer`."""
         counted = {name: float(count) for name, count in self._counts.items()}
         return counted | (self._engine.meter() if isinstance(self._engine, MeteredEngine) else {})
 
     def close(self) -> None:
-        """See `rewards.base.Answerer`."""
+        """Stop the engine; see `rewards.base.Answerer`."""
         if self._engine is not None:
             self._engine.stop()
             self._engine = None

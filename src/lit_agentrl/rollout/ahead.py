@@ -1,4 +1,4 @@
-"""When a worker plays what: each iteration when it is trained on, or one ahead."""
+"""Schedules of a worker: each iteration when it is trained on, or one ahead."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from lit_agentrl.rollout.workers.base import Played, Worker, play
 
 
 class PlayNow:
-    """Plays an iteration when it is trained on, with the weights that it begins with.
+    """A player of each iteration at its beginning, with the current weights.
 
     Args:
-        worker: plays.
-        weights: gives those of the trainer's network, whole; all ranks call it.
+        worker: The worker that plays.
+        weights: Returns the whole weights of the trainer's network; all ranks call it.
     """
 
     def __init__(self, worker: Worker, weights: Callable[[], Mapping[str, Tensor]]) -> None:
         self._worker = worker
         self._weights = weights
-        self._version: int | None = None  # of the weights that the worker has
+        self._version: int | None = None  # version of the weights that the worker has
 
     def play(self, wave: Wave, version: int) -> Played:
-        """The episodes; ``version`` is that of the network's weights, which are sent once."""
+        """Play a wave; ``version`` is that of the network's weights, which are sent once."""
         if version != self._version:
             self._worker.load(self._weights(), version)
             self._version = version
         return play(self._worker, wave)
 
     def stop(self) -> None:
-        """Stop playing."""
+        """Stop the worker."""
         self._worker.stop()
 
 
 class PlayAhead:
-    """Plays iteration i + 1 with the weights that iteration i begins with, while iteration i trains.
+    """A player of iteration i + 1 during iteration i, with weights before its update.
 
-    The lag is one update, always.  Only the first iteration of a run is played by the caller, with the start
-    weights.  A checkpoint written after iteration i holds the weights that i began with, as far as training has
-    moved them since: a resumed run plays i + 1 again from those, and gets the same episodes.
+    The lag is always one update.  The caller plays only the first iteration of a run, with the initial weights.  A
+    checkpoint written after iteration i holds the weights at the start of i, as far as training has changed them since:
+    a resumed run plays i + 1 again with those weights and gets the same episodes.
 
     Args:
-        worker: plays, in the background.
-        weights: gives those of the trainer's network, whole; all ranks call it.
-        wave_of: the first wave of an iteration.
-        last: number of iterations of the run; None for no end.
-        shares_cores: whether the trainer computes on the CPU, as the worker may.
+        worker: The worker, which plays in the background.
+        weights: Returns the whole weights of the trainer's network; all ranks call it.
+        wave_of: Returns the first wave of an iteration.
+        last: Number of iterations of the run; None for no end.
+        shares_cores: Whether the trainer computes on the CPU, as the worker may.
     """
 
     def __init__(
@@ -67,17 +67,19 @@ class PlayAhead:
         self._weights = weights
         self._wave_of = wave_of
         self._last = last
-        self._version: int | None = None  # of the weights that are played with; None before there are any
+        self._version: int | None = None  # version of the weights in use; None before there are any
         self._submitted: Wave | None = None
         self._threads_before = self._threads_of_training = torch.get_num_threads()
         if shares_cores:
             self._threads_of_training = max(1, self._threads_before - worker.threads)
 
     def take(self, wave: Wave) -> Played | None:
-        """The episodes of a wave, played with the weights before the last update; None in a first iteration.
+        """Return the episodes of a wave, played with the weights before the last update.
+
+        Returns None in a first iteration.
 
         Raises:
-            RuntimeError: something else is being played.
+            RuntimeError: Another wave is being played.
         """
         if self._version is None:
             return None
@@ -89,29 +91,29 @@ class PlayAhead:
         return self._worker.take()
 
     def go_on(self, version: int, iteration: int) -> None:
-        """All of an iteration has been played: begin with the next, and leave cores to it."""
+        """Start playing the next iteration, and leave CPU cores to the worker."""
         self._begin(self._weights(), version, iteration + 1)
-        # whether or not there is a next: bits must not differ
+        # whether or not there is a next iteration, so that the bits of training do not depend on it
         torch.set_num_threads(self._threads_of_training)
 
     def update_is_over(self) -> None:
-        """Give the trainer its cores back, for validation."""
+        """Give the trainer its CPU cores back, for validation."""
         torch.set_num_threads(self._threads_before)
 
     def stop(self) -> None:
-        """Stop playing."""
+        """Stop the worker."""
         self._worker.stop()
         torch.set_num_threads(self._threads_before)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The weights that the next iteration is played with; None before there are any."""
+        """Return the weights that the next iteration is played with; None before there are any."""
         if self._version is None:
             return None
         moved = self._worker.differing(self._weights())
         return {"version": self._version, "weights": moved}
 
     def resume(self, state: dict[str, Any], iteration: int) -> None:
-        """Begin with what the interrupted run was playing: this iteration, the next to be trained on."""
+        """Play the iteration that the interrupted run was playing, which is trained on next."""
         weights = {**self._weights(), **state["weights"]}
         self._begin(weights, state["version"], iteration)
 
@@ -124,7 +126,10 @@ class PlayAhead:
 
 
 def staleness(trajectories: TrajectoryBatch | None, version: int, device: torch.device) -> float:
-    """Optimizer steps since the weights that sampled, mean over the tokens trained on, of all ranks."""
+    """Return the age of the sampling weights in optimizer steps.
+
+    It is the mean over the tokens trained on, of all ranks.
+    """
     if trajectories is None:
         pair = torch.zeros(2)
     else:

@@ -1,4 +1,4 @@
-"""Episodes of best play: what shows a policy, or teaches it, how a game is solved."""
+"""Episodes of best play, shown to a policy as examples or used to train it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from lit_agentrl.rollout.worlds.pool import Desk
 
 
 def best_play(env: World, shown: str, *, horizon: int, most: int) -> str | None:
-    """What best play thinks and does next, at most so many actions, as JSON; None where it is not known.
+    """Return the thought and next actions of best play as JSON; None if unknown.
 
-    A game without a thought of its own is thought about in the actions of the whole plan.
+    There are at most ``most`` actions.  If a game has no thought of its own, the actions of the whole plan serve as the
+    thought.
     """
     plan = env.optimal_actions(horizon=horizon)
     if not plan:
@@ -35,17 +36,20 @@ def best_play(env: World, shown: str, *, horizon: int, most: int) -> str | None:
 def play_best(
     desk: Desk, rules: Rules, episode: Episode, *, split: str, noise_seed: int
 ) -> list[Message] | None:
-    """Fill an episode with best play; its dialogue, or None where at a turn no best play is known.
+    """Fill an episode with best play and return its dialogue, or None if unknown.
 
     Args:
-        desk: of the games of the rules.
-        rules: how episodes are played.
-        episode: says which instance of which game.
-        split: of the instance.
-        noise_seed: of the game.
+        desk: Pool of the games of the rules.
+        rules: Rules by which episodes are played.
+        episode: Record that names the game and its instance.
+        split: Split of the instance.
+        noise_seed: Noise seed of the game.
+
+    Returns:
+        The dialogue; None if best play is unknown at some turn.
 
     Raises:
-        ValueError: the game fails.
+        ValueError: The game fails.
     """
     game, dialect = rules.tasks[episode.task], rules.chat.dialect
     play = EpisodeInPlay(episode, rules)
@@ -71,10 +75,12 @@ def play_best(
 
 
 def demonstrations(desk: Desk, rules: Rules, batch: StepBatch, *, split: str) -> list[Episode]:
-    """Best play of each instance of a batch that it knows; nobody knows the log-probs of its tokens.
+    """Return an episode of best play for each prompt of a batch where known.
+
+    The log-probs of their tokens are unknown.
 
     Raises:
-        ValueError: the game fails, or does not know best play of any of them.
+        ValueError: The game fails, or does not know best play for any of them.
     """
     episodes: list[Episode] = []
     for group, task, seed in zip(batch.group_P, batch.task_P, batch.seed_P, strict=True):

@@ -1,4 +1,4 @@
-"""Episodes of a group that go on from turns of each other: the rule that says so, and who begins next."""
+"""Episodes of a group that continue from each other's turns: rules and starting order."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Draw = Callable[..., float]  # a number in [0, 1) for an address of whole number
 
 @dataclass(frozen=True)
 class Branch:
-    """How a member of a group begins.
+    """The start of one member of a group.
 
     Attributes:
-        member: which one.
-        parent: member whose first turns it takes over; None: it begins at the opening.
-        turn: so many turns; the reply of this turn is the first that it writes.
-        tree: member that names its tree; None: as the parent, or itself.
+        member: Its number.
+        parent: Member whose first turns are copied; None starts at the opening.
+        turn: Number of copied turns; the reply of this turn is the first that it writes.
+        tree: Member that names its tree; None takes the parent's tree, or starts a tree of its own.
     """
 
     member: int
@@ -32,36 +32,39 @@ class Branch:
 
 
 class Growth(Protocol):
-    """One group as it grows.  What it answers may depend on what its episodes hold alone, not on who came first."""
+    """One group as it grows.
+
+    Its answers may depend only on the contents of its episodes, not on the order in which they finish.
+    """
 
     def first(self) -> Sequence[Branch]:
-        """The members that begin at once."""
+        """Return the members that start at once."""
 
     def after(self, episode: Episode, *, is_over: bool) -> Sequence[Branch]:
-        """The members that begin now that an episode has one more reply, or is over; each begins once."""
+        """Return the members that start after this reply or end; each member starts once."""
 
 
 class Branching(Protocol):
-    """The rule of a wave: plain data, which travels to whoever plays."""
+    """The branching rule of a wave: plain data, sent to the process that plays."""
 
     def group(self, members: Sequence[int], draw: Draw, vocabulary: int) -> Growth:
-        """A group before anything is played.
+        """Return the state of a group before anything is played.
 
         Args:
-            members: all that are to be played, in order; each must begin some time.
-            draw: keyed by run seed, iteration, wave, group and the address that it is given.
-            vocabulary: tokens that the policy chooses among.
+            members: All members to be played, in order; each must start at some time.
+            draw: Random number, keyed by run seed, iteration, wave, group and the given address.
+            vocabulary: Number of tokens that the policy chooses among.
         """
 
 
 class Admission:
-    """Which episodes of a wave begin next, and from where.
+    """A queue of the episodes of a wave that can start, with their parents.
 
     Args:
-        places: group and member of each episode of the wave, by index.
-        branching: the rule; None: all begin at once.
-        draw: of a group and an address.
-        vocabulary: see `Branching`.
+        places: Group and member of each episode of the wave, by index.
+        branching: The rule; None starts all episodes at once.
+        draw: Random number for a group and an address.
+        vocabulary: See `Branching`.
     """
 
     def __init__(
@@ -70,10 +73,10 @@ class Admission:
         self._places = places
         self._index = {place: index for index, place in enumerate(places)}
         self._growths: dict[int, Growth] = {}
-        self._waiting: dict[int, dict[int, int]] = {}  # index of each member that has not begun, by group
+        self._waiting: dict[int, dict[int, int]] = {}  # by group: index of each unqueued member
         self._ready: deque[tuple[int, Branch]] = deque()
-        self._left: dict[int, int] = {}  # members of each group that were not asked for yet
-        self._opened: set[int] = set()  # groups of which some were
+        self._left: dict[int, int] = {}  # by group: number of members that have not started
+        self._opened: set[int] = set()  # groups of which a member has started
         if branching is None:
             self._ready.extend((index, Branch(member)) for index, (_, member) in enumerate(places))
             return
@@ -89,27 +92,28 @@ class Admission:
 
     @property
     def is_ready(self) -> bool:
-        """Whether an episode may begin."""
+        """True if an episode can start."""
         return bool(self._ready)
 
     @property
     def next_parent(self) -> int | None:
-        """Index of the episode that the next one goes on from."""
+        """Index of the parent of the next episode."""
         return self._parent(*self._ready[0]) if self._ready else None
 
     @property
     def room(self) -> int:
-        """Episodes that are yet to begin in groups that have begun, and in that of the next one; 0: it has begun.
+        """The number of episodes yet to start in all started groups and the next one.
 
-        A group keeps its parents as long as others may go on from them.  So one that begins where there is no room for
-        all of it drives out parents of others, and what these held is read again.
+        It is 0 if the group of the next episode has started, or nothing branches.  A group holds its parents as long
+        as others may continue from them.  If a group starts without room for all of its episodes, it displaces parents
+        of other groups, whose contents must then be read again.
         """
         if not self._ready or not self._left or (group := self._places[self._ready[0][0]][0]) in self._opened:
             return 0
         return self._left[group] + sum(self._left[each] for each in self._opened)
 
     def next(self) -> tuple[int, Branch, int | None]:
-        """The next episode, how it begins, and the index of its parent."""
+        """Return the index of the next episode, its start, and the index of its parent."""
         index, branch = self._ready.popleft()
         if self._left:
             group, _ = self._places[index]
@@ -118,27 +122,27 @@ class Admission:
         return index, branch, self._parent(index, branch)
 
     def after(self, index: int, episode: Episode, *, is_over: bool) -> None:
-        """An episode has one more reply, or is over."""
+        """Queue the episodes that can start after a reply or the end of an episode."""
         group, _ = self._places[index]
         if not self._waiting.get(group):
             return
         with blame("algo.structure"):
             found = list(self._growths[group].after(episode, is_over=is_over))
-        # before groups that have not begun: a group that is complete frees room
+        # ahead of groups that have not started: a complete group frees room
         self._ready.extendleft(reversed(self._begun(group, found)))
 
     def may_branch(self, index: int) -> bool:
-        """Whether another episode may yet begin from this one."""
+        """Return whether another episode may still start from this one."""
         group, _ = self._places[index]
         if group not in self._growths:
             return False
         return bool(self._waiting[group]) or any(self._places[i][0] == group for i, _ in self._ready)
 
     def require_all(self) -> None:
-        """Nothing is played any more: every member must have begun.
+        """Check, once nothing is played any more, that every member has started.
 
         Raises:
-            ValueError: one has not.
+            ValueError: A member has not started.
         """
         if left := [(group, min(waiting)) for group, waiting in self._waiting.items() if waiting]:
             raise ValueError(f"algo.structure: member {left[0][1]} of group {left[0][0]} was never begun")

@@ -1,4 +1,4 @@
-"""What fills an iteration's batch: play, score, select groups, play further waves, pack."""
+"""Collection of an iteration's batch: play, score, select groups, play further waves, pack."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import MAX_WAVES, SoFar, Structure, Trial
 from lit_agentrl.rollout.workers.base import Played, counted, used_by_all
 
-# takes a step away from episodes, and within its context plays with the weights after it
+# takes a step on episodes, plays with the weights after it within the context, and then undoes it
 TryOut = Callable[[Sequence[Episode], Trial], AbstractContextManager[Callable[[Wave], Played]]]
-_STRUCTURE = "algo.structure"  # in the state, beside the names of reward parts, which have no dot
+_STRUCTURE = "algo.structure"  # key in the state next to the names of reward parts, which contain no dot
 
 
 class Collector:
-    """Collects the episodes of training iterations.  It computes no advantage.
+    """A collector of the episodes of training iterations; it computes no advantages.
 
     Args:
-        rules: how episodes are played, with the probes of ``rewards``.
-        settings: numbers and sampling.
-        structure: which episodes groups are made of.
-        select_groups: group selection, a function of ``rl/policy/filters.py`` with its constants bound.
-        further_prompts: this rank's prompts of (iteration, wave).
-        rewards: what training sees in place of the environment's points.
+        rules: Rules by which episodes are played, with the probes of ``rewards``.
+        settings: Numbers of episodes and sampling parameters.
+        structure: Structure of the groups.
+        select_groups: Group selection, a function of ``rl/policy/filters.py`` with its constants bound.
+        further_prompts: Returns this rank's prompts of (iteration, wave).
+        rewards: Rewards of training in place of the environment's rewards.
     """
 
     def __init__(
@@ -67,34 +67,34 @@ class Collector:
         self._of_engine: dict[str, float] = {}
 
     def setup(self, device: torch.device) -> None:
-        """Let the reward parts make what needs the run."""
+        """Set up the reward parts, which may need resources of the run."""
         tokenizer, opened = self.rules.chat.tokenizer, partial(Adviser, device=device)
         self._rewards.setup(
             RewardContext(device=device, tokenizer=tokenizer, seed=self.rules.seed, open_answerer=opened)
         )
 
     def close(self) -> None:
-        """Let the reward parts give back what they have opened."""
+        """Release the resources of the reward parts."""
         self._rewards.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What reward parts and the structure have learnt; empty without any that learn."""
+        """Return the learned state of reward parts and the structure; empty if nothing learns."""
         structure = self.structure.state_dict()
         return self._rewards.state_dict() | ({_STRUCTURE: structure} if structure else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
+        """Load the result of :meth:`state_dict`."""
         rewards = dict(state)
         if structure := rewards.pop(_STRUCTURE, None):
             self.structure.load_state_dict(structure)
         self._rewards.load_state_dict(rewards)
 
     def begin(self, iteration: int) -> None:
-        """Key dropout, and whatever else draws from the global generator, like everything else."""
+        """Seed the global generator, for dropout and other uses, with a key of the iteration."""
         torch.manual_seed(seeds.make_key(self.rules.seed, "global", iteration, get_rank()))
 
     def leave_out(self, batch: StepBatch) -> None:
-        """Mark the sampled tokens of the batch that the loss of its iteration is not to have."""
+        """Mark the sampled tokens that the loss of the batch's iteration excludes."""
         if batch.trajectories is None:
             return
         with _told():
@@ -102,7 +102,7 @@ class Collector:
                 batch.columns[LEFT_OUT] = found_BT
 
     def first_wave(self, prompts: StepBatch) -> Wave:
-        """What is played first for an iteration's prompts."""
+        """Return the first wave for the prompts of an iteration."""
         with _told():
             specs = self.structure.plan(prompts, self.settings.members)
         return self._wave(prompts.iteration, 0, specs)
@@ -116,18 +116,18 @@ class Collector:
         trial: TryOut | None = None,
         ask: Callable[[Sequence[Question]], Asked] | None = None,
     ) -> dict[str, float]:
-        """Fill a batch that has only prompts; returns what is logged of it.
+        """Fill a batch of prompts; return what is logged.
 
         Args:
-            batch: gets episodes and packed trajectories.
-            play: plays a wave.
-            device: of the collectives.
-            trial: takes a step away from episodes, and takes it back at the end of its context, which plays.
-            ask: answers questions of the structure.
+            batch: Batch that receives episodes and packed trajectories.
+            play: Plays a wave.
+            device: Device of the collectives.
+            trial: Takes a step on episodes and undoes it at the end of its context, which plays waves.
+            ask: Answers questions of the structure.
 
         Raises:
-            ValueError: too many games failed, nothing can be trained on, or the filter asks for groups that the
-                structure does not give.
+            ValueError: Too many games failed, nothing can be trained on, or the filter asks for groups that the
+                structure does not provide.
         """
         self.begin(batch.iteration)
         started = time.perf_counter()
@@ -169,7 +169,7 @@ class Collector:
         return Wave("train", iteration, self.settings.params, tuple(specs), number, branching)
 
     def _play(self, wave: Wave, batch: StepBatch, play: Callable[[Wave], Played]) -> Played:
-        """Adds the episodes of a wave to the batch."""
+        """Play a wave and add its episodes to the batch."""
         played = play(wave)
         for spec, episode in zip(wave.specs, played.episodes, strict=True):
             (batch.greedy_episodes if spec.greedy else batch.episodes).append(episode)
@@ -179,11 +179,11 @@ class Collector:
                 "episode of a group a member of its own"
             )
         stop_if_failing(played.episodes, self.settings.max_failed_share)
-        self._of_engine |= played.row  # a wave in which this rank plays nothing tells nothing
+        self._of_engine |= played.row  # a wave in which this rank plays nothing has an empty row
         return played
 
     def _further(self, batch: StepBatch, waves: int, want_more: bool) -> Sequence[EpisodeSpec] | None:
-        """What this rank plays next; None where no rank plays anything."""
+        """Return this rank's next episodes; None if no rank has any."""
         if want_more and MORE_GROUPS not in self.structure.provides:
             raise ValueError(
                 f"filter asks for more groups, and {type(self.structure).__name__} plays none: set "
@@ -200,7 +200,7 @@ class Collector:
     def _weights(
         self, batch: StepBatch, waves: int, play: Callable[[Wave], Played], trial: TryOut | None
     ) -> Iterator[Callable[[Wave], Played]]:
-        """Plays the next wave with the weights that the structure wants."""
+        """Yield a function that plays the next wave with the weights that the structure wants."""
         with _told():
             step = self.structure.trial(self._so_far(batch, waves, want_more=False))
         if step is None:
@@ -224,7 +224,7 @@ class Collector:
         )
 
     def _learn(self, so_far: SoFar) -> dict[str, float]:
-        """What the structure says of the iteration, over all ranks."""
+        """Let the structure learn from the iteration; return its curves, averaged over all ranks."""
         names = sorted(self.structure.curves)
         with _told():
             found = self.structure.learn(so_far)
@@ -239,7 +239,11 @@ class Collector:
         }
 
     def _keep_groups(self, batch: StepBatch, waves: int) -> tuple[Sequence[Episode], set[int], bool]:
-        """Scores what is to be trained on; group selection over all ranks, and whether it asks for further groups."""
+        """Score the training episodes and select groups over all ranks.
+
+        Returns:
+            The scored episodes, the kept groups, and whether the selection asks for further groups.
+        """
         with _told():
             trained = self.structure.train_on(self._so_far(batch, waves, want_more=False))
         if self._rewards:
@@ -281,7 +285,7 @@ class Collector:
 def _noting(
     ask: Callable[[Sequence[Question]], Asked], played: list[Played]
 ) -> Callable[[Sequence[Question]], Asked]:
-    """Asks, and notes what the engine was asked for beside the waves."""
+    """Return ``ask``, wrapped to record its engine usage next to that of the waves."""
 
     def noted(questions: Sequence[Question]) -> Asked:
         asked = ask(questions)
@@ -292,10 +296,10 @@ def _noting(
 
 
 def _fresh(episodes: Sequence[Episode]) -> Sequence[Episode]:
-    """Those of this iteration; others were scored when they were played."""
+    """Return the episodes of this iteration; replayed ones were scored when they were played."""
     return [episode for episode in episodes if episode.source is not Source.REPLAY]
 
 
 def _told() -> AbstractContextManager[None]:
-    """Whatever a structure raises names it; but a process group that broke is told by who watches that."""
+    """Name the structure in errors that it raises, except process-group failures."""
     return blame("algo.structure", but=(RuntimeError,))

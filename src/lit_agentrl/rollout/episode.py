@@ -1,4 +1,4 @@
-"""One episode in play: prompts, parsed actions, budgets, penalties, and the ledger of it all."""
+"""One episode in play: prompts, parsed actions, budgets, penalties and token records."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from lit_agentrl.text.prompts import add_shots
 
 
 class EpisodeInPlay:
-    """An episode whose next reply is awaited, or that is over.
+    """An episode that waits for its next reply, or that is over.
 
     Attributes:
-        episode: the record; complete once :attr:`is_over`.
-        is_over: no further reply is wanted.
-        asks: what the game is to be asked before the next reply.
-        found: what it has answered.
-        rules: how it is played.
-        tries_again: the game is to be reset, for another try at the same instance.
+        episode: The record; complete once :attr:`is_over`.
+        is_over: Whether no further reply is wanted.
+        asks: Function to call on the game before the next reply.
+        found: The result of ``asks``.
+        rules: Rules by which it is played.
+        tries_again: Whether the game must be reset for another try at the same task.
 
     Args:
-        episode: who it is.
-        rules: how it is played.
-        hook: how it is played otherwise than by the rules of all.
+        episode: Record with the address of the episode.
+        rules: Rules by which it is played.
+        noise_seed: Noise seed of its game.
+        hook: Deviations of this episode from the common rules.
     """
 
     def __init__(self, episode: Episode, rules: Rules, noise_seed: int = 0, hook: PlayHook = NO_HOOK) -> None:
@@ -45,13 +46,13 @@ class EpisodeInPlay:
         self.is_over = False
         self.asks: Look | None = None
         self.found: str | None = None
-        self._after_reset: Answer | None = None  # kept while the game is asked what the hook wants to know
+        self._after_reset: Answer | None = None  # held until the game has answered the question of the hook
         self.tries_again = False
         self._hook, self._tries, self._feedback = hook, hook.count_tries(), ""
         self.rules = rules
-        self._noise = [(0, noise_seed)]  # of the game, from which turn on
-        self._nodes: list[Node] = []  # where each turn opened
-        self._is_taken_over = False  # the present prompt, from a parent
+        self._noise = [(0, noise_seed)]  # pairs of (first turn, noise seed of the game from there on)
+        self._nodes: list[Node] = []  # state of the game at the start of each turn
+        self._is_taken_over = False  # whether the present prompt was copied from a parent
         self._task = rules.tasks[episode.task]
         self._prompt = rules.prompt
         self._chat = rules.chat
@@ -60,15 +61,18 @@ class EpisodeInPlay:
         self._observation = self._complaint = ""
 
     def branch(self, child: Episode, turn: int, noise_seed: int) -> tuple[EpisodeInPlay, Before]:
-        """Another episode of the group that goes on from where a turn opened, and how its game gets there.
+        """Create an episode of the group that continues from a turn of this one.
 
         Args:
-            child: the record; gets the turns before.
-            turn: counts from 0.
-            noise_seed: of its game from there on.
+            child: Record of the new episode; receives the turns before.
+            turn: Turn to continue from, counted from 0.
+            noise_seed: Noise seed of its game from there on.
+
+        Returns:
+            The new episode, and how its game reaches that turn.
 
         Raises:
-            ValueError: there is no such turn.
+            ValueError: There is no such turn.
         """
         mine = self.episode
         if turn >= len(self._nodes) or turn >= len(mine.turns):
@@ -87,7 +91,7 @@ class EpisodeInPlay:
         return play, before(child.turns, play._noise, node.state)
 
     def take(self, answer: Answer) -> None:
-        """What the game says: to its reset, to where it was brought, or to the actions of the last reply."""
+        """Handle the game's answer to a reset, a branch, or the last actions."""
         turns = self.episode.turns
         if not turns:
             self.begin(answer)
@@ -98,9 +102,10 @@ class EpisodeInPlay:
             self.asks, self.found = None, answer.found
 
     def begin(self, answer: Answer) -> None:
-        """Write the opening prompt from what the game said to its reset; a game that failed ends the episode.
+        """Write the opening prompt from the game's answer to its reset.
 
-        An episode whose hook asks the game takes two answers: that to the reset, and that to the question.
+        A game that failed ends the episode.  An episode whose hook asks the game takes two answers: one to the reset,
+        and one to the question.
         """
         task, episode = self._task, self.episode
         if not self._heard(answer):
@@ -135,7 +140,7 @@ class EpisodeInPlay:
         self._open_turn("", self._chat.render_opening(episode.opening), answer)
 
     def hear(self, result: TurnResult) -> list[str]:
-        """Record a reply: the actions to play, perhaps none; or the end of the episode."""
+        """Record a reply and return the actions to play; none if the episode ends."""
         episode, turn = self.episode, self.episode.turns[-1]
         episode.num_prefilled += result.num_prefilled
         is_taken_over, self._is_taken_over = self._is_taken_over, False
@@ -151,7 +156,7 @@ class EpisodeInPlay:
                 episode.turns.pop()
             self._end(EndReason.CONTEXT_LIMIT)
             return []
-        # of a prompt that is taken over, the last token is read for what comes after it
+        # in a copied prompt only the last token is read, to compute what follows it
         episode.num_new += 1 if is_taken_over else len(self._past.pieces[-1].tokens)
         turn.reply_tokens, turn.reply_logps = np.array(result.tokens), np.array(result.logps)
         turn.reply_entropies = np.array(result.entropies)
@@ -169,10 +174,12 @@ class EpisodeInPlay:
         return list(reply.actions[:allowed])
 
     def _read(self, turn: Turn) -> Reply:
-        """Return what a reply means, and give its tokens their roles; one that the game does not play has no actions.
+        """Parse a reply and record the segments of its tokens.
+
+        A reply that the game does not play has no actions.
 
         Raises:
-            ValueError: the dialect fails, be it of a user, or at names of the game's that it cannot tell apart.
+            ValueError: The dialect (possibly a user's) fails, or cannot distinguish action names of the game.
         """
         chat, dialect = self._chat, self._chat.dialect
         text = (dialect.think_start if chat.forced_think else "") + turn.reply_text
@@ -194,10 +201,10 @@ class EpisodeInPlay:
         return reply
 
     def messages(self) -> list[Message]:
-        """The dialogue that the prompt of the present turn shows.
+        """Return the dialogue that the prompt of the current turn shows.
 
         Raises:
-            ValueError: the context knows tokens alone.
+            ValueError: The context can only return tokens.
         """
         if not isinstance(self._context, ShowsMessages):
             raise ValueError(
@@ -208,11 +215,11 @@ class EpisodeInPlay:
         return [{key: text for key, text in each.items() if key != "tools"} for each in shown]  # see tools()
 
     def tools(self) -> list[dict[str, Any]]:
-        """What may be called now, as chat APIs take it."""
+        """Return the tools that can be called now, in chat API format."""
         return [json.loads(tool.text) for tool in self._actions.tools]
 
     def go_on(self, answer: Answer) -> None:
-        """Record what the game said to these actions, and either open the next turn or end the episode."""
+        """Record the game's answer to actions, then open the next turn or end the episode."""
         if self.tries_again:
             self._try_again(answer)
             return
@@ -236,13 +243,13 @@ class EpisodeInPlay:
 
     @property
     def _allowed(self) -> int:
-        """Actions that one reply may hold."""
+        """The maximum number of actions in one reply."""
         kind = self._actions.format
         is_one = kind == "text" or (kind == "tools" and not may_hold_several_calls(self._chat.dialect))
         return 1 if is_one else self._task.max_actions_per_turn
 
     def _heard(self, answer: Answer) -> bool:
-        """Take in what a game said; False if it failed."""
+        """Record what every answer of a game contains; return False if the game failed."""
         self.episode.env_calls += answer.calls
         self.episode.env_seconds += answer.seconds
         if answer.error:
@@ -279,7 +286,7 @@ class EpisodeInPlay:
             self._open_turn(message, piece, answer)
 
     def _try_again(self, answer: Answer) -> None:
-        """Open the next try, from what the game said to another reset."""
+        """Open the next try from the answer to another reset."""
         self.tries_again = False
         if self._heard(answer):
             self._actions_left = self._task.max_actions
@@ -313,7 +320,10 @@ class EpisodeInPlay:
 
 
 def encode(result: TurnResult, chat: ChatRenderer) -> None:
-    """The tokens that a text stands for here: up to where a reply is complete, an empty one as a space."""
+    """Encode the text of a result as tokens, up to where a reply is complete.
+
+    An empty text is encoded as a space.
+    """
     dialect = chat.dialect
     text = (result.text or "") + (dialect.write(result.calls, thought=None) if result.calls else "")
     rule, state = dialect.stop(chat.tokenizer), ""

@@ -1,4 +1,4 @@
-"""How evaluations are played."""
+"""Settings and outcomes of evaluations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Play = Callable[[Wave, int], Played]
 
 @dataclass
 class Evaluation:
-    """On which split, how sampled, how often each instance.
+    """An evaluation: its split, sampling parameters and episodes per prompt.
 
     Attributes:
-        max_failed_share: of the episodes whose game may fail before the run stops.
-        branching: how the members of an instance go on from each other; None: they are independent.
-        told: what the structure of a run makes of the episodes, see `Structure.evaluated`.
-        outcomes: of all ranks' episodes of the last evaluation.
-        iteration: behind the weights that it measured.
+        max_failed_share: Share of the episodes whose game may fail before the run stops.
+        branching: How episodes of a group continue from each other; None if they are independent.
+        told: The run structure's transformation of the episode specs, see `Structure.evaluated`.
+        outcomes: Outcomes of the last evaluation, of all ranks.
+        iteration: Iteration of the weights that were evaluated.
     """
 
     split: str
@@ -39,16 +39,16 @@ class Evaluation:
     iteration: int | None = field(default=None, init=False)
 
     def collect(self, batch: StepBatch, play: Play, version: int, *, is_first: bool = True) -> None:
-        """Fill a batch that has only prompts: this rank's episodes, and the outcomes of all ranks.
+        """Fill a batch of prompts with this rank's episodes and the outcomes of all ranks.
 
         Args:
-            batch: of an evaluation, which has one for each game.
-            play: plays a wave with the weights of a version.
-            version: of the weights.
-            is_first: of the evaluation; outcomes of an earlier one are dropped.
+            batch: Batch of an evaluation, which has one for each game.
+            play: Plays a wave with the weights of a version.
+            version: Version of the weights.
+            is_first: Whether it is the first batch of the evaluation; it drops the outcomes of an earlier evaluation.
 
         Raises:
-            ValueError: too many games failed.
+            ValueError: Too many games failed.
         """
         specs = self.told(members_of(batch, self.members))
         wave = Wave(self.split, batch.iteration, self.params, tuple(specs), branching=self.branching)
@@ -59,6 +59,6 @@ class Evaluation:
         self.take(batch, is_first=is_first)
 
     def take(self, batch: StepBatch, *, is_first: bool = True) -> None:
-        """Take over the outcomes of a batch; ``is_first`` as of `collect`."""
+        """Take over the outcomes of a batch; ``is_first`` as in `collect`."""
         self.outcomes = [*([] if is_first else self.outcomes), *batch.outcomes]
         self.iteration = batch.iteration

@@ -15,15 +15,15 @@ from lit_agentrl.text.prompts import Prompt
 
 @dataclass(frozen=True)
 class Moment:
-    """The state of an episode where a message is written.
+    """The state of an episode at the point where a message is written.
 
     Attributes:
-        prompt: how the run words its messages.
-        actions: what can be done now.
-        observation: what the game shows now.
-        turns: those that were taken; none before the opening.
-        turns_left, actions_left: what remains of the budgets; of no meaning before the opening.
-        answer: the game's answer to `PlayHook.ask_game`; before the opening alone.
+        prompt: Wording of the run's messages.
+        actions: Actions that are possible now.
+        observation: Current observation of the game.
+        turns: Turns taken so far; empty before the opening.
+        turns_left, actions_left: Remaining budgets; without meaning before the opening.
+        answer: The game's answer to `PlayHook.ask_game`; set only before the opening.
     """
 
     prompt: Prompt
@@ -37,10 +37,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class PlayHook:
-    """Change nothing; a structure that plays otherwise overrides some of these methods.
+    """A hook that changes nothing; experimental structures override some of its methods.
 
-    An `EpisodeSpec` carries it to the process that plays.  So a subclass is a frozen dataclass of plain fields: it is
-    pickled, compared and hashed.
+    An `EpisodeSpec` carries the hook to the process that plays.  A subclass must therefore be a frozen dataclass of
+    plain fields, because it is pickled, compared and hashed.
     """
 
     no_answer: ClassVar[str] = "the game does not answer what algo.structure asks"
@@ -50,31 +50,31 @@ class PlayHook:
         """Write into the record of an episode how it is played."""
 
     def count_tries(self) -> int:
-        """Return how many times an episode has the budgets of its game."""
+        """Return how many tries an episode has, each with the full budgets of its game."""
         return 1
 
     def ask_game(self, task: Task) -> Look | None:
-        """Return what the game is asked between its reset and the opening; None for nothing."""
+        """Return a function to call on the game before the opening; None for none."""
         return None
 
     def messages(self, written: list[Message], moment: Moment) -> list[Message]:
         """Return the messages to show in place of those that the prompt has written.
 
         Args:
-            written: the opening; after a turn one message of the user.
-            moment: where they are written.
+            written: The opening, or after a turn one user message.
+            moment: State of the episode where they are written.
         """
         return written
 
     def before_turn(self, turn: Turn, number: int) -> None:
-        """Write into the record of a turn whose reply is awaited, counted from 0."""
+        """Write into the record of turn ``number`` (counted from 0) before its reply is requested."""
 
     def is_action(self, turn: Turn) -> bool:
-        """Return whether the game plays the reply of a turn, which then counts in its budget of turns."""
+        """Return whether the game plays the reply; it then uses one turn of the budget."""
         return True
 
     def after_turn(self, turn: Turn, *, is_solved: bool) -> str | None:
-        """Return the message with which the same task begins again; None to go on as usual."""
+        """Return the message that begins another try at the same task; None continues as usual."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""What ends a rollout before its time."""
+"""Interruption of a rollout by SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from contextlib import contextmanager
 
 @contextmanager
 def at_sigterm() -> Iterator[None]:
-    """Within, SIGTERM interrupts at once, as Ctrl-C does; elsewhere Lightning acts on it after the iteration.
+    """Treat SIGTERM like Ctrl-C within this context, as an immediate interrupt.
 
-    A checkpoint holds nothing of what is played here, so a resumed run plays it again and is the same run.
+    Elsewhere Lightning handles it after the iteration.  A checkpoint holds nothing of what is played in this context,
+    so a resumed run plays it again and gets the same episodes.
     """
-    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield
         return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Packing episodes into one right-padded :class:`TrajectoryBatch`; nothing is tokenised here."""
+"""Packing of episodes into one right-padded :class:`TrajectoryBatch`; nothing is tokenised here."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from lit_agentrl.batch import TrajectoryBatch, list_columns
 from lit_agentrl.distributed import get_rank
 from lit_agentrl.episode import PLANNER, Episode, Source, Turn
 
-_MEMBERS = 1 << 20  # more than any group has: trajectory ids are group * _MEMBERS + member
-_RANK_BITS = 40  # of a node's number, above those of the tokens of one rank
+_MEMBERS = 1 << 20  # exceeds every group size: trajectory ids are group * _MEMBERS + member
+_RANK_BITS = 40  # bits of a node id below the rank, which number the tokens of one rank
 
 
 def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = None) -> TrajectoryBatch:
-    """One row per episode, or several where later turns start rows of their own; in order.
+    """Pack episodes into rows: one each, in order, or several if later turns start rows.
 
-    A turn's training reward (points) stands at its last sampled token, so ``reward_BT`` sums to the return
-    over the rows of a trajectory.  ``baselines`` has the greedy return of each group, in points; a group that
-    it lacks gets NaN.
+    A turn's training reward stands at its last sampled token, so ``reward_BT`` sums to the return over the rows of a
+    trajectory.  ``baselines`` holds the greedy return of each group, in reward; a group without one gets NaN.
 
     Raises:
-        ValueError: an episode that failed (those are recorded, never trained on), or none at all.
+        ValueError: An episode failed (failed episodes are recorded, never trained on), or there are no episodes.
     """
     if not episodes:
         raise ValueError("no episodes to pack")
@@ -48,7 +47,7 @@ def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = No
 
 
 def _share(node_BT: Tensor, parts: Sequence[tuple[Episode, int, Sequence[Turn]]]) -> None:
-    """Give tokens that an episode took over the numbers that they have where they stand first."""
+    """Give tokens copied from a parent the node ids of their first occurrence."""
     seen: dict[tuple[int, ...], Tensor] = {}
     for node_T, (episode, first, turns) in zip(node_BT, parts, strict=True):
         end = 0
@@ -63,18 +62,21 @@ def _share(node_BT: Tensor, parts: Sequence[tuple[Episode, int, Sequence[Turn]]]
 
 
 def split_rows(episode: Episode) -> list[tuple[int, list[Turn]]]:
-    """Number of the first turn, and the turns, of each row: a turn that ``starts_row`` begins a new one."""
+    """Return the first turn number and the turns of each row.
+
+    A turn with ``starts_row`` begins a new row.
+    """
     starts = [k for k, turn in enumerate(episode.turns) if turn.starts_row or k == 0]
     return [(k, episode.turns[k:end]) for k, end in zip(starts, [*starts[1:], None], strict=True)]
 
 
 def trajectory_id(episode: Episode) -> int:
-    """Unique over the run."""
+    """Return an id that is unique over the run."""
     return episode.group * _MEMBERS + episode.member
 
 
 def _row(episode: Episode, first: int, turns: Sequence[Turn]) -> dict[str, Any]:
-    """What a row holds in each column, unpadded; ``turns`` begin with turn ``first`` of the episode."""
+    """Return the unpadded values of a row by column; ``first`` numbers its first turn."""
     of_turns = [_tokens(k, turn) for k, turn in enumerate(turns, start=first)]
     for each in of_turns:
         if wrong := [name for name, values in each.items() if len(values) != len(each["tokens_BT"])]:
@@ -100,7 +102,7 @@ def _row(episode: Episode, first: int, turns: Sequence[Turn]) -> dict[str, Any]:
 
 
 def _tokens(number: int, turn: Turn) -> dict[str, Any]:
-    """What each token of a turn holds in the columns of tokens: first those given, then those sampled."""
+    """Return the values of a turn's tokens in each token column: first prefix, then reply."""
     given, sampled = len(turn.prefix_tokens), len(turn.reply_tokens)
     cost = turn.cost if turn.told_cost is None else turn.told_cost
     is_end = np.arange(given + sampled) == given + sampled - 1 if sampled else np.zeros(given, bool)
@@ -121,7 +123,7 @@ def _tokens(number: int, turn: Turn) -> dict[str, Any]:
 
 
 def _packed(values: Sequence[Any], name: str) -> Tensor:
-    """A column from what each row holds in it."""
+    """Return a column as a padded tensor, from the values of each row."""
     spec = list_columns()[name]
     if name.endswith("_B"):
         return torch.tensor(values, dtype=spec.dtype)

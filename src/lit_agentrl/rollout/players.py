@@ -1,4 +1,4 @@
-"""Who plays the episodes of a run: this process, or a worker, now or one iteration ahead."""
+"""Players of a run's episodes: this process or a worker, now or one iteration ahead."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from lit_agentrl.rollout.workers.inline import Inline
 
 
 class Players:
-    """Evaluations are played here; training episodes by the worker, if there is one.
+    """Players of evaluations, in this process, and of training episodes, in the worker if any.
 
     Args:
-        rules: how episodes are played.
-        worker: what plays training episodes.
-        first_wave: what is played first in an iteration, for playing ahead; None: nothing is.
+        rules: Rules by which episodes are played.
+        worker: Settings of the player of training episodes.
+        first_wave: Returns the first wave of an iteration, for playing ahead; None plays nothing ahead.
     """
 
     def __init__(
@@ -54,17 +54,17 @@ class Players:
         reference: Any = None,
         evaluated: Any = None,
     ) -> None:
-        """Make the engine of this process around the trainer's network.
+        """Create the engine of this process around the trainer's network.
 
         Args:
-            network: plays training episodes.
-            forward_context: the strategy's precision context.
-            hooks: of the strategy.
-            reference: what an opponent plays with.
-            evaluated: what evaluations are played with, by an engine of its own where it is another network.
+            network: Network that plays training episodes.
+            forward_context: Precision context of the strategy.
+            hooks: Hooks of the strategy.
+            reference: Network of the opponent.
+            evaluated: Network that plays evaluations; a network other than ``network`` gets an engine of its own.
 
         Raises:
-            ValueError: a worker is to play without weights.
+            ValueError: A worker would have to play without weights.
         """
         self.close()
         if network is None and (self._worker.place == "rank" or get_world_size() > 1):
@@ -81,9 +81,9 @@ class Players:
         """Open the worker.
 
         Args:
-            last: number of iterations of the run; None for no end.
-            iteration: the first one now.
-            state: `state_dict` of a run that was interrupted before it.
+            last: Number of iterations of the run; None for no end.
+            iteration: The first iteration to play.
+            state: `state_dict` of a run that was interrupted before that iteration.
         """
         self._stop()
         if self._worker.place == "here":
@@ -102,16 +102,16 @@ class Players:
             self._ahead.resume(state, iteration)
 
     def _weights(self) -> dict[str, Tensor]:
-        """Gathered completely, before anything is sent."""
+        """Return the weights, gathered completely before anything is sent."""
         return get_named_weights(self._hooks.whole_copy(self._network))
 
     def play(self, wave: Wave, version: int) -> Played:
-        """Episodes of an evaluation; ``version`` is that of the network's weights."""
+        """Play the episodes of an evaluation; ``version`` is the version of the network's weights."""
         assert self._judged is not None, "open() comes before playing"
         return self._with_others(partial(self._judged.play, wave, version))
 
     def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Asked:
-        """What the policy answers to questions beside any game; all ranks ask, be it nothing."""
+        """Answer independent questions with the policy; all ranks call it, also without questions."""
         assert self._here is not None, "open() comes before asking"
         with interrupt.at_sigterm():
             asked = self._here.ask(questions, params, version)
@@ -119,15 +119,15 @@ class Players:
         return asked
 
     def play_training(self, wave: Wave, version: int) -> Played:
-        """Episodes to train on."""
+        """Play episodes to train on."""
         if self._now is not None:
             return self._with_others(partial(self._now.play, wave, version))
         return self._with_others(lambda: self._played_ahead(wave) or self._play_shares(wave, version))
 
     def play_moved(self, wave: Wave, version: int) -> Played:
-        """Episodes to train on, with the network's weights of now, which are those of no version.
+        """Play episodes to train on with the network's current weights, which belong to no version.
 
-        A worker is sent them under a number that no version has; the record names the version that they come from.
+        A worker receives them under a number that no version has; the record names the version that they come from.
         """
         played = self.play_training(wave, -2 - version)
         for episode in played.episodes:
@@ -141,7 +141,7 @@ class Players:
         return self._here.play(wave, version)
 
     def _play_shares(self, wave: Wave, version: int) -> Played:
-        size = self._worker.share  # also where a worker plays all later iterations
+        size = self._worker.share  # also in the first iteration, where a worker plays all later ones
         if size is None:
             return self._play_here(wave, version)
         assert self._here is not None, "open() comes before playing"
@@ -151,7 +151,10 @@ class Players:
         return None if self._ahead is None else self._ahead.take(wave)
 
     def _with_others(self, play: Callable[[], Played]) -> Played:
-        """What this rank plays, once all have played: one whose game or worker hangs is named by this barrier."""
+        """Play on this rank, then wait for the other ranks.
+
+        The barrier names a rank whose game or worker hangs.
+        """
         with interrupt.at_sigterm():
             played = play()
             self._hooks.barrier("played")
@@ -160,7 +163,10 @@ class Players:
     def update_begins(
         self, played: TrajectoryBatch | None, version: int, iteration: int, device: torch.device
     ) -> dict[str, float]:
-        """All of an iteration has been played: begin with the next, where that is wanted; what is logged of it."""
+        """Begin to play the next iteration if wanted; return what is logged.
+
+        All episodes of this iteration have been played.
+        """
         is_given = self._here is not None and self._here.capabilities.weights == "given"
         if self._ahead is None and not is_given:
             return {}
@@ -171,12 +177,12 @@ class Players:
         return {"train/staleness": lag, **({"engine/staleness": lag} if is_given else {})}
 
     def update_ends(self) -> None:
-        """Give the trainer its cores back."""
+        """Give the trainer its CPU cores back."""
         if self._ahead is not None:
             self._ahead.update_is_over()
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What the next iteration is played with, where that is not what the checkpoint has; None: nothing."""
+        """Return the weights that play the next iteration; None if the checkpoint holds them."""
         return None if self._ahead is None else self._ahead.state_dict()
 
     def _stop(self) -> None:
@@ -186,7 +192,7 @@ class Players:
         self._now = self._ahead = None
 
     def close(self) -> None:
-        """End the worker, and close the games and the engine of this process."""
+        """Stop the worker, and close the games and the engine of this process."""
         try:
             self._stop()
         finally:

@@ -1,4 +1,4 @@
-"""Questions to the policy beside any game: a text goes in, a text comes back."""
+"""Questions to the policy outside any game: a text goes in, a text comes back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lit_agentrl.text.chat import ChatRenderer
 
 @dataclass(frozen=True)
 class Question:
-    """One message of a user, whatever it spells, and the key of the draws of its answer."""
+    """A user message, taken as plain text, and the random key of its answer."""
 
     text: str
     key: int
@@ -20,12 +20,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Asked:
-    """What came of questions.
+    """The answers to questions and their cost.
 
     Attributes:
-        texts: the answers in the order of the questions; empty where there was no room for one, or the engine failed.
-        num_read, num_written: tokens.
-        used: what the engine was asked for, see `MeteredEngine`.
+        texts: The answers in the order of the questions; empty if a question did not fit or the engine failed.
+        num_read, num_written: Numbers of tokens.
+        used: Usage of the engine, see `MeteredEngine`.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -35,13 +35,13 @@ class Asked:
 
 
 def ask(engine: Engine, chat: ChatRenderer, questions: Sequence[Question], params: SamplingParams) -> Asked:
-    """Have an engine answer, as many questions at a time as it has room for.
+    """Answer questions with an engine, as many at a time as it has room for.
 
     Args:
-        engine: holds no episode.
-        chat: makes tokens of the messages; what they spell is text.
-        questions: answered each by itself.
-        params: how answers are sampled, and how long they may be.
+        engine: Engine that holds no episode.
+        chat: Encodes the messages; special tokens spelled in them are plain text.
+        questions: Independent questions.
+        params: Sampling parameters and length limit of the answers.
     """
     results: dict[int, TurnResult] = {}
     begun = 0
@@ -73,7 +73,7 @@ def _request(
 
 
 def _text(chat: ChatRenderer, result: TurnResult) -> str:
-    """An answer without the marker that ended it."""
+    """Return the text of an answer without its end-of-turn token."""
     if result.text is not None:
         return result.text
     tokens = result.tokens

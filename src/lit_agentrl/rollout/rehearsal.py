@@ -1,4 +1,4 @@
-"""Throw-away episodes of random actions: every kind of prompt is seen before anything is sampled."""
+"""Discarded episodes of random actions, which show every kind of prompt before anything is sampled."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.worlds.pool import Desk
 from lit_agentrl.rollout.worlds.seats import random_action
 
-_INVALID = "?"  # a reply where no legal action is known: it shows at least how a turn goes on
+_INVALID = "?"  # reply if no legal action is known: shows at least how a turn continues
 
 
 def rehearse(rules: Rules, task: int, *, episodes: int = 4, is_trained: bool = False) -> Iterator[Episode]:
-    """Play train instances of a game with one random action a turn, where its hosting says.
+    """Play train episodes of a game with one random action per turn.
 
-    A game that fails ends its own episode.
+    The game runs where its hosting says.  A game that fails ends only its own episode.
 
     Args:
-        rules: how episodes are played.
-        task: index of the game.
-        episodes: how many.
-        is_trained: reward parts look at it, so that their probes are measured.
+        rules: Rules by which episodes are played.
+        task: Index of the game.
+        episodes: Number of episodes.
+        is_trained: Whether reward parts observe the game, so that their probes are measured.
 
     Raises:
-        ValueError: the dialect cannot write what the game takes; or from the context, whose condenser may fail.
+        ValueError: The dialect cannot write the game's actions, or the context (whose condenser may fail) raises it.
     """
     chat, game = rules.chat, rules.tasks[task]
     dialect = chat.dialect
@@ -64,7 +64,7 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4, is_trained: bool = F
 
 
 def say(desk: Desk, play: EpisodeInPlay, text: str) -> None:
-    """Reply to the game that sits at desk 0, and hear what it says."""
+    """Play a text as reply in the episode with key 0, and record the answer."""
     chat = play.rules.chat
     tokens = chat.encode(text.removeprefix(chat.dialect.think_start if chat.forced_think else ""))
     zeros = [0.0] * len(tokens)

@@ -1,4 +1,4 @@
-"""What all episodes of a run have in common, in one object that another process can be given as well."""
+"""Settings that all episodes of a run share, as one object that can be pickled."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ ForwardContext = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How episodes are played.
+    """The rules by which all episodes of a run are played.
 
     Args:
-        tasks: the run's games; ``Episode.task`` indexes them.
-        prompt, chat: wording and template.
-        engine: makes the engine from ``network``, ``stop``, ``end_of_turn_ids``, ``max_context_tokens`` and
-            ``forward_context``.
-        context: what of an episode the policy reads before a reply.
-        seed: run seed.
-        max_context_tokens: length that the engine must hold.
-        probes: measured before every turn of training episodes, into ``Turn.probes``.
-        worlds: when the answers of games are awaited.
-        shots: solved episodes that stand before the own message of an opening, by the name of the game.
-        asks: what a game is asked before each reply, into ``TurnRequest.note``; None: nothing.
+        tasks: Games of the run; ``Episode.task`` is an index into them.
+        prompt, chat: Wording of the messages and chat template.
+        engine: Constructor of the engine, called with ``network``, ``stop``, ``end_of_turn_ids``,
+            ``max_context_tokens`` and ``forward_context``.
+        context: Part of an episode that the policy reads before a reply.
+        seed: Seed of the run.
+        max_context_tokens: Sequence length that the engine must support.
+        probes: Functions measured before every turn of training episodes, recorded in ``Turn.probes``.
+        worlds: When the scheduler waits for the answers of games.
+        shots: Solved episodes shown before the first message of an episode, by the name of the game.
+        asks: Function called on the game before each reply, whose result becomes ``TurnRequest.note``; None for none.
     """
 
     tasks: Sequence[Task]
@@ -56,13 +56,16 @@ class Rules:
     def open_engine(
         self, network: PreTrainedModel, forward_context: ForwardContext = nullcontext, **more: Any
     ) -> Engine:
-        """The engine around this network, and what ``more`` it is made of."""
+        """Return an engine for this network; ``more`` holds further arguments of its constructor."""
         return self.engine(**self.engine_options(network, forward_context), **more)
 
     def engine_options(
         self, network: PreTrainedModel | None, forward_context: ForwardContext = nullcontext
     ) -> dict[str, Any]:
-        """What an engine is made of beside its own options; no network: of a model behind an API."""
+        """Return the arguments of an engine that do not come from its own options.
+
+        ``network`` is None if the model is behind an API.
+        """
         return {
             "network": network,
             "stop": self.chat.dialect.stop(self.chat.tokenizer),
@@ -72,10 +75,10 @@ class Rules:
         }
 
     def require_picklable(self) -> None:
-        """Find what could not be sent to another process.
+        """Check that every part can be sent to another process.
 
         Raises:
-            ValueError: naming the option that it comes from.
+            ValueError: A part cannot be pickled; the message names its option.
         """
         parts = {
             "env": self.tasks, "engine": self.engine, "prompt": self.prompt, "model": self.chat,

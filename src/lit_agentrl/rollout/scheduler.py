@@ -1,4 +1,4 @@
-"""The episode scheduler: keeps an engine busy with many games at once, without a turn barrier."""
+"""The episode scheduler: keeps an engine busy with many games, without a turn barrier."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from lit_agentrl.rollout.worlds.pool import Desk
 
 @dataclass(frozen=True)
 class EpisodeSpec:
-    """The address of one episode: everything random in it is keyed by these numbers and the run seed.
+    """The address of one episode, which with the run seed keys all its random draws.
 
-    A ``greedy`` episode takes the most likely token everywhere.  ``extra`` is what an experimental structure changes in
-    how it is played.
+    A ``greedy`` episode takes the most likely token everywhere.  ``extra`` is the hook by which an experimental
+    structure changes how the episode is played.
     """
 
     iteration: int
     group: int  # unique over the run
     member: int
     task: int  # index into the run's tasks
-    instance_seed: int  # shared by the members of a group
+    instance_seed: int  # shared by the episodes of a group
     wave: int = 0
     greedy: bool = False
     extra: PlayHook = NO_HOOK
@@ -37,23 +37,23 @@ class EpisodeSpec:
 
 @dataclass(frozen=True)
 class Wave:
-    """Episodes that are wanted together: of one split, sampled alike but for the greedy ones."""
+    """Episodes that are played together: of one split, with equal sampling except greedy ones."""
 
     split: str  # train | val | test
     iteration: int
     params: SamplingParams
     specs: tuple[EpisodeSpec, ...]
-    number: int = 0  # of the iteration's waves
-    branching: Branching | None = None  # how the sampled episodes of a group go on from each other; None: not
+    number: int = 0  # number of the wave within its iteration
+    branching: Branching | None = None  # how sampled episodes continue from each other
 
 
 class Scheduler:
-    """Plays episodes: an engine writes the replies, environments answer, at once or while it writes others.
+    """A scheduler in which an engine writes replies while environments answer others.
 
     Args:
-        rules: games, wording, run seed.
-        engine: holds the policy.
-        on_reply: called at each reply that the engine has finished.
+        rules: Games, wording and run seed.
+        engine: Engine of the policy.
+        on_reply: Called after each reply of the engine.
     """
 
     def __init__(self, rules: Rules, engine: Engine, on_reply: Callable[[], object] = lambda: None) -> None:
@@ -61,19 +61,19 @@ class Scheduler:
         self._engine = engine
         self._on_reply = on_reply
         self._desk = Desk(rules.tasks, rules.probes)
-        self._unread: dict[int, list[int]] = {}  # what is read first of an episode with a parent
-        self._due: dict[int, int] = {}  # by the clock, when the game of an episode must have answered
+        self._unread: dict[int, list[int]] = {}  # first tokens to read of an episode with a parent
+        self._due: dict[int, int] = {}  # clock time by which the game of an episode must have answered
         self._skipped = 0
         self._admission = Admission((), None, self._draw(Wave("train", 0, SamplingParams(), ())), 1)
-        self._plays: dict[int, EpisodeInPlay] = {}  # from which others may go on
-        self._held: dict[int, None] = {}  # those that are over and still in the engine
+        self._plays: dict[int, EpisodeInPlay] = {}  # episodes from which others may continue
+        self._held: dict[int, None] = {}  # finished episodes whose state the engine still holds
 
     def play(self, wave: Wave) -> list[Episode]:
-        """The episodes of a wave, in the order of its specs, failed ones included.
+        """Return the episodes of a wave, in the order of its specs, including failed ones.
 
-        Sampled episodes are played first, greedy ones after them: an engine's batch is drawn in one way.  Each
-        kind is admitted in order.  A game or an engine that fails ends its own episode with
-        ``EndReason.ERROR`` and the cause in ``Episode.error``; nothing is replaced.
+        Sampled episodes are played before greedy ones, because an engine's batch has one way of sampling.  Each kind is
+        admitted in order.  A game or an engine that fails ends its own episode with ``EndReason.ERROR`` and the cause
+        in ``Episode.error``; nothing is replaced.
         """
         greedy = replace(wave.params, temperature=0.0, top_p=1.0, top_k=0)
         played: dict[EpisodeSpec, Episode] = {}
@@ -98,7 +98,7 @@ class Scheduler:
             if answered := self._answered(is_writing=len(self._due) < len(live)):
                 for index in answered:
                     self._go_on(index, live, wave)
-                continue  # an episode that is over makes room for another
+                continue  # a finished episode makes room for another one
             steps = None
             if self._due:
                 steps = min(self._due.values()) - self._clock if self._rules.worlds.wait else 1
@@ -116,7 +116,7 @@ class Scheduler:
         )
 
     def _has_room(self, live: Mapping[int, object]) -> bool:
-        """Whether one more episode may begin: in place of one that is over, if need be."""
+        """Return whether one more episode can start, closing a finished one if necessary."""
         in_engine, capacity = len(live) + len(self._held), self._engine.capacity
         if len(live) >= capacity or (live and in_engine + self._admission.room > capacity):
             return False
@@ -165,7 +165,7 @@ class Scheduler:
         self._await(index)
 
     def _fork(self, parent: int, index: int, play: EpisodeInPlay) -> None:
-        """Have the engine take over what it holds of a parent; where it holds nothing, all is read again."""
+        """Copy the engine's state of a parent; without it all tokens are read again."""
         row = row_of(play.episode.turns)
         is_held = parent in self._held or not self._plays[parent].is_over
         if is_held and self._engine.capabilities.fork and self._rules.context.is_append_only:
@@ -174,7 +174,7 @@ class Scheduler:
         self._unread[index] = row
 
     def _forget(self, index: int) -> None:
-        """Nobody goes on from the episodes of a group any more: let go of them."""
+        """Release the episodes of a group once no episode can continue from them."""
         if self._admission.may_branch(index):
             return
         group = self._plays[index].episode.group
@@ -188,11 +188,11 @@ class Scheduler:
 
     @property
     def _clock(self) -> int:
-        """Decode steps, and those that were skipped because no episode had anything to write."""
+        """Decode steps, including those skipped because no episode had anything to write."""
         return self._engine.num_steps + self._skipped
 
     def _answered(self, *, is_writing: bool) -> list[int]:
-        """The episodes whose games have answered, in the order in which the policy goes on with them."""
+        """Return the episodes whose games have answered, in the order in which they continue."""
         if not self._due:
             return []
         if not self._rules.worlds.wait:
@@ -202,7 +202,10 @@ class Scheduler:
         return sorted((i for i, due in self._due.items() if due <= self._clock), key=self._due.__getitem__)
 
     def _go_on(self, index: int, live: dict[int, EpisodeInPlay], wave: Wave) -> None:
-        """Take a game's answer, waiting for it if need be; then ask for the next reply or end the episode."""
+        """Take a game's answer, then request the next reply or end the episode.
+
+        It waits for the answer if necessary.
+        """
         play, answer = live[index], self._desk.take(index)
         del self._due[index]
         play.take(answer)
@@ -219,7 +222,7 @@ class Scheduler:
             return
         episode, turn = play.episode, play.episode.turns[-1]
         if turn.starts_row and len(episode.turns) > 1:
-            self._engine.close(index)  # what it holds of the episode is not to be read again
+            self._engine.close(index)  # the engine's history of the episode is not to be read again
         key = self._key(f"{wave.split}/token", episode, len(episode.turns) - 1)
         unread = self._unread.pop(index, None) or turn.prefix_tokens.tolist()
         request = TurnRequest(index, unread, key, wave.params, player=turn.player, note=play.found)
@@ -228,7 +231,7 @@ class Scheduler:
         self._engine.submit(request)
 
     def _hear(self, result: TurnResult, live: dict[int, EpisodeInPlay]) -> None:
-        """Take a reply, and ask the game to play its actions."""
+        """Record a reply and send its actions to the game."""
         self._on_reply()
         index, play = result.episode, live[result.episode]
         actions = play.hear(result)

@@ -1,4 +1,4 @@
-"""How training episodes are played: numbers, sampling, overlap."""
+"""Settings of training episodes: their number, sampling and overlap with training."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.facts import GROUP_SIZE, IN_ORDER
 from lit_agentrl.requirements import Fact, Offer
 
-MOST = 1_000_000  # episodes that are planned at a time, as objects in memory
+MOST = 1_000_000  # episodes planned at a time, as objects in memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSettings:
-    """How an iteration's episodes are played.
+    """Settings for playing the episodes of an iteration.
 
     Args:
-        prompts: groups per iteration (P).
-        members: episodes per group (N).
-        temperature, top_p, top_k, max_reply_tokens, max_context_tokens: see ``SamplingParams``.
-        allow_truncated_sampling: opt-in for ``top_p < 1`` or ``top_k > 0`` in training, which makes the
-            recorded log-probs those of another distribution than the one sampled from.
-        max_failed_share: share of an iteration's episodes whose game may fail before the run stops.
-        instances: of the games in training, which are played again and again; None: new ones always.
-        overlap: have the worker play the next iteration while this one trains; see `PlayAhead`.
+        prompts: Groups per iteration (P).
+        members: Episodes per group, the group size (N).
+        temperature, top_p, top_k, max_reply_tokens, max_context_tokens: See ``SamplingParams``.
+        allow_truncated_sampling: Allow ``top_p < 1`` or ``top_k > 0`` in training; the recorded log-probs are then not
+            those of the distribution that was sampled from.
+        max_failed_share: Share of an iteration's episodes whose game may fail before the run stops.
+        instances: Number of game instances in training, which are played repeatedly; None plays new ones always.
+        overlap: Whether the worker plays the next iteration while this one trains; see `PlayAhead`.
 
     Raises:
-        ValueError: a value out of range, or one that nothing would read, naming the option.
+        ValueError: A value is out of range, or has no effect; the message names the option.
     """
 
     prompts: int
@@ -56,7 +56,7 @@ class RolloutSettings:
             "finite and > 0: greedy rollouts cannot explore",
             lambda value: value > 0,
         )
-        _ = self.params  # refused at once where they are
+        _ = self.params  # raises an error at once if sampling parameters are invalid
         if (self.top_p < 1 or self.top_k > 0) and not self.allow_truncated_sampling:
             raise ValueError(
                 f"top_p={self.top_p} and top_k={self.top_k}: truncated sampling makes training off-policy; set "
@@ -69,7 +69,7 @@ class RolloutSettings:
 
     @property
     def provides(self) -> list[Fact | Offer]:
-        """The size of a group, and the order of playing and training."""
+        """The group size, and whether playing and training alternate in order."""
         size = Offer(GROUP_SIZE, self.members, f"rollout.members={self.members}")
         return [size, Offer(IN_ORDER, float(not self.overlap), f"rollout.overlap={self.overlap}".lower())]
 

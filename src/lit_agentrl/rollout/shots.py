@@ -1,4 +1,4 @@
-"""Few-shot prompts: episodes that best play has solved, shown before a game begins."""
+"""Few-shot prompts: episodes solved by best play, shown before a game begins."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from lit_agentrl.rollout.worlds.pool import Desk
 from lit_agentrl.text.context import FULL
 from lit_agentrl.text.prompts import add_shots
 
-_TRIES = 20  # train instances for each episode wanted: where a game has slips, best play does not solve all
+_TRIES = 20  # train prompts per wanted episode: best play does not solve all where actions can slip
 
 
 def with_shots(rules: Rules, task: int, number: int) -> Rules:
-    """Rules that show solved episodes of a game before it begins, each with its messages and replies.
+    """Return rules that show solved episodes of a game before it begins.
 
-    Limits of context grow by what they take, so that an episode keeps the room that it has without them.
+    Each is shown with its messages and replies.  Context limits grow by the length of these episodes, so that an
+    episode has as much room as without them.
 
     Args:
-        rules: how episodes are played.
-        task: index of the game.
-        number: of episodes, of the train split, in the order of their seeds.
+        rules: Rules by which episodes are played.
+        task: Index of the game.
+        number: Number of episodes, from the train split, in the order of their seeds.
 
     Raises:
-        ValueError: the game fails, does not know best play, or is hardly ever solved by it.
+        ValueError: The game fails, does not know best play, or is hardly ever solved by it.
     """
     game, chat = rules.tasks[task], rules.chat
     shots: list[Message] = []
@@ -53,7 +54,7 @@ def with_shots(rules: Rules, task: int, number: int) -> Rules:
 
 
 def _solved(desk: Desk, rules: Rules, task: int, seed: int) -> tuple[Episode, list[Message]]:
-    """Best play of a train instance, and what was said in it; nothing unless it was solved."""
+    """Return the best-play episode of a train prompt and its dialogue (empty unless solved)."""
     name = rules.tasks[task].name
     episode = Episode(0, 0, 0, task, name, seed)
     with name_errors("shots"):

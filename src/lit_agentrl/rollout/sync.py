@@ -1,4 +1,4 @@
-"""Weights that an engine is given, believed only after a probe: an engine never says that it kept its old ones."""
+"""Weight loading into engines, verified by a probe because an engine may keep old weights."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ _TEXT = (
     "The rain had stopped before noon. On the bridge stood 7 people, and each of them counted the boats that went "
     "down the river: 3 red ones, 12 blue ones, and a long grey one that nobody could name. "
 ) * 8
-_TOKENS = 288  # of it: prefix caches keep whole blocks, of up to 256 tokens, and of a shorter text nothing
+_TOKENS = 288  # of the text: prefix caches store only whole blocks, of up to 256 tokens
 _REPLY = 16  # tokens sampled
 _EPISODE = -1  # no episode of a wave has this number
 
 
 class SyncError(ValueError):
-    """An engine does not compute with the weights that it was given; the message is one line."""
+    """An engine does not compute with its given weights; the message is one line."""
 
 
 class WeightSync:
-    """Loads weights into an engine; one with weights of its own is then compared with the trainer's network.
+    """Loader of weights into an engine.
 
-    The probe has two parts.  The log-probs of a fixed text, once a version: weights that did not arrive.  And those of
-    a reply to this text, sampled as the wave's are, once a version and way of sampling: keys and values of older
-    weights that an engine keeps for prompts it has read before, and log-probs at another temperature or of a truncated
-    distribution.
+    An engine with weights of its own is then compared with the trainer's network.  The probe has two parts.  First the
+    log-probs of a fixed text, once per version: they reveal weights that did not arrive.  Then the log-probs of a
+    reply to this text, sampled as in the wave, once per version and sampling parameters: they reveal cached keys and
+    values of older weights, and log-probs at another temperature or of a truncated distribution.
 
     Args:
-        engine: is given weights, if it takes any.
-        network: the trainer's, or a copy, which then gets the same weights.
-        rules: how episodes are played.
-        forward_context: the strategy's precision context.
-        barrier: (name) waits for all processes of the run.
+        engine: Receives weights, if it takes any.
+        network: The trainer's network, or a copy, which then receives the same weights.
+        rules: Rules by which episodes are played.
+        forward_context: Precision context of the strategy.
+        barrier: (name) Waits for all processes of the run.
     """
 
     def __init__(
@@ -69,20 +69,20 @@ class WeightSync:
         self._context = forward_context
         self._barrier = barrier
         self._rules = rules
-        self._version: int | None = None  # of the weights that the engine was given
+        self._version: int | None = None  # version of the weights that the engine received
         self._gaps: dict[SamplingParams | None, float] = {}  # of this version; None: of the fixed text
         self._seconds = 0.0
-        self._metered: dict[str, float] = {}  # when it was last asked
+        self._metered: dict[str, float] = {}  # at the last call of `used`
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
-        """Forget all episodes, and write later replies with these weights.
+        """Reset all episodes and use these weights for later replies.
 
-        Where the engine is given weights, all processes of a strategy must call this, with their weights gathered
-        completely: nothing is sent before, and nothing is gathered until it has arrived.
+        If the engine receives weights, all processes of a strategy must call this with completely gathered weights:
+        nothing is sent before, and nothing is gathered until they have arrived.
 
         Args:
-            weights: by name; None: those of the network.
-            version: of them.
+            weights: Weights by name; None for those of the network.
+            version: Version of the weights.
         """
         how = self._engine.capabilities.weights
         if how == "shared":
@@ -100,13 +100,14 @@ class WeightSync:
         self._gaps.clear()
 
     def probed(self, params: SamplingParams) -> dict[str, float]:
-        """Compare the engine with the network, where that is not done yet; what is logged of it.
+        """Compare the engine with the network unless already done; return what is logged.
 
         Args:
-            params: how the episodes are sampled that are to be played.
+            params: Sampling parameters of the episodes to be played.
 
         Raises:
-            SyncError: the engine answers with an error, or its log-probs are others; names engine, version and gap.
+            SyncError: The engine answers with an error, or its log-probs differ; the message names engine, version and
+                gap.
         """
         if self._version is None:
             return {}
@@ -125,7 +126,7 @@ class WeightSync:
         return {"engine/sync_gap": max(self._gaps.values()), "engine/sync_seconds": self._seconds}
 
     def used(self) -> dict[str, float]:
-        """What the engine was asked for since the last call of this, by name; empty where that is not counted."""
+        """Return the engine's usage since the last call, by name; empty if not metered."""
         if not isinstance(self._engine, MeteredEngine):
             return {}
         before, self._metered = self._metered, self._engine.meter()
@@ -166,7 +167,10 @@ class WeightSync:
     def _gap(
         self, before: Sequence[int], tokens: Sequence[int], logps: Sequence[float], temperature: float
     ) -> float:
-        """Largest difference from the network's log-probs; infinite where there are fewer, or one is no number."""
+        """Return the largest difference from the network's log-probs.
+
+        It is infinite if log-probs are missing or one is not finite.
+        """
         if len(logps) != len(tokens) or not all(map(math.isfinite, logps)):
             return math.inf
         row = torch.tensor([[*before, *tokens]], device=self._network.device)

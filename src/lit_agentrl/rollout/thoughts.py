@@ -1,4 +1,4 @@
-"""The thoughts of played episodes: what was read before each, samples of them, and which to write in their place."""
+"""Thoughts of played episodes: their contexts, samples of them, and replacements."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Thought:
     """A thought that was closed before the answer, as tokens.
 
     Attributes:
-        episode: index among the episodes.
-        group: its instance.
-        turn: counted from 0.
-        context: all that the policy had read and written before it.
-        tokens: its own, with its tags as far as they were sampled.
-        lead: what the reply had before it, as a rule nothing.
-        is_plan: written in a turn of the planner, see `two_level`.
+        episode: Index of its episode in the list.
+        group: Group of the episode.
+        turn: Number of its turn, counted from 0.
+        context: All tokens that the policy had read and written before it.
+        tokens: Its own tokens, including sampled tags.
+        lead: Tokens of the reply before it; usually none.
+        is_plan: Whether a turn of the planner contains it, see `two_level`.
     """
 
     episode: int
@@ -38,12 +38,12 @@ class Thought:
 
     @property
     def opening(self) -> tuple[int, ...]:
-        """The beginning of its reply, up to its end."""
+        """The beginning of its reply, up to the end of the thought."""
         return (*self.lead, *self.tokens)
 
 
 def thoughts_of(episodes: Sequence[Episode]) -> list[Thought]:
-    """Those of all turns, in order; failed episodes have none."""
+    """Return the thoughts of all turns, in order; failed episodes have none."""
     found = []
     for index, episode in enumerate(episodes):
         for number, turn in enumerate(episode.turns if not episode.failed else ()):
@@ -64,12 +64,12 @@ def thoughts_of(episodes: Sequence[Episode]) -> list[Thought]:
 
 
 def first_turns(thoughts: Sequence[Thought], number: int) -> list[Thought]:
-    """The thoughts of the first turns of so many episodes."""
+    """Return the thoughts of the first turns of ``number`` episodes."""
     return [thought for thought in thoughts if thought.turn == 0][:number]
 
 
 def any_turns(thoughts: Sequence[Thought], number: int, seed: int) -> list[Thought]:
-    """So many draws with replacement: an episode, each as likely as any other, then one of its turns."""
+    """Draw thoughts with replacement: first an episode, uniformly, then one of its turns."""
     by_episode: dict[int, list[Thought]] = {}
     for thought in thoughts:
         by_episode.setdefault(thought.episode, []).append(thought)
@@ -83,15 +83,15 @@ def any_turns(thoughts: Sequence[Thought], number: int, seed: int) -> list[Thoug
 
 
 def best_thought(env: World, shown: str) -> str | None:
-    """What best play would write in the state that a game is in."""
+    """Return the thought of best play in the current state of a game."""
     return env.best_thought()
 
 
 def block_of(chat: ChatRenderer, thought: str = "") -> list[int]:
-    """Tokens of a think block with this in it, after the header of a reply.
+    """Return the tokens of a think block with this thought, without the reply header.
 
     Raises:
-        ValueError: the dialect writes thoughts in no block before the answer.
+        ValueError: The dialect does not write thoughts in a block before the answer.
     """
     written, bare = chat.dialect.write(["q2"], thought="q1"), chat.dialect.write(["q2"], thought=None)
     if not written.endswith(bare) or "q1" not in written[: -len(bare)]:
@@ -103,15 +103,15 @@ def block_of(chat: ChatRenderer, thought: str = "") -> list[int]:
 
 
 class Swapped:
-    """For each turn the thought of an episode of another instance, of the same turn where there is one.
+    """Thoughts of episodes with another prompt, of the same turn if possible.
 
     Args:
-        thoughts: of the episodes as they were played.
-        groups: of the episodes that are played again, in order.
-        seed: of the draws.
+        thoughts: Thoughts of the episodes as they were played.
+        groups: Groups of the episodes that are played again, in order.
+        seed: Seed of the draws.
 
     Raises:
-        ValueError: all thoughts are of one instance.
+        ValueError: All thoughts belong to one group.
     """
 
     def __init__(self, thoughts: Sequence[Thought], groups: Sequence[int], seed: int) -> None:
@@ -120,7 +120,7 @@ class Swapped:
         self._all, self._groups, self._seed = list(thoughts), list(groups), seed
 
     def __call__(self, episode: int, turn: int) -> Sequence[int]:
-        """Tokens by episode and turn."""
+        """Return the tokens of a thought for this episode and turn."""
         others = [thought for thought in self._all if thought.group != self._groups[episode]]
         alike = [thought for thought in others if thought.turn == turn] or others
         return alike[int(seeds.draw_uniform(self._seed, "thoughts/swap", episode, turn) * len(alike))].opening

@@ -1,1 +1,1 @@
-"""Which episodes a prompt's group is made of, one structure a file."""
+"""Structures of a prompt's group of episodes, one per file."""

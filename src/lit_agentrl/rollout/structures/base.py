@@ -1,4 +1,4 @@
-"""The door of rollout structures: which episodes are played for a prompt, and which after those have been seen."""
+"""The interface of rollout structures: which episodes are played for a prompt, in which waves."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 
-WAVES = 10  # of an iteration, where an option of that says null
-MAX_WAVES = 128  # of an iteration: group ids, which count waves, are whole numbers of 64 bits
-Values = Callable[
-    [Episode], Sequence[float]
-]  # what the critic expects from the state before each reply on, in points
+WAVES = 10  # maximum waves of an iteration if an option for it is null
+MAX_WAVES = 128  # of an iteration: group ids, which include the wave, must fit into 64-bit integers
+Values = Callable[[Episode], Sequence[float]]  # critic's values of the states before each reply, in reward
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A step away from what was played: further episodes are of the weights after it, then it is taken back.
+    """A temporary optimizer step: further episodes use the weights after it, then it is undone.
 
     Attributes:
-        lr: its size.
-        epsilon: probabilities count as at most ``1 - epsilon``.
+        lr: Learning rate of the step.
+        epsilon: Probabilities are clipped to at most ``1 - epsilon``.
     """
 
     lr: float
@@ -46,8 +44,8 @@ class Training:
     """The training that a structure plays for.
 
     Attributes:
-        values: the critic's values of the states of an episode, with the weights of now.
-        reference: the network of the reference; None without one.
+        values: The critic's values of the states of an episode, with the current weights.
+        reference: The reference network; None without one.
     """
 
     values: Values
@@ -56,19 +54,19 @@ class Training:
 
 @dataclass(frozen=True)
 class SoFar:
-    """What an iteration has played.
+    """The episodes that an iteration has played so far.
 
     Attributes:
-        iteration: its number.
-        waves: how many have been played.
-        members: episodes of a group that were asked for.
-        seed: of the run.
-        episodes: this rank's, in the order played; greedy and failed ones too.
-        sampled: those of them that are not greedy.
-        want_more: whether the filter asks for more groups; the same on all ranks.
-        draw: fresh prompts for the wave of a number, those of this rank.
-        ask: has the policy answer questions beside any game; only in :meth:`Structure.learn`, and on all ranks alike,
-            also where one has none.
+        iteration: Its number.
+        waves: Number of waves played.
+        members: Group size that was requested.
+        seed: Seed of the run.
+        episodes: Episodes of this rank, in the order played, including greedy and failed ones.
+        sampled: Those of ``episodes`` that are not greedy.
+        want_more: Whether the filter asks for more groups; the same on all ranks.
+        draw: Returns fresh prompts of this rank for a wave number.
+        ask: Answers independent questions with the policy; only in :meth:`Structure.learn`, and called on all ranks,
+            also on those without questions.
     """
 
     iteration: int
@@ -83,13 +81,13 @@ class SoFar:
 
 
 class Structure(Protocol):
-    """One way of playing groups.  A class that inherits these defaults plays independent episodes, once.
+    """A way of playing groups; the defaults play independent episodes in one wave.
 
     Attributes:
-        requires: facts that other parts of the run must provide, such as `facts.FORK`; checked at start.
-        provides: facts that other parts may require, such as `facts.BRANCHES`.
-        curves: what :meth:`learn` measures, by name.
-        wants_repeats: whether it acts only on an instance that is played again.
+        requires: Facts that other parts of the run must provide, such as `facts.FORK`; checked at start.
+        provides: Facts that other parts may require, such as `facts.BRANCHES`.
+        curves: Names of the measurements of :meth:`learn`.
+        wants_repeats: Whether it has an effect only on tasks that are played again.
     """
 
     requires: frozenset[Fact | Requirement] = frozenset()
@@ -98,98 +96,101 @@ class Structure(Protocol):
     wants_repeats: bool = False
 
     def check_game(self, task: Task) -> None:
-        """Find a game that this structure cannot play, before anything is played.
+        """Refuse a game that this structure cannot play, before anything is played.
 
         Raises:
-            ValueError: why it cannot, and the remedy.
+            ValueError: It cannot play the game; the message names the reason and the remedy.
         """
         return None
 
     def prompts(self, wanted: int, factor: float) -> int:
-        """How many are drawn in a wave.
+        """Return the number of prompts to draw in a wave.
 
         Args:
-            wanted: as many groups are to be trained on.
-            factor: prompts for each of them, as row selection drops a part of its episodes; 1 without.
+            wanted: Number of groups to train on.
+            factor: Prompts per wanted group, because row selection drops some episodes; 1 without.
         """
         return wanted
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
-        """The episodes of a wave of prompts; a spec names each once."""
+        """Return the episodes of a wave of prompts; each spec appears once."""
         return members_of(prompts, members)
 
     def evaluated(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
-        """The episodes of an evaluation, from those of one that knows no structure."""
+        """Return the episodes of an evaluation, given those of one without a structure."""
         return specs
 
     def setup(self, training: Training) -> Any:
-        """Take what is needed of the training, before anything is played.
+        """Store what is needed of the training, before anything is played.
 
         Returns:
-            a network that the engine plays with beside the policy's; None for no other.
+            A second network that the engine plays with; None for none.
 
         Raises:
-            ValueError: it cannot play for this training, with the remedy.
+            ValueError: It cannot play for this training; the message names the remedy.
         """
         return None
 
     def branching(self, members: int) -> Branching | None:
-        """How the episodes of a group of so many members go on from each other; None: all begin at the opening.
+        """Return the branching rule for groups of this size; None starts all at the opening.
 
         Raises:
-            ValueError: it cannot be done with so many.
+            ValueError: It does not fit this group size.
         """
         return None
 
     def wrap_engine(self, make: Callable[..., Engine]) -> Callable[..., Engine]:
-        """Return what makes the engine of the run: ``make``, or an engine around those that it makes."""
+        """Return the constructor of the run's engine: ``make``, or one that wraps its engines."""
         return make
 
     def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
-        """What is played next in this iteration, with ``so_far.waves`` as its wave; nothing ends it.
+        """Return the next episodes of this iteration, as wave ``so_far.waves``; none end it.
 
-        It is asked on every rank after every wave, and a wave is played as long as one of them has episodes.
+        It is called on every rank after every wave, and a wave is played as long as one rank has episodes.
         """
         return ()
 
     def trial(self, so_far: SoFar) -> Trial | None:
-        """With what step the next wave is played, the same on all ranks; None: with the weights as they are."""
+        """Return the step for the next wave, equal on all ranks; None changes no weights."""
         return None
 
     def train_on(self, so_far: SoFar) -> Sequence[Episode]:
-        """The episodes that are scored, selected and trained on; asked after every wave, and changes no state.
+        """Return the episodes to score, select and train on; must not change state.
 
-        Those of an earlier iteration keep their points.
+        It is called after every wave.  Episodes of an earlier iteration keep their rewards.
         """
         return so_far.sampled
 
     def left_out(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
-        """Sampled tokens, (B, T), that advantages see and the loss of this iteration does not; None: none are."""
+        """Return a mask (B, T) of sampled tokens that the loss of this iteration excludes.
+
+        Advantages still include them.  None excludes no token.
+        """
         return None
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        """Take what is to be kept from an iteration that is complete; collective.
+        """Learn from an iteration that is complete; collective.
 
         Returns:
-            of this rank, for each of ``curves`` a sum and a weight: ``structure/NAME`` is the mean over ranks.
+            A sum and a weight of this rank for each of ``curves``: ``structure/NAME`` is the mean over ranks.
         """
         return {}
 
     def notes(self) -> Mapping[str, str]:
-        """What it has learnt as texts for people, by the name of a folder; written where they change."""
+        """Return what was learned as readable texts, by folder name; written when they change."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What has to outlast a restart, equal on all ranks; kept in checkpoints."""
+        """Return the state for checkpoints, equal on all ranks."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
+        """Load the result of :meth:`state_dict`."""
         return None
 
 
 def members_of(prompts: StepBatch, members: int) -> list[EpisodeSpec]:
-    """``members`` sampled episodes of each prompt, group by group."""
+    """Return ``members`` sampled episode specs for each prompt, group by group."""
     return [
         EpisodeSpec(prompts.iteration, group, member, task, seed, prompts.wave)
         for group, task, seed in zip(prompts.group_P, prompts.task_P, prompts.seed_P, strict=True)
@@ -198,7 +199,7 @@ def members_of(prompts: StepBatch, members: int) -> list[EpisodeSpec]:
 
 
 def by_group(episodes: Sequence[Episode]) -> dict[int, list[Episode]]:
-    """Those that did not fail, by group."""
+    """Group the episodes that did not fail."""
     groups: dict[int, list[Episode]] = {}
     for episode in episodes:
         if not episode.failed:

@@ -1,4 +1,4 @@
-"""Episodes with continuations of each of their turns: how likely success is from there on, by who plays."""
+"""Episodes with continuations from each of their turns, which estimate the probability of success."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from lit_agentrl.rollout.branching import Branch, Draw
 
 @dataclass(frozen=True)
 class Continued:
-    """Of each ``1 + number`` members in order the first plays from the opening; the others go on from its turns.
+    """The rule of blocks: one episode from the opening, and ``number`` continuations from its turns.
 
-    They begin once it is over, in order at its second turn, its third, …, its last, and again: evenly.  Where it has
-    one turn alone there is no place to go on from; they then begin at the opening, and tell nothing.
+    The members of a group form blocks of ``1 + number``, in order.  Continuations start once the first episode is over,
+    in order from its second turn, its third, …, its last, and again, so that they are evenly distributed.  If it has
+    only one turn, they start at the opening and contribute nothing.
 
     Attributes:
-        number: continuations of each first one.
+        number: Continuations per first episode.
     """
 
     number: int
@@ -26,7 +27,7 @@ class Continued:
         return _Group(self, members)
 
     def blocks(self, members: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
-        """Each first one with those that go on from it."""
+        """Return each first member with the members that continue from it."""
         size = 1 + self.number
         return [(members[at], members[at + 1 : at + size]) for at in range(0, len(members), size)]
 
@@ -50,14 +51,14 @@ class _Group:
 
 
 def shares(episodes: Sequence[Episode], number: int) -> list[tuple[Episode, list[float]]]:
-    """Each first episode that did not fail, with a label for each of its turns.
+    """Return each first episode that did not fail, with a label per turn.
 
-    It is the share of the continuations from after this turn that were solved; of the last turn 1 or 0, as the episode
-    itself was solved.  One of which some turn has no continuation, since their games failed, is left out.
+    The label is the share of continuations from after this turn that were solved; that of the last turn is 1 or 0, as
+    the episode itself was solved or not.  An episode is left out if some turn has no continuation that did not fail.
 
     Args:
-        episodes: whole groups, in the order of their members.
-        number: as of `Continued`.
+        episodes: Whole groups, in the order of their members.
+        number: As in `Continued`.
     """
     found = []
     for first, *others in (episodes[at : at + 1 + number] for at in range(0, len(episodes), 1 + number)):

@@ -1,4 +1,4 @@
-"""A greedy sibling of each group, whose return is the baseline of its prompt."""
+"""Groups with an additional greedy episode, whose return is the baseline of the prompt."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lit_agentrl.rollout.structures.refill import Refill
 
 
 class Greedy(Structure):
-    """Each prompt is also played once greedily: ReMax, arXiv 2310.10505, equation 10.
+    """Groups with a greedy baseline episode per prompt: ReMax, arXiv 2310.10505, equation 10.
 
-    The greedy episode meets the same noise of the game as the group's first member.  It is counted in tokens and
-    time, but neither trained on nor in the means of ``rollout/*``; groups are refilled as by `Refill`.
+    The greedy episode has the same noise of the game as the group's first episode.  It counts in tokens and time, but
+    it is neither trained on nor included in the means of ``rollout/*``; groups are refilled as by `Refill`.
 
     Args:
-        max_waves: see `Refill`.
+        max_waves: See `Refill`.
     """
 
     def __init__(self, max_waves: int | None = None) -> None:

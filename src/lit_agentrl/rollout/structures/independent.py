@@ -6,4 +6,4 @@ from lit_agentrl.rollout.structures.base import Structure
 
 
 class Independent(Structure):
-    """Each prompt is played ``rollout.members`` times, and nothing further."""
+    """Groups of ``rollout.members`` independent episodes per prompt, without further waves."""

@@ -1,4 +1,4 @@
-"""Independent episodes, and further groups of them where those that were played are not enough."""
+"""Independent episodes, with further groups if those played are not enough."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lit_agentrl.rollout.structures.base import MAX_WAVES, WAVES, SoFar, Structu
 
 
 class Refill(Structure):
-    """Plays more prompts in place of what is not trained on.
+    """Groups of independent episodes, with more prompts in place of what is not trained on.
 
-    Of rows that drop a part of each group it plays the more prompts in the first place (CPPO's dynamic completion
-    allocation, arXiv 2503.22342); for a filter that asks for more groups it draws further waves of prompts (DAPO's
-    dynamic sampling, arXiv 2503.14476, section 3.2).  Where neither asks, episodes are independent.
+    If row selection drops a part of each group, it plays more prompts from the start (CPPO's dynamic completion
+    allocation, arXiv 2503.22342).  If a filter asks for more groups, it draws further waves of prompts (DAPO's dynamic
+    sampling, arXiv 2503.14476, section 3.2).  Otherwise it plays independent episodes only.
 
     Args:
-        max_waves: of an iteration, the first included; None for 10.
+        max_waves: Maximum waves of an iteration, including the first; None for 10.
 
     Raises:
-        ValueError: not a whole number from 1 to 128.
+        ValueError: It is not a whole number from 1 to 128.
     """
 
     provides = frozenset({MORE_GROUPS})
@@ -36,7 +36,7 @@ class Refill(Structure):
             self.requires |= {Requirement(ASKS_FOR_GROUPS, by=f"algo.structure.max_waves={max_waves}")}
 
     def prompts(self, wanted: int, factor: float) -> int:
-        return math.ceil(wanted * factor - 1e-9)  # the margin is for products that floating point misses
+        return math.ceil(wanted * factor - 1e-9)  # the margin absorbs floating-point errors of the product
 
     def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
         if not so_far.want_more or so_far.waves >= self.max_waves:

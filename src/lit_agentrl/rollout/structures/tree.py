@@ -1,4 +1,4 @@
-"""Trees of episodes: each grows from turns of its own episodes, round by round."""
+"""Trees of episodes, each grown from turns of its own episodes in rounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lit_agentrl.rollout.structures.refill import Refill
 
 @dataclass(frozen=True)
 class Rounds:
-    """The rule of `Trees`: so many trees, rounds, and expansions of each tree in a round."""
+    """The rule of `Trees`: numbers of trees, rounds, and expansions per tree and round."""
 
     trees: int
     rounds: int
@@ -27,11 +27,11 @@ class Rounds:
 
 
 class _Group:
-    """Of ``members``, first those that name the trees, then those of each round, tree by tree."""
+    """A group whose first members name the trees; the others follow by round, then tree."""
 
     def __init__(self, rule: Rounds, members: list[int], draw: Draw) -> None:
         self._rule, self._members, self._draw = rule, members, draw
-        self._over: dict[int, list[Episode]] = {}  # of each tree
+        self._over: dict[int, list[Episode]] = {}  # by tree
 
     def first(self) -> Sequence[Branch]:
         return [Branch(member) for member in self._members[: self._rule.trees]]
@@ -55,7 +55,7 @@ class _Group:
         return found
 
     def _nodes(self, tree: int) -> list[tuple[int, int]]:
-        """Member and turn where each node stands: the opening, and every later turn, each counted once."""
+        """Return member and turn of each node: the opening and every later turn, once each."""
         found = [(tree, 0)]
         for episode in sorted(self._over[tree], key=lambda episode: episode.member):
             written = sum(len(turn.reply_tokens) > 0 for turn in episode.turns)
@@ -64,22 +64,22 @@ class _Group:
 
 
 class Trees(Refill):
-    """``trees`` episodes of each prompt, each of which is expanded in ``rounds``: Tree-GRPO, arXiv 2509.21240.
+    """Groups of ``trees``, each expanded in ``rounds``: Tree-GRPO, arXiv 2509.21240.
 
-    A node is what the policy reads before a turn; the opening is one, the end of an episode is none.  In a round
-    ``expansions`` nodes of each tree are drawn, uniformly and with replacement, and an episode goes on from each to its
-    end.  ``rollout.members`` is the number of leaves, ``trees (1 + rounds expansions)``.  Groups are refilled as by
-    `Refill`.
+    Each tree of a prompt starts with one episode.  A node is what the policy reads before a turn: the opening is a
+    node, the end of an episode is not.  In a round ``expansions`` nodes of each tree are drawn, uniformly and with
+    replacement, and an episode continues from each to its end.  ``rollout.members`` is the number of leaves,
+    ``trees (1 + rounds expansions)``.  Groups are refilled as by `Refill`.
 
     Args:
-        trees: of a prompt; None: as many as ``rollout.members`` gives.
-        rounds: 0 plays independent episodes.
-        expansions: of each tree in each round.
-        leaves: of each tree that are trained on, drawn without replacement; None: all.
-        max_waves: see `Refill`.
+        trees: Trees per prompt; None for as many as ``rollout.members`` allows.
+        rounds: Number of rounds; 0 plays independent episodes.
+        expansions: Expansions of each tree in each round.
+        leaves: Leaves of each tree that are trained on, drawn without replacement; None for all.
+        max_waves: See `Refill`.
 
     Raises:
-        ValueError: a value out of range.
+        ValueError: A value is out of range.
     """
 
     requires = frozenset({FORK, PLAYED})

@@ -1,1 +1,1 @@
-"""Where episodes are played."""
+"""Workers: the places where episodes are played."""

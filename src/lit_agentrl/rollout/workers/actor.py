@@ -1,4 +1,4 @@
-"""What a Ray worker runs: an engine and games, which play one share at a time."""
+"""The actor of a Ray worker: an engine and games that play share by share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sent = dict[str, tuple[npt.NDArray[np.uint8], torch.dtype, torch.Size]]
 
 
 def sent(weights: dict[str, Tensor]) -> Sent:
-    """Weights as bytes, for types that numpy lacks; on the CPU already, and not copied."""
+    """Return CPU weights as bytes, without copies, because numpy lacks some of their types."""
     return {
         name: (tensor.contiguous().reshape(-1).view(torch.uint8).numpy(), tensor.dtype, tensor.shape)
         for name, tensor in weights.items()
@@ -26,7 +26,10 @@ def sent(weights: dict[str, Tensor]) -> Sent:
 
 
 def received(weights: Sent) -> dict[str, Tensor]:
-    """Inverse of `sent`; copies, which lie in torch's own memory: bits depend on where numbers lie."""
+    """Return the weights of `sent` as copies.
+
+    The copies lie in memory of torch, because the bits of results depend on where numbers lie.
+    """
     return {
         name: torch.from_numpy(array.copy()).view(dtype).reshape(shape)
         for name, (array, dtype, shape) in weights.items()
@@ -34,12 +37,12 @@ def received(weights: Sent) -> dict[str, Tensor]:
 
 
 class PlayingActor:
-    """Plays with a copy of the network.
+    """A Ray actor that plays with a copy of the network.
 
     Args:
-        payload: rules, network and forward context, as written by ``torch.save``.
-        device: of the network.
-        threads: of torch, for each share.
+        payload: Rules, network and forward context, as written by ``torch.save``.
+        device: Device of the network.
+        threads: Torch threads for each share.
     """
 
     def __init__(self, payload: bytes, device: str, threads: int) -> None:
@@ -50,21 +53,21 @@ class PlayingActor:
         self._signs += 1
 
     def play(self, share: Share, load: int, version: int, weights: Sequence[Any], get: Any) -> Played:
-        """What comes of a share.
+        """Play a share.
 
         Args:
-            share: the episodes.
-            load: number of the loading; weights are fetched where it is another than that of the last share.
-            version: of the weights.
-            weights: a reference to them, in a list, so that it is not followed each time.
-            get: follows it.
+            share: The episodes.
+            load: Number of the load; weights are fetched if it differs from that of the last share.
+            version: Version of the weights.
+            weights: A reference to the weights, inside a list so that Ray does not resolve it on every call.
+            get: Resolves the reference.
         """
         return self._playing.play(share, load, version, lambda: received(get(weights[0])))
 
     def signs(self) -> int:
-        """Forward passes and replies so far; answered while a share is being played."""
+        """Return the number of forward passes and replies so far; answered also during a share."""
         return self._signs
 
     def close(self) -> None:
-        """Close the games."""
+        """Close the games and the engine."""
         self._playing.close()

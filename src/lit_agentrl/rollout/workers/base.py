@@ -1,4 +1,4 @@
-"""The door of workers: where the episodes of a wave are played."""
+"""The interface of workers, which play the episodes of a wave."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from lit_agentrl.rollout.scheduler import Wave
 
 @dataclass(frozen=True)
 class Played:
-    """The episodes of a wave, in its order.
+    """The episodes of a wave, in its order, with measurements.
 
     Attributes:
-        seconds: that they took elsewhere; 0 where this process played.
-        row: what is logged of the engine that wrote them, such as how well it has the weights.
-        used: what the engine was asked for, by name, see `MeteredEngine`.
-        counts: logged as ``worker/NAME``, summed over the waves of an iteration and over ranks; the same names always.
+        seconds: Seconds that they took in another process; 0 if this process played.
+        row: Logged measurements of the engine, such as how exactly it has the weights.
+        used: Usage of the engine by name, see `MeteredEngine`.
+        counts: Logged as ``worker/NAME``, summed over the waves of an iteration and over ranks; always the same names.
     """
 
     episodes: list[Episode]
@@ -38,37 +38,39 @@ class Played:
 
 
 class Worker(Protocol):
-    """Plays one wave at a time with a snapshot of the weights; what comes out depends on these two alone.
+    """A player of one wave at a time with a snapshot of the weights.
+
+    Its episodes depend only on the wave and the snapshot.
 
     Attributes:
-        threads: that it keeps busy while the trainer trains; 0 if it plays in this process, when asked.
+        threads: CPU threads that it uses while the trainer trains; 0 if it plays in this process on request.
     """
 
     threads: int
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Play later waves with these weights; those that are not named stay.  Only between waves."""
+        """Play later waves with these weights; others keep their value.  Only between waves."""
 
     def submit(self, wave: Wave) -> None:
-        """Have these episodes played; this may return before they are."""
+        """Request the episodes of a wave; may return before they are played."""
 
     def take(self) -> Played:
-        """What was submitted, once it is complete."""
+        """Return the submitted wave once it is complete."""
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copies of what in the snapshot is not equal to these weights; see `weights.differing`."""
+        """Return copies of the snapshot's tensors that differ from these weights; see `weights.differing`."""
 
     def stop(self) -> None:
-        """Give back what it holds, whatever it is doing."""
+        """Release all resources, whatever the worker is doing."""
 
 
 class WorkerSettings(ABC):
-    """What ``worker=NAME`` describes: options, which it checks when it is made, and how to open such a worker.
+    """Options of ``worker=NAME``, checked when created, and the constructor of the worker.
 
     Attributes:
-        share: prompts that are played together, see `shares.Share`; None: whole waves.
-        threads: of torch, with which a share is played; None for 1.
-        place: ``"here"``: no worker is opened; ``"rank"``: each process of a run opens its own.
+        share: Prompts that are played together, see `shares.Share`; None for whole waves.
+        threads: Torch threads that play a share; None for 1.
+        place: ``"here"`` opens no worker; ``"rank"`` opens one in each process of a run.
     """
 
     share: int | None = None
@@ -76,10 +78,10 @@ class WorkerSettings(ABC):
     place: ClassVar[Literal["here", "rank"]] = "rank"
 
     def check(self, rules: Rules) -> None:
-        """Find what such a worker cannot play, before anything starts.
+        """Check that the worker can play by these rules, before anything starts.
 
         Raises:
-            ValueError: naming the option and the remedy.
+            ValueError: It cannot; the message names the option and the remedy.
         """
         return None
 
@@ -92,25 +94,25 @@ class WorkerSettings(ABC):
     def open(
         self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool
     ) -> Worker:
-        """A worker, which is given weights before it plays.
+        """Open a worker, which receives weights before it plays.
 
         Args:
-            rules: how episodes are played.
-            network: the trainer's, which is to stay as it is; its structure is the policy's.
-            forward_context: the strategy's precision context.
-            is_ahead: whether it plays while the trainer trains, which leaves it some cores; otherwise the trainer
-                waits, and what it plays is to be what this process would, to the bit where that is possible.
+            rules: Rules by which episodes are played.
+            network: The trainer's network, which must not change; it has the structure of the policy.
+            forward_context: Precision context of the strategy.
+            is_ahead: Whether the worker plays while the trainer trains, which leaves it some cores; otherwise the
+                trainer waits, and the worker must return what this process would play, bit by bit where possible.
         """
 
 
 def play(worker: Worker, wave: Wave) -> Played:
-    """Submitted and awaited."""
+    """Submit a wave and wait for its episodes."""
     worker.submit(wave)
     return worker.take()
 
 
 def counted(played: Sequence[Played]) -> dict[str, float]:
-    """What workers counted, over waves and ranks, as ``worker/NAME``; collective."""
+    """Return the counts of workers as ``worker/NAME``, summed over waves and ranks; collective."""
     names = sorted({name for each in played for name in each.counts})
     if not names:
         return {}
@@ -121,11 +123,11 @@ def counted(played: Sequence[Played]) -> dict[str, float]:
 
 
 def used_by_all(played: Sequence[Played]) -> dict[str, float]:
-    """What the engines of all ranks were asked for; collective."""
+    """Return the usage of the engines of all ranks; collective."""
     own: Counter[str] = Counter()
     for each in played:
         own.update(each.used)
-    if not int(sum_over_ranks(torch.tensor(len(own)))):  # which all ranks find alike
+    if not int(sum_over_ranks(torch.tensor(len(own)))):  # equal on all ranks
         return {}
     total: Counter[str] = Counter()
     for of_rank in gather_objects([dict(own)]):

@@ -1,4 +1,4 @@
-"""The cluster of Ray that a run uses: that of an address, or one of this machine."""
+"""The Ray cluster of a run: at an address, or on this machine alone."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from lit_agentrl.rollout.workers.crew import PlayingError
 AUTO = "auto"
 _AUTH = "RAY_AUTH_MODE"
 _ANSWER_S = 10.0  # for a machine to answer
-_HEAD_S = 30.0  # for Ray to begin and ask
+_HEAD_S = 30.0  # for Ray to start and check
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Of a cluster.
+    """Return host and port of the address of a cluster.
 
     Raises:
-        ValueError: it is not ``HOST:PORT``.
+        ValueError: It is not ``HOST:PORT``.
     """
     host, _, port = address.rpartition(":")
     require(
@@ -39,10 +39,10 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def require_answer(address: str) -> None:
-    """Look whether anybody listens there, which Ray takes minutes to find out.
+    """Check that something listens at an address, because Ray takes minutes to find out.
 
     Raises:
-        PlayingError: nobody does.
+        PlayingError: Nothing listens there.
     """
     try:
         socket.create_connection(host_and_port(address), _ANSWER_S).close()
@@ -54,13 +54,15 @@ def require_answer(address: str) -> None:
 
 
 def require_head(address: str) -> None:
-    """Look whether what listens there is the head of a cluster, in a process of its own: Ray asks for long, and logs.
+    """Check in a separate process that an address belongs to the head of a cluster.
+
+    Ray itself would keep trying for a long time, and would log.
 
     Args:
-        address: ``HOST:PORT``, or ``auto``: where Ray itself finds one.
+        address: ``HOST:PORT``, or ``auto`` for the cluster that Ray itself finds.
 
     Raises:
-        PlayingError: nobody does, or something else, such as a proxy.
+        PlayingError: Nothing listens there, or something other than a head, such as a proxy.
     """
     if address != AUTO:
         require_answer(address)
@@ -92,29 +94,29 @@ def require_head(address: str) -> None:
 
 
 def connect(ray: ModuleType, address: str | None, *, count: int | str, cpus: float, gpus: float) -> None:
-    """Have Ray use a cluster.
+    """Connect Ray to a cluster.
 
     Args:
-        ray: the library.
-        address: of the cluster; None starts one of this machine alone.
-        count: workers that are wanted, if that is known.
-        cpus: of each.
-        gpus: of each.
+        ray: The library.
+        address: Address of the cluster; None starts one on this machine alone.
+        count: Number of wanted workers, if known.
+        cpus: CPUs of each worker.
+        gpus: GPUs of each worker.
 
     Raises:
-        PlayingError: no cluster answers there, or none can be started, or a worker has no room in it.
+        PlayingError: No cluster answers there, none can be started, or a worker does not fit into it.
     """
     if address is not None and address != AUTO:
         require_answer(address)
     options: dict[str, Any] = {"include_dashboard": False} if address is None else {}
     if address is None and isinstance(count, int):
-        options["num_cpus"] = max(1, math.ceil(count * cpus))  # however many the machine has
+        options["num_cpus"] = max(1, math.ceil(count * cpus))  # whatever the number of cores of the machine
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **options)
-    except Exception as error:  # Ray has many
+    except Exception as error:  # Ray raises many kinds
         where = "a cluster on this machine" if address is None else address
         told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        # with an address of its own Ray sends a token only when it is told to
+        # Ray sends a token to a given address only if configured to
         token = address not in (None, AUTO) and os.environ.get(_AUTH) is None
         hint = f"; where that cluster was started with a token, set {_AUTH}=token" if token else ""
         raise PlayingError(
@@ -133,19 +135,19 @@ def connect(ray: ModuleType, address: str | None, *, count: int | str, cpus: flo
 
 
 def room_here() -> dict[str, float]:
-    """What this machine has at most; Ray may be allowed less of it."""
+    """Return the CPUs and GPUs of this machine; Ray may be allowed fewer."""
     return {"cpus": os.cpu_count() or 1, "gpus": torch.cuda.device_count()}
 
 
 def require_room(need: Mapping[str, float], have: Mapping[str, float]) -> None:
-    """Refuse actors that the cluster of this machine alone, which does not grow, will never have room for.
+    """Refuse actors that exceed a cluster of this machine alone, which cannot grow.
 
     Args:
-        need: of each actor, by option.
-        have: of the machine.
+        need: Resources of each actor, by option.
+        have: Resources of the machine.
 
     Raises:
-        PlayingError: naming the option.
+        PlayingError: An actor needs too much; the message names the option.
     """
     for option, wanted in need.items():
         if wanted > have[option]:

@@ -1,4 +1,4 @@
-"""What a pool is made of: workers that play one share at a time, and whoever opens them."""
+"""The parts of a pool: workers that play share by share, and their opener."""
 
 from __future__ import annotations
 
@@ -12,67 +12,75 @@ from lit_agentrl.rollout.workers.shares import Share
 
 
 class PlayingError(RuntimeError):
-    """What plays for the trainer failed, died or hung; the message is one line."""
+    """A player of the trainer's episodes failed, died or hung; the message is one line."""
 
 
 class LostWorker(Exception):
-    """A worker is gone, or was ended; another one can play its share.  The message says how it ended."""
+    """A worker died or was killed; another one can play its share.
+
+    The message says how it ended.
+    """
 
 
 class Seat(Protocol):
-    """One worker of a pool; one thread talks to it."""
+    """One worker of a pool, used by one thread."""
 
     def play(self, share: Share, load: int, version: int) -> Played:
-        """What comes of a share, and the seconds that it took, with the weights of the pool's ``load``-th loading.
+        """Play a share with the weights of the pool's load number ``load``.
+
+        The result includes the seconds that it took.
 
         Raises:
-            LostWorker: it died, or `kill` was called.
-            PlayingError: it failed in a way that would come again.
+            LostWorker: The worker died, or `kill` was called.
+            PlayingError: It failed in a way that would repeat.
         """
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be given a share."""
+        """True if it can receive a share."""
 
     @property
     def signs(self) -> int:
-        """Changes as long as it gets on with a share."""
+        """A number that changes as long as a share makes progress."""
 
     def is_ready(self, seconds: float) -> bool:
-        """Wait for it to start, for so long at most.
+        """Wait at most ``seconds`` for it to start; return whether it has.
 
         Raises:
-            LostWorker: it died.
-            PlayingError: it failed in a way that would come again.
+            LostWorker: It died.
+            PlayingError: It failed in a way that would repeat.
         """
 
     def end(self) -> None:
-        """Have it stop and close its games, without waiting; from any thread."""
+        """Request that it stops and closes its games, without waiting; callable from any thread."""
 
     def kill(self, why: str) -> None:
-        """End it at once, even if it hangs; from any thread.  ``why`` is what `LostWorker` then says."""
+        """Kill it at once, even if it hangs; callable from any thread.
+
+        ``why`` becomes the message of `LostWorker`.
+        """
 
     def close(self) -> None:
-        """End it if it lives, and wait until it has ended."""
+        """End it if it is alive, and wait until it has ended."""
 
 
 class Crew(Protocol):
-    """Opens workers and keeps what they are given weights from."""
+    """An opener of workers, which also stores their weights."""
 
     name: str
 
     @property
     def places(self) -> int:
-        """How many workers there should be; it may grow."""
+        """The number of workers that there should be; it may grow."""
 
     def open(self, number: int) -> Seat:
-        """A new worker at this place of the pool; it may still be starting."""
+        """Open a new worker at this place of the pool; it may still be starting."""
 
     def write(self, weights: Mapping[str, Tensor]) -> None:
-        """The weights that shares are played with from now on; those not named stay."""
+        """Set the weights of shares from now on; weights that are not named stay."""
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """See `Worker`."""
+        """Return copies of the snapshot's tensors that differ; see `Worker`."""
 
     def close(self) -> None:
-        """Give back what all workers share; they are gone by then."""
+        """Release what all workers share; called after they have ended."""

@@ -21,14 +21,14 @@ from lit_agentrl.rollout.workers.shares import check_shares, cut, joined, play_s
 
 @dataclass(frozen=True, kw_only=True)
 class Here(WorkerSettings):
-    """The trainer plays training episodes itself.
+    """Options of a trainer that plays training episodes itself.
 
     Args:
-        share: prompts that are played together, one share after the other; None: all at once.
-        threads: of torch while it plays a share; None for 1, as many as any other worker has.
+        share: Prompts that are played together, one share after the other; None for all at once.
+        threads: Torch threads while it plays a share; None for 1, as in any other worker.
 
     Raises:
-        ValueError: a value out of range, or threads without shares.
+        ValueError: A value is out of range, or there are threads without shares.
     """
 
     share: int | None = None
@@ -48,17 +48,17 @@ class Here(WorkerSettings):
 
 
 class Inline:
-    """Plays when it is asked for the episodes, with the weights that the network then has.
+    """A player in this process, with the network's weights at the time of the request.
 
     Args:
-        rules: how episodes are played.
-        network: the trainer's.
-        forward_context: the strategy's precision context.
-        hooks: of the strategy.
-        reference: what an opponent plays with, where there is one.
+        rules: Rules by which episodes are played.
+        network: The trainer's network.
+        forward_context: Precision context of the strategy.
+        hooks: Hooks of the strategy.
+        reference: Network of an opponent, if there is one.
 
     Attributes:
-        capabilities: of the engine.
+        capabilities: Capabilities of the engine.
     """
 
     def __init__(
@@ -79,25 +79,25 @@ class Inline:
         self._scheduler = Scheduler(rules, engine)
 
     def play(self, wave: Wave, version: int) -> Played:
-        """The episodes, played now and together; ``version`` is that of the weights."""
-        # ranks decode different numbers of steps: no collective within, once the weights are given
+        """Play all episodes of a wave together; ``version`` is that of the weights."""
+        # ranks decode different numbers of steps: no collective is allowed here after the weights are loaded
         with self._gathered(self._network), self._opponent():
-            self._sync.load(None, version)  # the weights are the trainer's own
+            self._sync.load(None, version)  # None: the trainer's own weights
             row = self._sync.probed(wave.params)
             episodes = self._scheduler.play(wave)
             return Played(episodes, row=row, used=self._sync.used())
 
     def play_shares(self, wave: Wave, version: int, size: int, threads: int) -> Played:
-        """As `play`, in shares of ``size`` prompts, each of which begins with an empty engine."""
+        """Play a wave in shares of ``size`` prompts, each with an initially empty engine."""
         shares, played = cut(wave, size, self._seed), {}
         with self._gathered(self._network), self._opponent(), threads_of_torch(threads):
-            self._sync.load(None, version)  # also on a rank that has no share
+            self._sync.load(None, version)  # also on a rank without a share
             for share in shares:
                 played[share.number] = play_share(share, self._sync, self._scheduler, version)
         return joined(wave, shares, played)
 
     def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Asked:
-        """What the policy answers to questions beside any game, between waves."""
+        """Answer independent questions with the policy, between waves."""
         with self._gathered(self._network):
             self._sync.load(None, version)
             self._sync.probed(params)
@@ -105,13 +105,13 @@ class Inline:
             return replace(asked, used=self._sync.used())
 
     def _opponent(self) -> AbstractContextManager[object]:
-        """Within, the reference lies where the policy does."""
+        """Move the reference to the device of the policy within the context."""
         if self._reference is None:
             return nullcontext()
         return self._in_use(self._reference, self._network.device)
 
     def stop(self) -> None:
-        """Close the games that are kept for further episodes, and the engine."""
+        """Close the environments held for further episodes, and stop the engine."""
         try:
             self._scheduler.close()
         finally:

@@ -1,4 +1,4 @@
-"""What every worker of its own runs: an engine and games, made of what the trainer has sent."""
+"""The core of a worker process: an engine and games, built from the trainer's data."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lit_agentrl.rollout.workers.shares import Share, play_share
 
 
 class Playing:
-    """Plays one share at a time with a copy of the network.
+    """A player of one share at a time with a copy of the network.
 
     Args:
-        payload: rules, network and forward context, as written by ``torch.save``.
-        device: of the network.
-        threads: of torch, for each share.
-        tick: called at each forward, and at each reply, which a server may have computed: a sign of life.
+        payload: Rules, network and forward context, as written by ``torch.save``.
+        device: Device of the network.
+        threads: Torch threads for each share.
+        tick: Called as a sign of life at each forward pass and at each reply, which a server may have computed.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Playing:
     ) -> None:
         self._threads = threads
         torch.set_num_threads(threads)
-        # weights_only is for files from elsewhere: these are the trainer's own objects
+        # weights_only is for files from other sources: these are the trainer's own objects
         rules, network, forward_context = torch.load(
             io.BytesIO(payload), map_location=device, weights_only=False
         )
@@ -51,16 +51,16 @@ class Playing:
     def play(
         self, share: Share, load: int, version: int, weights: Callable[[], Mapping[str, Tensor]]
     ) -> Played:
-        """What comes of a share.
+        """Play a share.
 
         Args:
-            share: the episodes.
-            load: number of the loading; weights are fetched where it is another than that of the last share.
-            version: of the weights.
-            weights: fetches them.
+            share: The episodes.
+            load: Number of the load; weights are fetched if it differs from that of the last share.
+            version: Version of the weights.
+            weights: Fetches the weights.
         """
         started = time.perf_counter()
-        torch.set_num_threads(self._threads)  # a number of each thread, and this need not be the first one
+        torch.set_num_threads(self._threads)  # set per thread, and this need not be the first one
         if load != self._loaded:
             self._sync.load(weights(), version)
             self._loaded = load

@@ -1,4 +1,4 @@
-"""A pool of workers that may die: shares are dealt to whoever is free, and played again where one is lost."""
+"""A pool of workers that may die; others then play their shares again."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.workers.crew import Crew, LostWorker, PlayingError, Seat
 from lit_agentrl.rollout.workers.shares import Share, cut, joined
 
-_SLICE_S = 0.5  # how often a waiting trainer looks whether the workers still live
-_STOP_S = 10.0  # for a worker to end by itself, and its games with it
-_NOBODY_S = 1800.0  # for one to begin where none can play, such as on a cluster that grows first
+_SLICE_S = 0.5  # how often a waiting trainer checks that the workers are alive
+_STOP_S = 10.0  # for a worker to close its games and end by itself
+_NOBODY_S = 1800.0  # for a worker to start if none can play, as on a cluster that must grow first
 
 
 @dataclass
 class _Job:
-    """A wave under way."""
+    """A wave that is being played."""
 
     wave: Wave
     shares: list[Share]
     waiting: deque[Share]
     version: int
     load: int
-    lost: dict[int, int] = field(default_factory=dict)  # times, of a share
+    lost: dict[int, int] = field(default_factory=dict)  # by share: how often it was lost
     played: dict[int, Played] = field(default_factory=dict)
     begun: float = 0.0
     ended: float = 0.0
@@ -37,16 +37,16 @@ class _Job:
 
 
 class Pool:
-    """A `Worker` made of several, see `Share` for why their number changes nothing.
+    """A `Worker` of several workers; `Share` explains why their number changes no result.
 
     Args:
-        crew: opens workers.
-        share: prompts of a share; None: a wave is one.
-        seed: of the run.
-        threads: that it keeps busy while the trainer trains.
-        patience: seconds without a sign of life after which a worker counts as hung.
-        start_patience: seconds in which a worker must have started, or another one takes its place.
-        attempts: times that a share may be lost before the run ends.
+        crew: Opens the workers.
+        share: Prompts of a share; None for one share per wave.
+        seed: Seed of the run.
+        threads: CPU threads that it uses while the trainer trains.
+        patience: Seconds without a sign of life after which a worker counts as hung.
+        start_patience: Seconds in which a worker must start before it is replaced.
+        attempts: How often a share may be lost before the run ends.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Pool:
         self._restarts = 0
         self._seats: dict[int, Seat] = {}
         self._busy: set[int] = set()
-        # signs of a worker, and for how long they are the same
+        # by worker: its last signs, and for how long they have not changed
         self._silent: dict[int, tuple[int, float]] = {}
         self._changed = threading.Condition()
         self._talks: list[threading.Thread] = []
@@ -71,13 +71,13 @@ class Pool:
 
     # ------------------------------------------------------------------ protocol
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """See `Worker`."""
+        """Load weights; see `Worker`."""
         assert self._job is None, "the weights of episodes that are being played must stay as they are"
         self._crew.write(weights)
         self._version, self._load = version, self._load + 1
 
     def submit(self, wave: Wave) -> None:
-        """See `Worker`."""
+        """Request a wave; see `Worker`."""
         assert self._job is None, "one wave at a time"
         shares = cut(wave, self._share, self._seed)
         self._grow()
@@ -86,20 +86,20 @@ class Pool:
             self._changed.notify_all()
 
     def take(self) -> Played:
-        """See `Worker`.
+        """Return the submitted wave; see `Worker`.
 
         Raises:
-            PlayingError: a share failed, or was lost too often, or no worker could begin.
+            PlayingError: A share failed or was lost too often, or no worker could start.
         """
         job = self._job
         assert job is not None, "nothing was submitted"
         self._silent.clear()
-        nobody = 0.0  # for how long nobody has played
+        nobody = 0.0  # for how long no worker has played
         with self._changed:
             while len(job.played) < len(job.shares) and self._error is None:
                 before = time.monotonic()
                 self._changed.wait(_SLICE_S)
-                # bounded: a machine that was suspended has not waited
+                # bounded, because time in which the machine was suspended is not waiting
                 waited = min(time.monotonic() - before, 2 * _SLICE_S)
                 self._end_the_silent(waited)
                 nobody = 0.0 if self._busy else nobody + waited
@@ -120,18 +120,18 @@ class Pool:
         return replace(whole, seconds=job.ended - job.begun, counts=counts)
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """See `Worker`."""
+        """Return the tensors that differ; see `Worker`."""
         return self._crew.differing(weights)
 
     def stop(self) -> None:
-        """See `Worker`."""
+        """Stop all workers; see `Worker`."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
             seats = list(self._seats.values())
         for seat in seats:
             seat.end()
-        ends = time.monotonic() + _STOP_S  # for all together
+        ends = time.monotonic() + _STOP_S  # for all of them together
         for talk in self._talks:
             talk.join(max(0.0, ends - time.monotonic()))
         for number, talk in enumerate(self._talks):
@@ -143,13 +143,13 @@ class Pool:
 
     @property
     def seats(self) -> list[Seat]:
-        """The workers that there are now, by their places."""
+        """The current workers, by place."""
         with self._changed:
             return [seat for _, seat in sorted(self._seats.items())]
 
     # ------------------------------------------------------------------ one thread a worker
     def _grow(self) -> None:
-        """Have a worker at each place that there is by now."""
+        """Start a thread for each place that has none."""
         for number in range(len(self._talks), self._crew.places):
             talk = threading.Thread(target=self._talk, args=(number,), name=f"worker-{number}", daemon=True)
             self._talks.append(talk)
@@ -162,8 +162,8 @@ class Pool:
             while (share := self._next(number)) is not None:
                 job = self._job
                 assert job is not None
-                if not seat.is_alive:  # it died with nothing to do, which costs no share an attempt
-                    # others may be free long before the next one has started
+                if not seat.is_alive:  # a death while idle does not count as an attempt of the share
+                    # others may be free long before the replacement has started
                     self._give_back(job, share, number)
                     seat = self._replaced(number, seat)
                     continue
@@ -174,7 +174,7 @@ class Pool:
                     seat = self._replaced(number, seat)
                 else:
                     self._keep(job, share, number, played)
-        except BaseException as error:  # whoever takes the episodes raises it
+        except BaseException as error:  # `take` raises it
             with self._changed:
                 self._error = self._error or error
                 self._changed.notify_all()
@@ -183,17 +183,20 @@ class Pool:
                 seat.close()
 
     def _ready(self, number: int) -> Seat:
-        """A new worker that can be given a share, unless the pool ends: none is dealt to one that starts."""
+        """Return a new worker that can receive a share; any worker if the pool ends.
+
+        A worker that is still starting receives no share.
+        """
         failures, patience = 0, self._start_patience
         while True:
             seat = self._opened(number)
             try:
                 if self._starts(seat, patience):
                     return seat
-                patience *= 2  # a busy machine may need longer, and nobody would ever start
+                patience *= 2  # a busy machine may need longer; otherwise no worker would ever start
                 seat.kill("did not start")
                 seat.close()
-                self._count_restart()  # no failure: it may have waited for room; `take` ends the run if none can begin
+                self._count_restart()  # not a failure: it may wait for resources, and `take` has a limit for that
             except LostWorker as lost:
                 seat.close()
                 if self._ends:
@@ -209,13 +212,13 @@ class Pool:
                 raise
 
     def _starts(self, seat: Seat, patience: float) -> bool:
-        """Wait until a worker has started, or the pool ends; False if it takes too long."""
+        """Wait until a worker has started or the pool ends; return False after ``patience``."""
         waited = 0.0
         while not self._ends:
             before = time.monotonic()
             if seat.is_ready(_SLICE_S):
                 break
-            # bounded: a machine that was suspended has not waited
+            # bounded, because time in which the machine was suspended is not waiting
             waited += min(time.monotonic() - before, 2 * _SLICE_S)
             if waited >= patience:
                 return False
@@ -240,7 +243,7 @@ class Pool:
             self._restarts += 1
 
     def _next(self, number: int) -> Share | None:
-        """A share that waits to be played; None at the end."""
+        """Wait for a share to play; return None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._ends or (self._job is not None and self._job.waiting))
             if self._ends or self._job is None:
@@ -280,12 +283,12 @@ class Pool:
             job.waiting.appendleft(share)
             self._changed.notify_all()
 
-    # ------------------------------------------------------------------ hung ones
+    # ------------------------------------------------------------------ hung workers
     def _end_the_silent(self, seconds: float) -> None:
-        """Kill workers that have not got on for too long; whoever talks to one then goes on with another.
+        """Kill workers without progress for too long; their threads then replace them.
 
         Args:
-            seconds: since the last look.
+            seconds: Seconds since the last check.
         """
         for number in sorted(self._busy):
             seat = self._seats[number]

@@ -1,4 +1,4 @@
-"""Processes of this machine that play episodes with a snapshot of the weights."""
+"""Worker processes on this machine, which play episodes with a snapshot of the weights."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _STOP_S = 5.0  # after which a process that will not end is killed
 
 
 class _Remote(Exception):
-    """The stack of the other process, shown as the cause."""
+    """The stack trace of the other process, shown as the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSettings(PoolSettings):
-    """Other processes of this machine.
+    """Options of worker processes on this machine.
 
     Args:
-        device: of their copies of the network, such as ``cuda:1``, or several, which they take in turn; None for the
-            trainer's.
+        device: Device of their copies of the network, such as ``cuda:1``, or several, assigned in turn; None for the
+            trainer's device.
 
     Raises:
-        ValueError: a value out of range, or a device that cannot be used here.
+        ValueError: A value is out of range, or a device cannot be used here.
     """
 
     device: str | Sequence[str] | None = None
@@ -74,18 +74,18 @@ class ProcessSettings(PoolSettings):
 
 
 class Processes:
-    """Opens processes, and keeps the weights that they share.
+    """An opener of processes, which also holds the weights that they share.
 
     Args:
-        rules: how episodes are played; a copy of them is sent over.
-        network: structure of the policy.
-        forward_context: the strategy's precision context.
-        count: how many.
-        threads: that torch may use in each.
-        devices: where they put their copies of the network, in turn; none for that of ``network``.
+        rules: Rules by which episodes are played; a copy is sent to each process.
+        network: Network with the structure of the policy.
+        forward_context: Precision context of the strategy.
+        count: Number of processes.
+        threads: Torch threads in each process.
+        devices: Devices of the copies of the network, assigned in turn; empty for the device of ``network``.
 
     Raises:
-        ValueError: something cannot be sent to another process, or shared memory is short.
+        ValueError: Something cannot be sent to another process, or shared memory is too small.
     """
 
     name = "process"
@@ -105,7 +105,7 @@ class Processes:
         self._threads = threads
         self._devices = list(devices) or [str(network.device)]
         sent = packed((rules, network, forward_context))
-        # in shared memory: start() would wait until the process has read what its arguments hold
+        # in shared memory, because start() would wait until the process has read its arguments
         self._payload = shared_bytes(len(sent))
         self._payload.copy_(torch.frombuffer(bytearray(sent), dtype=torch.uint8))
 
@@ -124,16 +124,16 @@ class Processes:
 
 
 def packed(parts: tuple[Rules, PreTrainedModel, ForwardContext]) -> bytes:
-    """What a worker elsewhere is made of.
+    """Return the serialised parts of a worker in another process.
 
     Raises:
-        ValueError: it cannot be sent there, naming the remedy.
+        ValueError: They cannot be sent there; the message names the remedy.
     """
     parts[0].require_picklable()
     file = io.BytesIO()
     try:
         torch.save(parts, file)
-    except Exception as error:  # as in require_picklable()
+    except Exception as error:  # for the reason in require_picklable()
         raise ValueError(
             "a worker plays in a process of its own, and model or trainer.precision cannot be sent there "
             f"({type(error).__name__}: {error}); set worker=none rollout.overlap=false"
@@ -142,20 +142,20 @@ def packed(parts: tuple[Rules, PreTrainedModel, ForwardContext]) -> bytes:
 
 
 class Process:
-    """One process, which ends with this one, also if this one is killed; see `Seat`.
+    """A process that ends with its parent, even if the parent is killed; see `Seat`.
 
     Args:
-        payload: see `serve`.
-        weights: what is loaded.
-        device: of its copy of the network.
-        threads: of torch in it.
+        payload: See `serve`.
+        weights: Weights that it loads.
+        device: Device of its copy of the network.
+        threads: Torch threads in the process.
     """
 
     def __init__(self, payload: Tensor, weights: SharedWeights, device: str, threads: int) -> None:
         self._ticks = shared_bytes(8).view(torch.int64)
         self._ticks[0] = -1
         self._why = ""
-        # a fork would inherit torch's threads in no usable state
+        # torch's threads are unusable after a fork
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
@@ -163,11 +163,11 @@ class Process:
             args=(theirs, payload, weights, self._ticks, device, threads),
         )  # fmt: skip
         self._process.start()
-        theirs.close()  # so that the end of the process is seen here
+        theirs.close()  # so that the end of the process is noticed here
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The id of the process."""
         assert self._process.pid is not None
         return self._process.pid
 
@@ -180,12 +180,12 @@ class Process:
         return int(self._ticks)
 
     def is_ready(self, seconds: float) -> bool:
-        if self.signs < 0 and self._connection.poll(seconds):  # nobody has asked: it failed, or has ended
+        if self.signs < 0 and self._connection.poll(seconds):  # no request was sent, so it failed or ended
             self._heard()
         return self.signs >= 0
 
     def play(self, share: Share, load: int, version: int) -> Played:
-        with suppress(OSError):  # what it said last is waiting to be read
+        with suppress(OSError):  # its last message is still to be read
             self._connection.send((load, version, share))
         return self._heard()
 

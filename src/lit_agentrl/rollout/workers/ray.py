@@ -1,4 +1,4 @@
-"""Workers that Ray starts, on this machine or on those of a cluster."""
+"""Workers started by Ray, on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from lit_agentrl.rollout.workers.settings import PoolSettings
 from lit_agentrl.rollout.workers.shares import Share
 from lit_agentrl.rollout.workers.weights import differing
 
-_ASK_S = 2.0  # how often a worker that plays is asked for a sign of life
+_ASK_S = 2.0  # how often a playing worker is asked for a sign of life
 _STOP_S = 5.0
-_PATIENT_S = 5 * _ASK_S  # the least patience: signs of life are up to two questions old
+_PATIENT_S = 5 * _ASK_S  # minimum patience: signs of life are up to two requests old
 _MOST = 10_000
 
 
 def library() -> ModuleType:
-    """Ray itself.
+    """Import Ray.
 
     Raises:
-        ValueError: it is not installed.
+        ValueError: It is not installed.
     """
     try:
         import ray
@@ -55,16 +55,16 @@ def library() -> ModuleType:
 
 @dataclass(frozen=True, kw_only=True)
 class RaySettings(PoolSettings):
-    """Actors of Ray.
+    """Options of Ray actors as workers.
 
     Args:
-        address: of a running cluster, such as ``auto`` or ``HOST:6379``; None starts one of this machine alone,
+        address: Address of a running cluster, such as ``auto`` or ``HOST:6379``; None starts one on this machine alone,
             which ends with the run.
-        count: actors; ``auto``: as many as the cluster has room for, and more when it grows.
-        cpus, gpus: that Ray is to keep for each actor.
+        count: Number of actors; ``auto`` for as many as the cluster has room for, and more when it grows.
+        cpus, gpus: CPUs and GPUs that Ray reserves for each actor.
 
     Raises:
-        ValueError: a value out of range, or ray is not installed.
+        ValueError: A value is out of range, or Ray is not installed.
     """
 
     address: str | None = None
@@ -91,22 +91,22 @@ class RaySettings(PoolSettings):
         library()
 
     def check(self, rules: Rules) -> None:
-        """See `WorkerSettings`; a cluster is asked for, too.
+        """Check the rules and the cluster; see `WorkerSettings`.
 
         Raises:
-            PlayingError: no cluster is at its address, or this machine alone has no room for a worker.
+            PlayingError: No cluster answers at the address, or this machine alone has no room for a worker.
         """
         rules.require_picklable()
         if self.address is not None:
             require_head(self.address)
         else:
-            # for a number of actors Ray is told of as many cores as they want
+            # given a number of actors, Ray is started with as many cores as they request
             cores = {"cpus": self.cpus} if self.count == AUTO else {}
             require_room({"gpus": self.gpus, **cores}, room_here())
 
     @property
     def requires(self) -> list[Requirement]:
-        """One training process, or a cluster that runs already and a number of actors for each process."""
+        """One training process, or a running cluster and a number of actors for each process."""
         if self.address is not None and not isinstance(self.count, str):
             return []
         remedy = "worker.address=auto worker.count=N beside a cluster that runs already (ray start --head)"
@@ -120,15 +120,15 @@ class RaySettings(PoolSettings):
 
 
 class Actors:
-    """Opens actors, and puts the weights where all of them find them.
+    """An opener of actors, which puts the weights where all actors find them.
 
     Args:
-        settings: of ``worker=ray``.
-        payload: what actors are made of.
-        is_ahead: whether the trainer trains meanwhile.
+        settings: Options of ``worker=ray``.
+        payload: Serialised parts of an actor.
+        is_ahead: Whether the trainer trains while they play.
 
     Raises:
-        PlayingError: no cluster answers there, or none can be started.
+        PlayingError: No cluster answers at the address, or none can be started.
     """
 
     name = "ray"
@@ -142,7 +142,7 @@ class Actors:
         self._threads = settings.threads_of_worker(is_ahead=is_ahead)
         options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "concurrency_groups": {"life": 1}}
         self._actor = ray.remote(**options)(PlayingActor)
-        self._payload = ray.put(payload)  # held: actors that are opened later are made of it too
+        self._payload = ray.put(payload)  # a reference, so that later actors can be made from it too
         self._snapshot: dict[str, Tensor] = {}
         self.weights: Any = None
 
@@ -166,7 +166,7 @@ class Actors:
                 self._snapshot[name].copy_(tensor)
             else:
                 self._snapshot[name] = tensor.detach().to("cpu", copy=True)
-        self.weights = self._ray.put(sent(self._snapshot))  # which lets go of those before
+        self.weights = self._ray.put(sent(self._snapshot))  # drops the reference to the previous ones
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return differing(self._snapshot, weights)
@@ -181,9 +181,9 @@ class Actor:
     """One actor; see `Seat`.
 
     Args:
-        ray: the library.
-        crew: has the weights.
-        handle: of the actor.
+        ray: The library.
+        crew: The opener, which holds the weights.
+        handle: Ray's handle of the actor.
     """
 
     def __init__(self, ray: ModuleType, crew: Actors, handle: Any) -> None:
@@ -191,7 +191,7 @@ class Actor:
         self._why = ""
         self._signs = 0
         self._is_dead = False
-        self._is_idle = False  # whether it would hear that it is to close its games
+        self._is_idle = False  # whether it would receive a request to close its games
         self._asked: Any = self._ask()
         self._asked_at = time.monotonic()
 
@@ -200,7 +200,7 @@ class Actor:
 
     @property
     def is_alive(self) -> bool:
-        """Asked, since Ray tells of a death late."""
+        """True if the actor answers a request; Ray itself reports a death late."""
         if self._is_dead:
             return False
         try:
@@ -211,12 +211,15 @@ class Actor:
 
     @property
     def signs(self) -> int:
-        """As of the last answer; the next question waits for it, so one that hangs is asked once."""
+        """The signs of the last answer.
+
+        The next request waits for that answer, so an actor that hangs gets only one request.
+        """
         if time.monotonic() - self._asked_at < _ASK_S:
             return self._signs
         ready, _ = self._ray.wait([self._asked], timeout=0)
         if ready:
-            with suppress(self._ray.exceptions.RayError):  # whoever waits for the share is told
+            with suppress(self._ray.exceptions.RayError):  # `play` raises the error
                 self._signs = self._ray.get(self._asked)
             self._asked, self._asked_at = self._ask(), time.monotonic()
         return self._signs
@@ -229,7 +232,7 @@ class Actor:
             except self._ray.exceptions.RayTaskError as error:
                 raise self._failed(error) from error
             except self._ray.exceptions.RayActorError as error:
-                if error.actor_init_failed:  # it would come again
+                if error.actor_init_failed:  # it would repeat
                     raise PlayingError(
                         f"a playing worker (worker=ray) failed: {_raised(str(error))}"
                     ) from error
@@ -254,22 +257,22 @@ class Actor:
         return played
 
     def end(self) -> None:
-        if not self._is_idle:  # else it closes its games before it is ended, see close()
+        if not self._is_idle:  # otherwise it closes its games before it ends, see close()
             self.kill("was ended")
 
     def kill(self, why: str) -> None:
         self._why = self._why or why
-        with suppress(Exception):  # one that has never lived, or a cluster that is gone
+        with suppress(Exception):  # an actor that never started, or a cluster that is gone
             self._ray.kill(self._handle)
 
     def close(self) -> None:
-        """Close its games where it can, and end it."""
+        """Close its games if possible, and end it."""
         if self._is_idle and not self._why and not self._is_dead:
             with suppress(Exception):
                 self._ray.get(self._handle.close.remote(), timeout=_STOP_S)
         self.kill("was ended")
 
-    def _failed(self, error: Any) -> PlayingError:  # a RayTaskError
+    def _failed(self, error: Any) -> PlayingError:  # error: a RayTaskError
         cause = error.cause
         told = (str(cause).strip().splitlines() or [""])[0]
         return PlayingError(f"a playing worker (worker=ray) failed: {type(cause).__name__}: {told}")
@@ -280,7 +283,7 @@ class Actor:
 
 
 def _raised(stack: str) -> str:
-    """What was raised, of the text of a stack: the line after the last place."""
+    """Return the error line of a stack trace: the line after the last place."""
     lines = stack.strip().splitlines() or [""]
     places = [number for number, line in enumerate(lines[:-1]) if line.startswith("  ")]
     return lines[places[-1] + 1] if places else lines[-1]

@@ -1,4 +1,4 @@
-"""What runs in the process that plays episodes for another one."""
+"""The program of a process that plays episodes for the trainer."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def serve(
     device: torch.device | str,
     threads: int,
 ) -> None:
-    """Answer requests until the parent is gone or ends this process; games are closed then.
+    """Answer requests until the parent exits or ends this process; then close the games.
 
     Args:
-        requests: ``(number of the loading, version of the weights, share)``, answered by
-            ``("played", Played)``; whatever goes wrong by ``("error", (summary, stack))``.
-        payload: rules, network and forward context, as written by ``torch.save``.
-        weights: what is loaded.
-        ticks: one number, which is counted up at each sign of life; negative until all is ready.
-        device: of the network.
-        threads: of torch.
+        requests: ``(number of the load, version of the weights, share)``, answered by ``("played", Played)``; any
+            failure by ``("error", (summary, stack))``.
+        payload: Rules, network and forward context, as written by ``torch.save``.
+        weights: Weights that are loaded.
+        ticks: One number, incremented at each sign of life; negative until the process is ready.
+        device: Device of the network.
+        threads: Torch threads.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
-    signal.signal(signal.SIGTERM, _end)  # which is how it does
+    signal.signal(signal.SIGTERM, _end)  # the parent's way to end this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     is_ended = False
 
     def tick() -> None:
-        if ticks[0] >= 0:  # before that an engine may try its network
+        if ticks[0] >= 0:  # negative until ready: an engine may try its network before that
             ticks[0] += 1
 
-    with ExitStack() as games:  # closed after the parent was told
+    with ExitStack() as games:  # closed after an error was sent to the parent
         try:
             playing = Playing(payload.numpy().tobytes(), device, threads, tick)
             games.callback(playing.close)
@@ -59,7 +59,7 @@ def serve(
         except _Ended:
             is_ended = True
         except BaseException as error:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the parent, told, gives games some time to close
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the parent gives games some time to close
             lines = str(error).strip().splitlines() or [""]
             requests.send(("error", (f"{type(error).__name__}: {lines[0]}", traceback.format_exc())))
     if is_ended:
@@ -68,7 +68,7 @@ def serve(
 
 
 class _Ended(BaseException):
-    """SIGTERM has come; no ``SystemExit``, which a game that raises it is forgiven."""
+    """Raised by SIGTERM; not a ``SystemExit``, which a game may raise without ending the process."""
 
 
 def _end(*_: object) -> None:
@@ -79,7 +79,7 @@ def _end(*_: object) -> None:
 def _next(requests: Connection) -> tuple[int, int, Share] | None:
     try:
         request: tuple[int, int, Share] = requests.recv()
-    except (EOFError, ConnectionError):  # the parent is gone
+    except (EOFError, ConnectionError):  # the parent has exited
         return None
     return request
 

@@ -1,4 +1,4 @@
-"""What all pools of workers are told."""
+"""Options that all pools of workers share."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.shares import check_shares
 
 _PATIENCE_S = 600.0
-_START_S = 300.0  # a new process imports much
-_MOST = 256  # processes of one machine
+_START_S = 300.0  # a new process needs time for its imports
+_MOST = 256  # processes on one machine
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings(WorkerSettings):
-    """What all pools of workers share.
+    """Options that all pools of workers share.
 
     Args:
-        count: workers.
-        share: prompts of the unit of work; None: a whole wave, which one worker plays.
-        threads: of torch in each worker; None for 1 where there are shares, else for the trainer's, or half of them
-            where it plays ahead.
-        patience: seconds without a finished reply after which a worker counts as hung; None for 600.
-        start_patience: seconds in which a new worker must have started, or it is replaced; None for 300.  The
-            next one at its place is given twice as long.
-        attempts: times that the same episodes may be lost with their worker before the run ends.
+        count: Number of workers.
+        share: Prompts of one unit of work; None for a whole wave, which one worker plays.
+        threads: Torch threads in each worker; None for 1 if there are shares, otherwise as many as the trainer has, or
+            half of them if the worker plays ahead.
+        patience: Seconds without a finished reply after which a worker counts as hung; None for 600.
+        start_patience: Seconds in which a new worker must start before it is replaced; None for 300.  Its replacement
+            gets twice as long.
+        attempts: How often the same episodes may be lost with their worker before the run ends.
 
     Raises:
-        ValueError: a value out of range, or several workers without shares.
+        ValueError: A value is out of range, or there are several workers without shares.
     """
 
     count: int = 1
@@ -53,7 +53,7 @@ class PoolSettings(WorkerSettings):
             )
 
     def check_pool(self) -> None:
-        """Check what is alike for all kinds of workers."""
+        """Check the options that all kinds of workers share."""
         check_shares(self.share, self.threads)
         require_whole("attempts", self.attempts, 1)
         for name, seconds in (("patience", self.patience), ("start_patience", self.start_patience)):
@@ -61,7 +61,7 @@ class PoolSettings(WorkerSettings):
                 require_number(name, seconds, "a number > 0, in seconds", lambda s: s > 0)
 
     def threads_of_worker(self, *, is_ahead: bool) -> int:
-        """Threads with which a share is played: where there are shares, a number of the config alone."""
+        """Return the threads that play a share; with shares they depend only on the config."""
         if self.threads is not None:
             return self.threads
         if self.share is not None:
@@ -69,11 +69,11 @@ class PoolSettings(WorkerSettings):
         return half_the_threads() if is_ahead else torch.get_num_threads()
 
     def pool(self, crew: Crew, rules: Rules, *, is_ahead: bool) -> Pool:
-        """The workers of a crew."""
+        """Create the pool of a crew's workers."""
         threads = self.threads_of_worker(is_ahead=is_ahead)
         return Pool(
             crew, share=self.share, seed=rules.seed,
-            # what training leaves to them: it changes the bits of training, so their number must not matter
+            # training leaves them a number of threads that must not depend on count: it changes the bits of training
             threads=threads if self.share is None else half_the_threads(),
             patience=self.patience or _PATIENCE_S, start_patience=self.start_patience or _START_S,
             attempts=self.attempts,
@@ -81,5 +81,5 @@ class PoolSettings(WorkerSettings):
 
 
 def half_the_threads() -> int:
-    """Those that the trainer does not use while others play."""
+    """Return the number of threads that the trainer leaves to workers."""
     return max(1, torch.get_num_threads() // 2)

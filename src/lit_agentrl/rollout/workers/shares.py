@@ -1,4 +1,4 @@
-"""Shares: the unit of work of those who play for a run, cut from a wave by number alone."""
+"""Shares, the unit of work of workers: a wave cut by number of prompts alone."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from lit_agentrl.rollout.workers.base import Played
 class Share:
     """A few whole prompts of a wave.
 
-    What comes of it depends on the weights and on this object alone: an engine plays it by itself, beginning empty,
-    and with ``threads`` of torch.  So no bit depends on who plays it, beside how many others, or how often.
+    The result depends only on the weights and on this object, because an engine plays a share alone, starting empty,
+    with ``threads`` of torch.  So no bit depends on which worker plays it, on the number of workers, or on repetitions.
 
     Attributes:
-        number: of the wave's shares.
-        wave: its episodes, in the wave's order.
-        key: of torch's generator, for games that draw from it.
+        number: Its number among the wave's shares.
+        wave: Its episodes, in the order of the wave.
+        key: Seed of torch's generator, for games that draw from it.
     """
 
     number: int
@@ -35,12 +35,14 @@ class Share:
 
 
 def cut(wave: Wave, size: int | None, seed: int) -> list[Share]:
-    """The shares of a wave: ``size`` groups each, greedy siblings included, in the order in which groups appear.
+    """Cut a wave into shares of ``size`` groups, in the order in which groups appear.
+
+    Greedy episodes stay with their group.
 
     Args:
-        wave: episodes that are wanted together.
-        size: prompts of a share; None: the whole wave is one.
-        seed: of the run.
+        wave: Episodes that are played together.
+        size: Prompts of a share; None for one share of the whole wave.
+        seed: Seed of the run.
     """
     if size is None:
         return [Share(0, wave, seeds.make_key(seed, "ahead", wave.iteration, wave.number))]
@@ -54,7 +56,7 @@ def cut(wave: Wave, size: int | None, seed: int) -> list[Share]:
     return [
         Share(
             number, replace(wave, specs=specs),
-            # the group, not the share's number: ranks cut waves of their own
+            # the group, not the share's number, because each rank cuts its own waves
             seeds.make_key(seed, "share", wave.iteration, wave.number, specs[0].group),
         )
         for number, specs in enumerate(parts)
@@ -62,7 +64,7 @@ def cut(wave: Wave, size: int | None, seed: int) -> list[Share]:
 
 
 def joined(wave: Wave, shares: Sequence[Share], played: Mapping[int, Played]) -> Played:
-    """A wave in its order, from what came of each share by its number; seconds are left to the caller."""
+    """Join the results of shares in the order of the wave; leave seconds at 0."""
     found = {
         spec: episode
         for share in shares
@@ -78,7 +80,7 @@ def joined(wave: Wave, shares: Sequence[Share], played: Mapping[int, Played]) ->
 
 
 def play_share(share: Share, sync: WeightSync, scheduler: Scheduler, version: int) -> Played:
-    """What comes of a share, with the weights of this version, which were loaded; the engine forgets all else."""
+    """Play a share with the loaded weights of this version on an emptied engine."""
     sync.load(None, version)
     row = sync.probed(share.wave.params)
     with _drawing(share.key):
@@ -87,7 +89,11 @@ def play_share(share: Share, sync: WeightSync, scheduler: Scheduler, version: in
 
 @contextmanager
 def _drawing(key: int) -> Iterator[None]:
-    """A game should draw from its keyed generator; one that draws from torch's does so repeatably, without trace."""
+    """Seed torch's generator within the context, and restore it afterwards.
+
+    Games should draw from their keyed generator; with this, those that draw from torch's are repeatable and leave no
+    trace.
+    """
     before = torch.get_rng_state()
     torch.default_generator.manual_seed(key)
     try:
@@ -98,7 +104,7 @@ def _drawing(key: int) -> Iterator[None]:
 
 @contextmanager
 def threads_of_torch(number: int) -> Iterator[None]:
-    """Compute with so many threads within."""
+    """Compute with ``number`` torch threads within the context."""
     before = torch.get_num_threads()
     if before == number:
         yield
@@ -114,7 +120,7 @@ def check_shares(share: int | None, threads: int | None) -> None:
     """Check these options of a worker.
 
     Raises:
-        ValueError: not a whole number >= 1.
+        ValueError: They are not whole numbers >= 1.
     """
     if share is not None:
         require_whole("share", share, 1)

@@ -14,10 +14,10 @@ _ALIGNMENT = 64  # bytes
 
 
 def shared_bytes(size: int) -> Tensor:
-    """Memory that child processes see as well, of zeros.
+    """Allocate zeroed memory that child processes can access as well.
 
     Raises:
-        ValueError: the machine has no shared memory of that size left.
+        ValueError: The machine does not have that much shared memory left.
     """
     try:
         shared: Tensor = torch.zeros(max(size, 1), dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
@@ -43,14 +43,14 @@ class _Entry:
 class SharedWeights:
     """One buffer of shared memory with room for the weights of a network.
 
-    One buffer, since every shared tensor costs a file descriptor.  A pickled copy that reaches a child process of
-    ``multiprocessing`` shows the same memory.
+    It is one buffer because every shared tensor uses a file descriptor.  A pickled copy that is sent to a child process
+    of ``multiprocessing`` refers to the same memory.
 
     Args:
-        network: gives names, shapes and types; nothing is copied yet.
+        network: Network that gives names, shapes and types; nothing is copied yet.
 
     Raises:
-        ValueError: the machine has no shared memory of that size left.
+        ValueError: The machine does not have that much shared memory left.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -62,25 +62,28 @@ class SharedWeights:
         self._bytes = shared_bytes(total)
 
     def views(self) -> dict[str, Tensor]:
-        """The snapshot; what is read later is what has been written by then."""
+        """Return views of the snapshot; later writes are visible in them."""
         return {
             name: self._bytes[entry.start : entry.start + entry.size].view(entry.dtype).view(entry.shape)
             for name, entry in self._entries.items()
         }
 
     def write(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy weights in; those not named keep their value."""
+        """Copy weights in; weights that are not named keep their value."""
         views = self.views()
         for name, tensor in weights.items():
             views[name].copy_(tensor)
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """See `differing`."""
+        """Return copies of the tensors that differ; see `differing`."""
         return differing(self.views(), weights)
 
 
 def differing(snapshot: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of what in a snapshot is not equal to these weights: what training has moved since."""
+    """Return copies of the snapshot's tensors that differ from these weights.
+
+    These are the weights that training has changed since.
+    """
     return {
         name: mine.clone()
         for name, mine in snapshot.items()

@@ -1,4 +1,7 @@
-"""Environments in a process of their own: replaced where it hangs or dies, its other episodes played again."""
+"""Environments in a process of their own, which is replaced if it hangs or dies.
+
+The other episodes of a replaced process are replayed in its replacement.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.rollout.worlds.seats import Answer, Call, Probes, Seats, limit_of, serve, timed_out, worn_out
 
 _START_S = 120.0  # for the imports of a new process
-_END_S = 2.0  # for one that has closed its connection, so that its own exit code is told
+_END_S = 2.0  # for a process that has closed its connection, so that its own exit code is reported
 _UNSENT = (
     "hosting.where=process: the game cannot be sent to a process ({reason}); define it at the top level of a "
     "module, or set hosting.where=thread"
@@ -27,15 +30,15 @@ _RUN = "import sys; sys.path[:] = {path!r}; from lit_agentrl.rollout.worlds.chil
 
 
 class Child:
-    """Asks the environments of one process; used by one thread.
+    """A host of the environments of one process; used by one thread.
 
-    The process is started without the program's main module, so that a worker need not import torch.  What it
-    sends back is JSON.
+    The process starts without the program's main module, so that a worker does not import torch.  It sends its answers
+    as JSON.
 
     Args:
-        task: the game.
-        probes: see `Seats`.
-        may_restart: counts a process that must be replaced, and is told why; False: it may not be.
+        task: The game.
+        probes: See `Seats`.
+        may_restart: Counts a process that must be replaced, given the reason; returns False if it must not be replaced.
     """
 
     def __init__(self, task: Task, probes: Probes, may_restart: Callable[[str], bool]) -> None:
@@ -44,11 +47,11 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._broken = ""  # why no process is started any more
-        self._told: dict[int, list[Call]] = {}  # reset and steps of the living episodes
-        self._seated: set[int] = set()  # those of them that this process knows
+        self._told: dict[int, list[Call]] = {}  # reset and steps of the current episodes
+        self._seated: set[int] = set()  # episodes whose game the current process holds
 
     def __call__(self, call: Call) -> Answer | None:
-        """Carry out a call; an episode of a process that is gone is first played again up to it."""
+        """Execute a call; first replay the episode if its process was replaced."""
         if call.kind == "release":
             self._told.pop(call.key, None)
             if call.key in self._seated:
@@ -63,22 +66,22 @@ class Child:
             answer = self._ask(each)
             if answer.error:
                 break
-        if call.kind != "look":  # which changes nothing
+        if call.kind != "look":  # a look changes nothing
             self._told[call.key].append(call)
         return answer
 
     def forget(self, key: int) -> None:
-        """Nothing: a process that hangs is killed by the thread that waits for it."""
+        """Do nothing, because the thread that waits for a hung process kills it."""
 
     def abort(self) -> None:
-        """End a process that hangs, which its thread then sees."""
+        """Kill a process that hangs; its thread then notices."""
         if self._process is not None:
             self._process.kill()
 
     def close(self) -> None:
         """End the process."""
         if self._connection is not None:
-            self._connection.close()  # which it reads as the end
+            self._connection.close()  # the process ends when it reads this
             self._connection = None
         if self._process is not None:
             try:
@@ -107,7 +110,7 @@ class Child:
         except (EOFError, OSError) as error:
             code = self._replace("died", patience_s=_END_S)
             return Answer(error=f"WorkerDied: exit code {code} during {call.kind} ({type(error).__name__})")
-        self._seated.add(call.key)  # also where the game failed: it is to be closed
+        self._seated.add(call.key)  # also if the game failed: it must still be closed
         return answer
 
     def _start(self) -> None:
@@ -131,7 +134,10 @@ class Child:
             self._broken = _UNSENT.format(reason=reason)
 
     def _replace(self, why: str, patience_s: float = 0.0) -> int | None:
-        """Kill what hangs or does not end by itself; the next call starts another process.  Its exit code."""
+        """Kill the process if it does not end by itself, and return its exit code.
+
+        The next call starts another process.
+        """
         code = None
         if self._process is not None:
             try:
@@ -149,7 +155,7 @@ class Child:
 
 
 def main(file: int) -> None:
-    """The process: answers calls until its parent is gone."""
+    """Answer calls in the child process until the parent ends."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     connection = Connection(file)
     try:
@@ -161,13 +167,13 @@ def main(file: int) -> None:
         size = max_memory_mb * 2**20
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
     seats = Seats(task, probes)
-    connection.send_bytes(b"")  # nothing is wrong
+    connection.send_bytes(b"")  # ready
     try:
         while True:
             answer = serve(seats, pickle.loads(connection.recv_bytes())) or Answer()
             try:
                 text = json.dumps(answer.to_plain())
-            except (TypeError, ValueError) as error:  # a game that says what is no JSON fails alone
+            except (TypeError, ValueError) as error:  # a value that is not JSON fails one episode
                 text = json.dumps(Answer(error=f"{type(error).__name__}: {error}").to_plain())
             connection.send_bytes(text.encode())
     except (EOFError, ConnectionResetError, BrokenPipeError):
@@ -175,7 +181,7 @@ def main(file: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End when the parent does, also while a game hangs."""
+    """End this process when the parent ends, even while a game hangs."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""What a worker thread of a pool of environments asks: environments of its own, or what stands in for them."""
+"""Hosts of environments for the worker threads of a pool, or their substitutes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lit_agentrl.rollout.worlds.seats import Answer, Call, Seats, serve, worn_ou
 
 
 class Host(Protocol):
-    """Carries calls out; a process is one too."""
+    """An object that executes calls, in its thread or in a process."""
 
     def __call__(self, call: Call) -> Answer | None: ...
     def forget(self, key: int) -> None: ...
@@ -18,7 +18,7 @@ class Host(Protocol):
 
 
 class InThread:
-    """Environments that live in the worker's thread."""
+    """A host of environments in the worker's thread."""
 
     def __init__(self, seats: Seats) -> None:
         self._seats = seats
@@ -32,14 +32,14 @@ class InThread:
         self._seats = self._seats.without(key)
 
     def abort(self) -> None:
-        """Nothing: a thread cannot be stopped."""
+        """Do nothing, because a thread cannot be stopped."""
 
     def close(self) -> None:
         self._seats.close()
 
 
 class Broken:
-    """What stands where too many workers had to be replaced."""
+    """A host in place of workers that were replaced too often; every call fails."""
 
     def __init__(self, hosting: Hosting) -> None:
         self._error = worn_out(hosting)

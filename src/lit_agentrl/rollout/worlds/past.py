@@ -1,4 +1,4 @@
-"""A game brought to where an episode goes on from turns of another: by its state, or played again."""
+"""Restoring or replaying a game up to the point where an episode branches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lit_agentrl.rollout.worlds.returned import OF_STEP, readable, returned
 
 @dataclass(frozen=True)
 class Before:
-    """Where an episode goes on from turns of another.
+    """The point where an episode continues from turns of another.
 
     Attributes:
-        played: the actions so far, each part with the noise seed under which it was played.
-        state: of the game then; None: it is played again.
-        observation: what the game showed then.
+        played: The actions so far, in parts, each with the noise seed under which it was played.
+        state: State of the game at that point; None replays the actions.
+        observation: Observation of the game at that point.
     """
 
     played: tuple[tuple[int, tuple[str, ...]], ...]
@@ -29,12 +29,12 @@ class Before:
 
 
 def before(turns: Sequence[Turn], noise: Sequence[tuple[int, int]], state: dict[str, Any] | None) -> Before:
-    """How a game gets to where the last of these turns opened.
+    """Return how a game reaches the start of the last of these turns.
 
     Args:
-        turns: the last has no reply yet.
-        noise: from which turn on what is random was keyed by which seed; the last entry is about what comes.
-        state: of the game there, if it has one.
+        turns: Turns of the episode; the last one has no reply yet.
+        noise: Pairs of first turn and noise seed; the last pair applies to what follows.
+        state: State of the game at that point, if it has one.
     """
     parts = zip(noise[:-1], [start for start, _ in noise[1:]], strict=True)
     played = tuple(
@@ -45,17 +45,17 @@ def before(turns: Sequence[Turn], noise: Sequence[tuple[int, int]], state: dict[
 
 
 def row_of(turns: Sequence[Turn]) -> list[int]:
-    """The tokens that the last reply is read after, from the beginning of its row."""
+    """Return the tokens before the last reply, from the beginning of its row."""
     first = max((k for k, turn in enumerate(turns) if turn.starts_row), default=0)
     parts = [part for turn in turns[first:] for part in (turn.prefix_tokens, turn.reply_tokens)]
     return [int(token) for part in parts for token in part]
 
 
 def go_on(env: World, past: Before, noise_seed: int) -> int:
-    """Bring a game that was reset to where an episode goes on from; the actions that this took.
+    """Restore or replay a reset game up to a branch point; return the actions played.
 
     Raises:
-        ValueError: played again it shows something else.
+        ValueError: The replay shows another observation.
     """
     steps = 0
     if past.state is not None:
@@ -79,7 +79,7 @@ def go_on(env: World, past: Before, noise_seed: int) -> int:
 
 @dataclass(frozen=True)
 class Node:
-    """Where a turn opened: what may be done, how often, and the state of the game where it was asked for."""
+    """The start of a turn: actions, remaining budget, and the game's state if requested."""
 
     actions: Actions
     actions_left: int
@@ -87,14 +87,14 @@ class Node:
 
 
 def taken_over(turn: Turn) -> Turn:
-    """A turn of a parent as its own episode's record, which rewards may score otherwise."""
+    """Return a parent's turn as a copy of its own, whose rewards may differ."""
     return replace(
         turn, actions=list(turn.actions), reward_parts=dict(turn.reward_parts), probes=dict(turn.probes)
     )
 
 
 def reopened(turn: Turn) -> Turn:
-    """A turn before its reply."""
+    """Return a turn without its reply."""
     return Turn(
         observation=turn.observation,
         prefix_tokens=turn.prefix_tokens,

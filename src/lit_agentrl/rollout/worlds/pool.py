@@ -1,4 +1,4 @@
-"""A pool of environments under the scheduler: in its own thread, in further threads, or in processes."""
+"""Pools of environments for the scheduler: in its thread, in other threads, or in processes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from lit_agentrl.rollout.worlds.past import Before
 from lit_agentrl.rollout.worlds.seats import Answer, Call, Look, Probes, Seats, limit_of, serve, timed_out
 
 _log = logging.getLogger(__name__)
-_SLICE_S = 0.02  # how often threads are asked whether they hang
+_SLICE_S = 0.02  # how often hung threads are looked for
 _END_S = 5.0  # for all workers together to end
 
 
 @dataclass(frozen=True)
 class Worlds:
-    """When the answers of games are awaited.
+    """The schedule on which answers of games are waited for.
 
     Args:
-        delay: decode steps after its actions at which an answer is due, and awaited only then.  0: at once.
-            Episodes decode on in between, and what is sampled does not depend on the number of workers.
-        wait: False takes answers as they come: nothing waits for a slow game, and a run is not repeatable.
+        delay: Decode steps between actions and the time at which their answer is waited for; 0 waits at once.  Other
+            episodes decode in between, and samples do not depend on the number of workers.
+        wait: Whether to wait; False takes answers as they arrive: nothing waits for a slow game, and a run is not
+            repeatable.
 
     Raises:
-        ValueError: a negative delay, or one that nothing would read.
+        ValueError: The delay is negative, or has no effect.
     """
 
     delay: int = 0
@@ -50,7 +51,7 @@ class EnvPool(Protocol):
     """Environments of one game; answers arrive in ``inbox`` as (key, Answer)."""
 
     def ask(self, call: Call) -> None:
-        """Ask the environment of an episode; every reset and step is answered once."""
+        """Send a call to an episode's environment; each reset and step gets one answer."""
 
     def check(self) -> None:
         """Give up environments that hang."""
@@ -63,14 +64,14 @@ Inbox = queue.SimpleQueue[tuple[int, Answer]]
 
 
 def make_pool(task: Task, probes: Probes, inbox: Inbox) -> EnvPool:
-    """The pool that a game's ``hosting`` describes."""
+    """Return the pool that the ``hosting`` of a game describes."""
     if task.hosting.where == "inline":
         return Inline(task, probes, inbox)
     return Workers(task, probes, inbox)
 
 
 class Inline:
-    """Environments that answer in the calling thread."""
+    """A pool of environments that answer in the calling thread."""
 
     def __init__(self, task: Task, probes: Probes, inbox: Inbox) -> None:
         self._seats = Seats(task, probes)
@@ -80,14 +81,14 @@ class Inline:
         if (answer := serve(self._seats, call)) is not None:
             self._inbox.put((call.key, answer))
 
-    def check(self) -> None: ...  # who calls is who would hang
+    def check(self) -> None: ...  # a hung environment would hang the caller
 
     def close(self) -> None:
         self._seats.close()
 
 
 class Workers:
-    """Threads that hold environments, each in itself or in a process of its own."""
+    """A pool of threads, each with environments in itself or in its own process."""
 
     def __init__(self, task: Task, probes: Probes, inbox: Inbox) -> None:
         self._task, self._probes, self._inbox = task, probes, inbox
@@ -103,14 +104,14 @@ class Workers:
             for index in self._of_key.values():
                 load[index] += 1
             self._of_key[call.key] = index = load.index(min(load))
-            if index == len(self._workers):  # as many as are of use
+            if index == len(self._workers):  # starts no more workers than needed
                 self._workers.append(self._start())
         self._workers[self._of_key[call.key]].calls.put(call)
         if call.kind == "release":
             del self._of_key[call.key]
 
     def may_restart(self, why: str) -> bool:
-        """Count a worker that must be replaced, and tell of it."""
+        """Count and log a worker that must be replaced; return whether it may be."""
         with self._lock:
             self._restarts_left -= 1
             left = self._restarts_left
@@ -152,7 +153,7 @@ class Workers:
 
 
 class _Worker(threading.Thread):
-    """Carries out one call after the other."""
+    """A thread that carries out one call after another."""
 
     def __init__(
         self, host: Host, hosting: Hosting, inbox: Inbox, calls: queue.SimpleQueue[Call | None] | None = None
@@ -162,7 +163,7 @@ class _Worker(threading.Thread):
         self.calls: queue.SimpleQueue[Call | None] = calls or queue.SimpleQueue()
         self._hosting, self._inbox = hosting, inbox
         self._guard = threading.Lock()
-        self._now: tuple[Call, float] | None = None  # the call under way, and when it began
+        self._now: tuple[Call, float] | None = None  # the current call, and when it started
         self._is_given_up = False
 
     def run(self) -> None:
@@ -171,18 +172,21 @@ class _Worker(threading.Thread):
                 self._now = (call, time.monotonic())
             try:
                 answer = self.host(call)
-            except BaseException as error:  # also a panic of Rust: nobody may wait for ever
+            except BaseException as error:  # also a panic of Rust, so that nobody waits forever
                 answer = Answer(error=f"{type(error).__name__}: {error}")
             with self._guard:
                 self._now = None
                 if self._is_given_up:
                     return
-                if answer is not None and call.kind != "release":  # of which nobody awaits an answer
+                if answer is not None and call.kind != "release":  # nobody waits for the answer to a release
                     self._inbox.put((call.key, answer))
         self.host.close()
 
     def give_up(self) -> bool:
-        """Whether the call under way takes too long; it is answered here then, and this thread left behind."""
+        """Return whether the current call has timed out, and if so abandon this thread.
+
+        The call is then answered here.
+        """
         with self._guard:
             if self._now is None:
                 return False
@@ -198,11 +202,11 @@ class _Worker(threading.Thread):
 
 
 class Desk:
-    """The pools of all games of a run, and the answers that have arrived.
+    """The pools of all games of a run, with the answers that have arrived.
 
     Args:
-        tasks: the run's games.
-        probes: see `Seats`.
+        tasks: Games of the run.
+        probes: See `Seats`.
     """
 
     def __init__(self, tasks: Sequence[Task], probes: Probes) -> None:
@@ -216,7 +220,7 @@ class Desk:
         self, key: int, task: int, *, split: str, seed: int, noise_seed: int, before: Before | None = None,
         saves: bool = False,
     ) -> None:  # fmt: skip
-        """Begin an episode of a game; see `Seats.reset`."""
+        """Start an episode of a game; see `Seats.reset`."""
         if task not in self._pools:
             self._pools[task] = make_pool(self._tasks[task], self._probes, self._inbox)
         self._of_key[key] = self._pools[task]
@@ -227,15 +231,18 @@ class Desk:
         self._of_key[key].ask(Call("step", key, (tuple(actions),)))
 
     def look(self, key: int, at: Look) -> None:
-        """Have a function look at the environment of an episode, where that lives."""
+        """Call a function on the environment of an episode, in its own thread or process."""
         self._of_key[key].ask(Call("look", key, (at,)))
 
     def release(self, key: int, *, is_broken: bool) -> None:
-        """An episode is over."""
+        """Release the environment of an episode that is over."""
         self._of_key.pop(key).ask(Call("release", key, (is_broken,)))
 
     def poll(self, timeout: float | None) -> list[int]:
-        """The episodes whose answers have arrived; waits for one, at most ``timeout`` seconds (None: any time)."""
+        """Return the episodes whose answers have arrived.
+
+        It waits for one answer, at most ``timeout`` seconds (None: without limit).
+        """
         ends = None if timeout is None else time.monotonic() + timeout
         while True:
             self._collect()
@@ -244,7 +251,7 @@ class Desk:
             self._wait(None if ends is None else max(0.0, ends - time.monotonic()))
 
     def take(self, key: int) -> Answer:
-        """The answer of one episode, waited for."""
+        """Wait for the answer of one episode, and return it."""
         while key not in self._arrived:
             self._wait(None)
         return self._arrived.pop(key)
@@ -257,7 +264,7 @@ class Desk:
         self._inbox = queue.SimpleQueue()
 
     def _collect(self) -> None:
-        for pool in self._pools.values():  # an engine that goes on writing leaves no time to wait, below
+        for pool in self._pools.values():  # needed here because a busy engine leaves no time for _wait
             pool.check()
         while not self._inbox.empty():
             self._arrived.update([self._inbox.get()])

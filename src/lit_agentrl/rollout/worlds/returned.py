@@ -1,4 +1,4 @@
-"""What a game gives back, checked: whatever a user's game says is told in one line."""
+"""Checks of what a game returns; errors of users' games are reported in one line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ OF_STEP = "observation, reward, terminated, truncated, info"
 
 
 def returned(call: str, given: Any, what: str) -> Any:
-    """What a game gave back, if it is so many things, the last of them ``info``.
+    """Return the parts that a game returned, checked against the expected ``what``.
+
+    Their number must match, and the last one must be an info dict.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: It has another form.
     """
     if not isinstance(given, tuple | list) or len(given) != what.count(",") + 1:
         raise ValueError(f"{call} must return ({what}), and returned {_told(given)}")
@@ -23,14 +25,14 @@ def returned(call: str, given: Any, what: str) -> Any:
 
 
 def is_solved(info: Mapping[str, Any]) -> bool:
-    """What the last step says."""
+    """Return whether the info of the last step says that the game is solved."""
     if "success" not in info:
         raise ValueError("the info of the last step must say whether the game is solved: info['success']")
     return bool(info["success"])
 
 
 def points(info: Mapping[str, Any], reward: float) -> dict[str, float]:
-    """The parts of a reward."""
+    """Return the parts of a reward by name."""
     parts = info.get("reward_parts", {"reward": reward})
     if not isinstance(parts, Mapping):
         raise ValueError(f"info['reward_parts'] must be a dict of numbers, not {_told(parts)}")
@@ -38,30 +40,30 @@ def points(info: Mapping[str, Any], reward: float) -> dict[str, float]:
 
 
 def cost_of(info: Mapping[str, Any]) -> float | None:
-    """What a step costs, where the game tells it."""
+    """Return the cost of a step, or None if the game reports none."""
     return None if "cost" not in info else finite("info['cost']", info["cost"])
 
 
 def _told(given: Any) -> str:
-    """A value of any kind, in a few characters of one line."""
+    """Describe a value of any type in a few characters of one line."""
     text = " ".join(repr(given).split())
     text = text if len(text) <= 40 else text[:40] + "…"
     return text if given is None else f"{type(given).__name__} {text}"
 
 
 def readable(observation: str) -> str:
-    """As a tokenizer can take it.
+    """Return an observation as text that a tokenizer can encode.
 
     Raises:
-        ValueError: it is no text.
+        ValueError: It is not a text.
     """
     if not isinstance(observation, str):
         raise ValueError(f"the observation must be a str, not {_told(observation)}")
-    return observation.encode("utf-8", "replace").decode()  # half a character is none
+    return observation.encode("utf-8", "replace").decode()  # a lone surrogate is not a character
 
 
 def finite(name: str, points: Any) -> float:
-    """One number of points."""
+    """Return one finite number of reward."""
     try:
         number = float(points)
     except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's, of several numbers

@@ -1,4 +1,4 @@
-"""Environments of one game in one place, and what they say; imports neither torch nor an engine."""
+"""Environments of one game in one place; imports neither torch nor an engine."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from lit_agentrl.rollout.worlds.returned import (
 
 _log = logging.getLogger(__name__)
 Probes = Mapping[str, Callable[[Any, str], float]]
-Look = Callable[[World, str], str | None]  # of an environment and what it shows
+Look = Callable[[World, str], str | None]  # called with an environment and its observation
 
 
 @dataclass
 class Step:
-    """One action that was played, and what it earned."""
+    """One action that was played, with its reward."""
 
     action: str
     reward: float
@@ -45,17 +45,17 @@ class Step:
 
 @dataclass
 class Answer:
-    """What a game says to a reset, or to the actions of one reply.
+    """The answer of a game to a reset, or to the actions of one reply.
 
     Attributes:
-        observation: what it shows now; None: as before.
-        actions, state_key, probes: of the state now, unless the game is over.
-        steps: the actions played, up to the one that ended the game or broke it.
-        error: what it raised; the episode has failed.
-        timed_out: ``error`` says that it took too long; also of a game that raises `TimeoutError` itself.
-        seconds, calls: that resets and steps took, and how many there were.
-        instance_id, rules, system_text: after a reset.
-        found: what a `Look` says.
+        observation: Current observation; None if unchanged.
+        actions, state_key, probes: Those of the current state, unless the game is over.
+        steps: The actions played, up to one that ended or broke the game.
+        error: The error that the game raised; the episode has failed.
+        timed_out: Whether ``error`` is a timeout, including a `TimeoutError` raised by the game itself.
+        seconds, calls: Duration and number of resets and steps.
+        instance_id, rules, system_text: Set after a reset.
+        found: Result of a `Look`.
     """
 
     observation: str | None = None
@@ -73,15 +73,15 @@ class Answer:
     rules: str = ""
     system_text: str | None = None
     found: str | None = None
-    state: dict[str, Any] | None = None  # of the game now, where it is asked for and has one
+    state: dict[str, Any] | None = None  # current state, if requested and available
 
     def to_plain(self) -> dict[str, Any]:
-        """In plain JSON values: what a worker process sends is data, and executes nothing."""
+        """Return plain JSON values, because data from a worker process must not execute code."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Answer:
-        """Inverse of :meth:`to_plain`."""
+        """Create an answer from the result of :meth:`to_plain`."""
         if (kinds := plain["actions"]) is not None:
             tools = tuple(ToolSpec(**tool) for tool in kinds["tools"])
             plain["actions"] = Actions(kinds["format"], tuple(kinds["names"]), tools)
@@ -90,20 +90,20 @@ class Answer:
 
 
 class Seats:
-    """The environments of one game, by the episode that plays in each; they are kept for further episodes.
+    """The environments of one game by episode; they are reused for further episodes.
 
     Args:
-        task: the game.
-        probes: measured before every turn of training episodes.
+        task: The game.
+        probes: Functions measured before every turn of training episodes.
     """
 
     def __init__(self, task: Task, probes: Probes) -> None:
         self._task = task
         self._probes = probes
-        self.envs: dict[int, tuple[str, World]] = {}  # split and environment of each episode
+        self.envs: dict[int, tuple[str, World]] = {}  # by episode: split and environment
         self._shown: dict[int, str] = {}
         self._spare: dict[str, list[World]] = {}
-        self._saving: set[int] = set()  # episodes that others may go on from
+        self._saving: set[int] = set()  # episodes from which others may continue
 
     def reset(
         self,
@@ -114,10 +114,10 @@ class Seats:
         before: Before | None = None,
         saves: bool = False,
     ) -> Answer:
-        """Start episode ``key``; whatever a user's game raises is that episode's failure, not the run's.
+        """Start episode ``key``; errors of a user's game fail that episode, not the run.
 
-        ``before``: it goes on from there, and what is random from then on is keyed by ``noise_seed``.  ``saves``:
-        answers hold the state of a game that has one.
+        ``before`` is the point from which the episode continues; random draws from there on are keyed by
+        ``noise_seed``.  With ``saves`` the answers contain the state of a game that has one.
         """
         spare = self._spare.setdefault(split, [])
         answer = Answer(calls=1)
@@ -163,7 +163,7 @@ class Seats:
                 observation, reward, terminated, truncated, info = returned("step", given, OF_STEP)
                 results.append(
                     readable(observation)
-                )  # of calls each result is shown, of moves what stands then
+                )  # every tool result is shown, but only the last state after moves
                 answer.observation = self._shown[key] = "\n".join(results) if shows_all else results[-1]
                 reward = finite("reward", reward)
                 parts = points(info, reward)
@@ -181,15 +181,15 @@ class Seats:
         return answer
 
     def look(self, key: int, at: Look) -> Answer:
-        """What a function finds in the environment of an episode."""
+        """Call a function on the environment of an episode, and return its result."""
         try:
             return Answer(found=at(self.envs[key][1], self._shown[key]))
         except (Exception, SystemExit) as error:  # as in reset()
             return Answer(error=f"{type(error).__name__}: {error}")
 
     def release(self, key: int, *, is_broken: bool) -> None:
-        """The episode is over; an environment that failed is not used again."""
-        if key not in self.envs:  # it could not be made
+        """Release the environment of an episode that is over; a failed one is not reused."""
+        if key not in self.envs:  # it could not be created
             return
         split, env = self.envs.pop(key)
         self._shown.pop(key, None)
@@ -200,10 +200,13 @@ class Seats:
             self._spare[split].append(env)
 
     def without(self, key: int) -> Seats:
-        """All environments but one that hangs: what it does later is done to this object, and reaches no episode."""
+        """Return all environments but a hung one, as a new object.
+
+        What the hung environment does later changes only this old object, and reaches no episode.
+        """
         others = Seats(self._task, self._probes)
         others.envs, others._shown, others._spare = dict(self.envs), dict(self._shown), self._spare
-        others.envs.pop(key, None)  # it may hang before it is there, or when it is released
+        others.envs.pop(key, None)  # it may hang before it is stored, or when it is released
         others._shown.pop(key, None)
         others._saving = set(self._saving)
         return others
@@ -222,7 +225,7 @@ class Seats:
         split, env = self.envs[key]
         answer.actions, answer.state_key = env.actions(), int(env.state_key())
         if key in self._saving and env.has_state:
-            answer.state = copy.deepcopy(env.state_dict())  # which may share parts with the game that goes on
+            answer.state = copy.deepcopy(env.state_dict())  # it may share parts with the continuing game
         if split == "train":
             for name, probe in self._probes.items():
                 with blame(f"reward.{name}"):
@@ -232,13 +235,13 @@ class Seats:
 def _close(env: World) -> None:
     try:
         env.close()
-    except Exception as error:  # a game's own code; its episode is over, so the run need not be
+    except Exception as error:  # a game's own code; its episode is over, so the run continues
         _log.warning("a game of class %s could not be closed: %s", type(env).__name__, error)
 
 
 @dataclass(frozen=True)
 class Call:
-    """What is asked of an environment."""
+    """A call to an environment."""
 
     kind: Literal["reset", "step", "look", "release"]
     key: int
@@ -246,10 +249,10 @@ class Call:
 
 
 def random_action(env: World, observation: str, *, rng: np.random.Generator) -> str | None:
-    """A legal action; None: how to play at random is not known.
+    """Return a legal action; None if the game cannot choose one at random.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: The game returned something else.
     """
     action = env.random_action(rng)
     if not isinstance(action, str | None):
@@ -258,7 +261,7 @@ def random_action(env: World, observation: str, *, rng: np.random.Generator) -> 
 
 
 def serve(seats: Seats, call: Call) -> Answer | None:
-    """Carry a call out."""
+    """Execute a call."""
     if call.kind == "release":
         seats.release(call.key, is_broken=bool(call.arguments[0]))
         return None
@@ -266,12 +269,15 @@ def serve(seats: Seats, call: Call) -> Answer | None:
 
 
 def limit_of(hosting: Hosting, call: Call) -> float | None:
-    """Seconds that a call may take; a look, and closing a game that failed, take no longer than a step."""
+    """Return the time limit of a call in seconds.
+
+    A look, and closing a game that failed, have the limit of a step.
+    """
     return hosting.reset_timeout_s if call.kind == "reset" else hosting.step_timeout_s
 
 
 def worn_out(hosting: Hosting) -> str:
-    """What is said where workers may not be replaced any more."""
+    """Return the error for a pool whose workers must not be replaced any more."""
     return (
         f"hosting.restarts={hosting.restarts} workers were replaced, since they died or hung; no more are: mend the "
         "game, or raise it"
@@ -279,6 +285,6 @@ def worn_out(hosting: Hosting) -> str:
 
 
 def timed_out(call: Call, limit: float) -> Answer:
-    """What is said for a game that says nothing."""
+    """Return the answer for a game that has timed out."""
     option = "reset_timeout_s" if call.kind == "reset" else "step_timeout_s"
     return Answer(error=f"hosting.{option}={limit:g} passed without an answer", timed_out=True)
