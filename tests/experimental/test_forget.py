@@ -113,11 +113,11 @@ def test_the_policy_is_moved_where_the_entropy_of_three_iterations_is_low() -> N
     [
         (
             ("algo=eepo", "rollout.overlap=true"),
-            r"Forget moves the weights between two waves, .* set rollout\.overlap=false",
+            r"Forget needs .* moves the weights between two waves; set rollout\.overlap=false",
         ),
         (
             ("algo=reinforce", "algo/structure=forget"),
-            r"Forget trains on rows of other weights, and reinforce compares",
+            r"Forget needs .* compares the log-probs .* not given by algo=reinforce",
         ),
         (("algo=eepo", "algo.structure.threshold=0"), "threshold=0 must be > 0"),
         (("algo=eepo", "algo.structure.epsilon=1"), r"epsilon=1 must be in \(0, 1\)"),

@@ -49,7 +49,7 @@ def test_another_number_of_processes_continues(
     weights, rows = outcome(straight)
     moved_weights, moved_rows = outcome(tmp_path / "moved")
     for name, weight in weights.items():
-        torch.testing.assert_close(moved_weights[name], weight, rtol=0, atol=1e-5)
+        torch.testing.assert_close(moved_weights[name], weight, rtol=1e-5, atol=2e-5)
     assert len(rows) == len(moved_rows) == 4
     for row, moved in zip(rows, moved_rows, strict=True):
         for name in ("rollout/success", "rollout/return_mean", "rollout/action_tokens", "val/success"):
