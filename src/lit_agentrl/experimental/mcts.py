@@ -83,7 +83,7 @@ class Search:
         return self.expands(node) or any(map(self.is_open, node.children))
 
     def selected(self, root: Node) -> list[Node]:
-        """Return the path from the opening to the node to expand; empty if there is none."""
+        """Return the path from the root to the node to expand; empty if none."""
         low, high = min(root.scores, default=0.0), max(root.scores, default=0.0)
         path = [root]
         while not self.expands(path[-1]):
@@ -97,7 +97,10 @@ class Search:
         return path
 
     def bound(self, node: Node, parent: int, low: float, high: float) -> float:
-        """Compute ``Q + c sqrt(ln N(parent) / N)``, with Q scaled to 0 at ``low`` and 1 at ``high``."""
+        """Compute the UCT bound of a node.
+
+        ``Q + c sqrt(ln N(parent) / N)``, with Q scaled to 0 at ``low`` and 1 at ``high``.
+        """
         mean = sum(node.scores) / len(node.scores)
         q = (mean - low) / (high - low) if high > low else 0.0
         return q + self.constant * math.sqrt(math.log(parent) / node.visits)
