@@ -22,10 +22,10 @@ there.
 ``--seeds 3 4 5 --only-alarm`` tests it on new seeds with their own models; the criteria of the alarm are the same.
 
 **Third look at the alarm**, fixed before its runs: the rollouts of the last five iterations use other rooms than those
-of the first five, and one seed of the second look "fell" only for that reason.  ``--seeds 6 7 8 --only-alarm --fall
-val`` plays the same 256 validation rooms after every iteration.  **Fall** is the first iteration after which the mean
-success of the last three of these validations lies 0.05 below that of the first three, including the start.  The rule
-and the criteria are the same.
+of the first five, and one seed of the second look "fell" only for that reason.
+``--seeds 6 7 8 --only-alarm --fall val`` plays the same 256 validation rooms after every iteration.  **Fall** is the
+first iteration after which the mean success of the last three of these validations lies 0.05 below that of the first
+three, including the start.  The rule and the criteria are the same.
 
 **Fourth look at the alarm**, fixed before its runs: in the third look the rule fired in time in each seed, and once,
 barely, with the game's own reward.  It now requires a rise of 0.2 instead of 0.15.

@@ -60,8 +60,8 @@ class Search:
     def evaluated(self, episode: Episode, turns: int) -> list[float]:
         """Return an episode's estimate of the value of each state on its path.
 
-        The path leads from the opening to the end after ``turns`` turns.  The value is ``(1 - w) z + w (reward before
-        the state + V(state))`` with the critic's share w and the score z; at the end it is z.
+        The path leads from the opening to the end after ``turns`` turns.  With the critic's share w and the score z,
+        the value is ``(1 - w) z + w (reward before the state + V(state))``; at the end it is z.
         """
         score = self.score_of(episode)
         if not self.critic_share:

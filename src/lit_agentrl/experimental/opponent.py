@@ -142,9 +142,9 @@ def _is_opponent(episode: Episode) -> bool:
 class Mixture:
     """A reader that mixes the logits of two networks: Nash-MD, arXiv 2312.00886.
 
-    ``(1 - mix) logits + mix reference logits``, normalised by a softmax at each token, is ``policy^(1 - mix)
-    reference^mix``.  A network whose share is 0 is not run, so 0 is bit-identical to the policy, and 1 to the
-    reference.
+    ``(1 - mix) logits + mix reference logits``, normalised by a softmax at each token, gives
+    ``policy^(1 - mix) reference^mix``.  A network whose share is 0 is not run, so 0 is bit-identical to the policy,
+    and 1 to the reference.
 
     Args:
         network: network of the policy.
