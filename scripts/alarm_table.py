@@ -1,15 +1,16 @@
-"""Which rule sees a collapse before it is one, and how often a rule is wrong, as Markdown tables.
+"""Markdown tables of how early alarm rules predict collapse, and of their false alarms.
 
     python train.py -m experiment=grid/leading_signal hydra.sweep.dir=outputs/leading_signal
     python scripts/alarm_table.py outputs/leading_signal --test-seeds 2 3 4
 
-Fixed before the campaign.  **Collapse**: validation success, the start included, below half of its peak for three
-validations in a row; its time is the iteration of the third.  **Hit**: a rule comes true before that time in a run
-that collapses; its **lead** is the number of iterations between.  **False alarm**: each time that a rule comes true in
-a run that does not collapse, counted per 100 iterations of such runs.  **Calibration**: of each signal the rule of
-`CANDIDATES` with the most hits on the runs of all other seeds, of those with at most one false alarm per 100
-iterations there; of equals the longer median lead, then fewer false alarms, then the earlier in the list.
-**Rival**: success itself, below half of its peak once; and calibrated alike.  All figures are of the test seeds.
+These definitions were fixed before the campaign.  **Collapse**: validation success, including the start, is below half
+of its peak for three validations in a row; its time is the iteration of the third.  **Hit**: a rule fires before that
+time in a run that collapses; its **lead** is the number of iterations in between.  **False alarm**: a rule fires in a
+run that does not collapse, counted per 100 iterations of such runs.  **Calibration**: for each signal, choose the rule
+of `candidates` with the most hits on the runs of all other seeds, among the rules with at most one false alarm per 100
+iterations there; ties go to the longer median lead, then to fewer false alarms, then to the earlier in the list.
+**Rival**: success itself is below half of its peak once; it is calibrated in the same way.  All figures are of the
+test seeds.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from lit_agentrl.report.page.runs import Run, load_ended
 from lit_agentrl.report.statistics import wilson_interval
 
 RIVAL = {"signal": "val/success", "below": 0.5, "reference": "peak"}
-MOST_FALSE = 1.0  # alarms in 100 iterations, where bounds are chosen
+MOST_FALSE = 1.0  # maximum false alarms per 100 iterations for a rule to be chosen
 FALLS = (
     "rollout/return_std_within_group", "rollout/entropy", "collapse/entropy_think", "collapse/entropy_answer",
     "collapse/distinct_within", "rollout/distinct_2", "rollout/reply_tokens", "rollout/success", "val/success",
@@ -48,7 +49,7 @@ Rows = Sequence[Mapping[str, float | None]]
 
 
 def candidates() -> Iterator[tuple[str, Options]]:
-    """A name of the signal, and a rule about it, the most cautious first."""
+    """Yield pairs of a signal's name and the options of a rule, the most cautious first."""
     patience_window = list(itertools.product((5, 3, 2, 1), (10, 5, 3)))
     for signal in FALLS:
         for below, (patience, window) in itertools.product((0.1, 0.25, 0.5, 0.75), patience_window):
@@ -94,7 +95,7 @@ class Played:
 
 
 class Found(NamedTuple):
-    """What a rule did on some runs: hits with their leads, of how many collapses; false alarms in 100 iterations."""
+    """The leads of a rule's hits, the collapses, and false alarms per 100 iterations."""
 
     leads: list[int]
     collapses: int
@@ -106,7 +107,7 @@ class Found(NamedTuple):
 
 
 def judged(runs: Sequence[Played], make: Any) -> Found:
-    """What a rule, made anew for each run, did on them."""
+    """Evaluate a rule on runs, with a new instance for each run."""
     leads, false, healthy = [], 0, 0
     for run in runs:
         alarms = find_alarms(make(), run.rows)
@@ -119,7 +120,10 @@ def judged(runs: Sequence[Played], make: Any) -> Found:
 
 
 def calibrated(runs: Sequence[Played]) -> dict[str, Options]:
-    """Of each signal the rule that these runs choose; a signal without a rule that may be chosen is left out."""
+    """Choose the best rule of each signal on these runs.
+
+    Signals without a permitted rule are omitted.
+    """
     best: dict[str, tuple[tuple[float, ...], Options]] = {}
     for name, options in candidates():
         found = judged(runs, lambda options=options: Rule(**options))
@@ -132,7 +136,7 @@ def calibrated(runs: Sequence[Played]) -> dict[str, Options]:
 
 
 def line(name: str, found: Found) -> str:
-    """A row of a table."""
+    """Format a row of a table."""
     rate = wilson_interval(len(found.leads), found.collapses) if found.collapses else None
     hits = (
         "–" if rate is None else f"{len(found.leads)} of {found.collapses} [{rate.low:.2f}, {rate.high:.2f}]"
@@ -142,7 +146,7 @@ def line(name: str, found: Found) -> str:
 
 
 def described(options: Options) -> str:
-    """A rule in words."""
+    """Describe a rule in words."""
     side, factor = ("below", options["below"]) if "below" in options else ("above", options["above"])
     kind = options.get("reference", "one")
     of = {
@@ -156,7 +160,7 @@ def described(options: Options) -> str:
 
 
 def tables(runs: Sequence[Played], test_seeds: Sequence[int]) -> str:
-    """Counts of runs; rules as shipped; rules as chosen: figures of the test seeds."""
+    """Format counts of runs, and tables of shipped and chosen rules on test seeds."""
     tested = [run for run in runs if run.seed in test_seeds]
     others = [run for run in runs if run.seed not in test_seeds]
     fallen = [sum(run.collapse is not None for run in each) for each in (others, tested)]
@@ -181,7 +185,7 @@ def tables(runs: Sequence[Played], test_seeds: Sequence[int]) -> str:
 
 
 def outcome(run: Run) -> list[object]:
-    """The `COLUMNS` of a run: what it was, its success in validation, and when it collapsed."""
+    """Return the `COLUMNS` of a run: its options, validation success and time of collapse."""
     success = [value for value in run.metrics["val/success"] if value is not None]
     return [" ".join(run.options), run.seed, success[0], max(success), success[-1], Played.of(run).collapse]
 

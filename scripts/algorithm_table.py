@@ -1,4 +1,4 @@
-"""The table of named algorithms, from the files under ``conf/algo``: a generated page of the site.
+"""The site's generated page of named algorithms, from the files under ``conf/algo``.
 
 python scripts/algorithm_table.py    # prints it
 """
@@ -22,19 +22,22 @@ IDLE = ("none", "fixed", "refill", "reverse_kl")
 
 
 def choices(file: Path) -> dict[str, str]:
-    """What an algorithm chooses on each axis; filter and reward are groups of their own, which it may override."""
+    """Return an algorithm's choice on each axis.
+
+    Filter and reward are separate config groups, which it may override.
+    """
     chosen = {}
     for entry in yaml.safe_load(file.read_text())["defaults"]:
         if isinstance(entry, dict):
             [(key, option)] = entry.items()
             chosen[re.sub(r"override |/\w+@_global_\.", "", key)] = option
-        elif entry != "_self_":  # the files it starts from
+        elif entry != "_self_":  # a config it inherits from
             chosen = choices(find_config(f"algo/{entry}.yaml")) | chosen
     return chosen | {"filter": chosen.get("filter", "top_std"), "reward": chosen.get("reward", "none")}
 
 
 def numbers(axis: str, option: str) -> str:
-    """List what an option that starts from another one changes of it."""
+    """List the values that an option changes in the option it inherits from."""
     group = axis if axis in ("filter", "reward") else f"algo/{axis}"
     given = yaml.safe_load(find_config(f"{group}/{option}.yaml").read_text())
     if "defaults" not in given:
@@ -43,7 +46,7 @@ def numbers(axis: str, option: str) -> str:
 
 
 def row(file: Path, axes: Sequence[str]) -> str:
-    """One algorithm: what it chooses on these axes, and its paper."""
+    """Format the row of an algorithm, with its choices on these axes and its paper."""
     text, chosen = file.read_text(), choices(file)
     title = text.splitlines()[0].removeprefix("# ").split(". Defaults")[0].rstrip(".")
     paper = re.search(r"arXiv (\d{4}\.\d{5})", text.splitlines()[0])
@@ -56,7 +59,7 @@ def row(file: Path, axes: Sequence[str]) -> str:
 
 
 def base_of(file: Path) -> str:
-    """The base that an algorithm's axes are of, through the algorithms that it starts from."""
+    """Return the base config that an algorithm inherits from, directly or through others."""
     for entry in yaml.safe_load(file.read_text())["defaults"]:
         if isinstance(entry, str) and entry != "_self_":
             return entry if entry.startswith("_") else base_of(find_config(f"algo/{entry}.yaml"))
@@ -64,7 +67,7 @@ def base_of(file: Path) -> str:
 
 
 def table(base: str) -> str:
-    """The whole table of the algorithms that start from a base."""
+    """Format the table of the algorithms that inherit from a base."""
     files = [file for file in list_options("algo") if base_of(file) == base]
     beside = () if base == "_base" else ("filter", "reward")
     # axes that no named algorithm uses would be empty columns
@@ -78,7 +81,7 @@ def table(base: str) -> str:
 
 
 def pages() -> dict[str, str]:
-    """The text of the page, by where it lies."""
+    """Return the text of the page by its path."""
     text = [
         "# Named algorithms",
         "",

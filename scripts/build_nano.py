@@ -1,11 +1,11 @@
-"""Builds the embedded policy: imitation of a solver with habits, on train-split instances.
+"""Build the embedded policy by imitation of an imperfect solver on train-split tasks.
 
     python scripts/build_nano.py            # about an hour of CPU time; deterministic on one machine
 
 The teacher knows each game's best play but has three habits: after every move it stops to look with
 probability 1/3 (it does not know the turn budget), one reply in five names random moves, and in the bandit it
 takes the safe-sounding arm seven times in ten.  A first recipe (thoughts without a plan, stops with probability
-1/2) ended at a success of 0.10 on Sokoban, too little to learn from; the thought now names the next push.
+1/2) reached a success of 0.10 on Sokoban, too little to learn from; the thought now names the next push.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ WORDS = [
 
 @dataclass(frozen=True)
 class Phase:
-    """Fresh demonstrations, seen once, under one cosine schedule."""
+    """A phase of training on new demonstrations, each used once, with one cosine schedule."""
 
     episodes: int
     peak_lr: float
@@ -60,13 +60,13 @@ class Phase:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides the weights."""
+    """All settings that determine the weights."""
 
     seed: int = 0
     phases: tuple[Phase, ...] = (
         Phase(40_000, 2e-3, {"sokoban": 0.65, "frozen_lake": 0.15, "bandit": 0.2}),
-        # the first phase leaves the names of the bandit unlearnt: one token in twenty was about them; the
-        # second teaches the safe ones, the third the risky ones, without which the bandit cannot be played
+        # the first phase does not teach the bandit's names, since only one token in twenty was about them; the
+        # second teaches the safe names, the third the risky ones, without which the bandit cannot be played
         Phase(14_000, 1e-3, {"sokoban": 0.3, "frozen_lake": 0.1, "bandit": 0.6}),
         Phase(16_000, 1e-3, {"sokoban": 0.15, "frozen_lake": 0.05, "bandit": 0.8}),
     )
@@ -74,7 +74,7 @@ class Recipe:
     tokens_per_microbatch: int = 6144
     warmup_steps: int = 100
     weight_decay: float = 0.05
-    look_again: float = 1 / 3  # chance to stop and look after each move
+    look_again: float = 1 / 3  # probability of stopping to look after each move
     noisy_reply: float = 0.2  # share of replies whose moves are random
     safe_arm: float = 0.7  # share of bandit demonstrations that take the safe-sounding arm
     hidden: int = 128
@@ -85,7 +85,7 @@ class Recipe:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Whole words and grid cells are one token; any other word falls apart into characters."""
+    """Build a tokenizer of words and grid cells that splits other words into characters."""
     chars = [chr(c) for c in range(33, 127)] + ["√"]
     pieces = [*ADDED, *TAGS, *WORDS, *SAFE_NAMES, *RISKY_NAMES, *chars, *(f"##{c}" for c in chars)]
     vocab = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
@@ -108,14 +108,14 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 class Player(Protocol):
-    """Who is imitated."""
+    """The player that is imitated."""
 
     def reply(self, name: str, env: TextEnv, observation: str, horizon: int) -> str:
-        """The text of a reply, of the game of this name, with so many actions left."""
+        """Return the text of a reply in the named game, with ``horizon`` actions left."""
 
 
 class Teacher:
-    """Best play with the recipe's habits, and a short thought that states what matters on the board."""
+    """A teacher with best play, the recipe's habits and short thoughts about the board."""
 
     def __init__(self, recipe: Recipe, rng: np.random.Generator) -> None:
         self.recipe, self.rng = recipe, rng
@@ -129,7 +129,7 @@ class Teacher:
         return [next(name for name in env.action_names() or [] if name in names)]
 
     def _moves(self, env: TextEnv, horizon: int) -> list[str]:
-        # the teacher plans as if it had time: it does not know the budgets
+        # the teacher does not know the budgets, so it plans as if it had time
         plan = env.optimal_actions(horizon=max(horizon, 10))
         count = 1
         while count < 5 and self.rng.random() >= self.recipe.look_again:
@@ -148,7 +148,11 @@ def demonstrate(
     chat: ChatRenderer,
     dialect: Dialect = ANSWER,
 ) -> tuple[list[int], list[bool], bool]:
-    """One episode under the game's own limits: token ids, which of them to imitate, whether it was solved."""
+    """Play an episode within the game's limits.
+
+    Returns:
+        token ids, a flag for each id that is imitated, and whether the task was solved.
+    """
     observation, _ = env.reset(seed=seed)
     messages = prompt.write_opening(
         name=task.name, rules=env.rules, actions=env.actions(), observation=observation,
@@ -185,7 +189,7 @@ def demonstrate(
 def make_demonstrations(
     recipe: Recipe, number: int, chat: ChatRenderer
 ) -> list[tuple[list[int], list[bool]]]:
-    """The demonstrations of one phase, on train-split instances."""
+    """Make the demonstrations of one phase, on train-split tasks."""
     phase = recipe.phases[number]
     rng = np.random.default_rng([recipe.seed, 1 + number])
     teacher, prompt = Teacher(recipe, rng), Prompt(style="compact")
@@ -195,7 +199,7 @@ def make_demonstrations(
     demos, solved = [], {name: [0, 0] for name in names}
     for i in range(phase.episodes):
         name = names[rng.choice(len(names), p=weights / weights.sum())]
-        # seeds of the recipe lie far from those of training runs; instances may recur, splits keep tests apart
+        # seeds are far from those of training runs; instances may recur, but splits separate them from tests
         instance = (1 + number) * 1_000_000_000 + i
         tokens, is_reply, success = demonstrate(tasks[name], envs[name], instance, teacher, prompt, chat)
         demos.append((tokens, is_reply))
@@ -208,7 +212,7 @@ def make_demonstrations(
 def load_task(name: str) -> Task:
     config = OmegaConf.load(CONFIG_DIR / "env" / f"{name}.yaml")
     if name == "sokoban":
-        config.game.lengths = "uniform"  # long solutions have more to teach
+        config.game.lengths = "uniform"  # long solutions teach more
     task: Task = instantiate(config)
     return task
 
@@ -237,7 +241,7 @@ def make_network(recipe: Recipe, vocab_size: int) -> LlamaForCausalLM:
 def train(
     network: LlamaForCausalLM, recipe: Recipe, phase: Phase, demos: list[tuple[list[int], list[bool]]]
 ) -> None:
-    """One pass over the demonstrations: cross-entropy of the teacher's replies."""
+    """Train for one pass over the demonstrations, with the cross-entropy of the teacher's replies."""
     network.train()
     order = random.Random(recipe.seed).sample(range(len(demos)), len(demos))
     batches = [order[start : start + recipe.batch] for start in range(0, len(order), recipe.batch)]

@@ -1,12 +1,12 @@
-"""Builds the second embedded policy: imitation of a solver with habits, of Taxi and of PocketWorld's level 0.
+"""Build the second embedded policy by imitation on Taxi and PocketWorld's level 0.
 
     python scripts/build_nano_tools.py      # minutes of CPU time on one thread; deterministic on one machine
 
 Its tokenizer is a byte-level BPE over the first demonstrations: it reads any text, a row of Taxi's board is one token,
-a digit is one token, and words keep their tokens wherever they stand, so that they can be copied into a call.
+a digit is one token, and a word has the same tokens in every position, so that it can be copied into a call.
 
 The teacher knows best play but has habits: in Taxi it stops to look and names random moves (as the teacher of
-``build_nano.py`` does), on the phone it is in a hurry and ends a task before all is done.
+``build_nano.py`` does); on the phone it is in a hurry and may end a task too early.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lit_agentrl.text.dialects.tool_call import ToolCalls
 from lit_agentrl.text.prompts import Prompt
 
 TAGS = ["<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>"]
-# a line that begins as a board does, a digit, a word, the signs between words
+# a line that begins like a board, a line break, a digit, a word, or the characters between words
 PIECES = r"[|+][^\n]*\n?|\n|\d|[A-Za-z_]+|[^A-Za-z0-9\n]+"
 OPTIONS = {"gymnasium": {}, "pocket": {"max_turns": 6, "game": {"levels": [0]}}}
 DIALECTS: dict[str, Dialect] = {"gymnasium": ANSWER, "pocket": ToolCalls()}
@@ -46,32 +46,32 @@ DIALECTS: dict[str, Dialect] = {"gymnasium": ANSWER, "pocket": ToolCalls()}
 
 @dataclass(frozen=True)
 class ToolsRecipe(Recipe):
-    """Everything that decides the weights."""
+    """All settings that determine the weights."""
 
     phases: tuple[Phase, ...] = (
         Phase(10_000, 2e-3, {"gymnasium": 0.4, "pocket": 0.6}),
-        # the first phase leaves unlearnt what has to be copied: names, numbers and dates
+        # the first phase does not teach what has to be copied: names, numbers and dates
         *(Phase(5_000, rate, {"gymnasium": 0.15, "pocket": 0.85}) for rate in (2e-3, 2e-3, 1e-3)),
     )
     batch: int = 8
     look_again: float = 1 / 3
     noisy_reply: float = 0.35
-    hurry: float = 0.25  # chance to end a task of the phone before each call
+    hurry: float = 0.25  # probability of ending a phone task before each call
     hidden: int = 128
     layers: int = 4
     vocabulary: int = 900
-    read: int = 400  # demonstrations that the tokenizer is made from
+    read: int = 400  # number of demonstrations that the tokenizer is trained on
     options: dict[str, object] = field(default_factory=lambda: OPTIONS)
 
 
 class Teacher:
-    """Best play with the recipe's habits."""
+    """A teacher with best play and the recipe's habits."""
 
     def __init__(self, recipe: ToolsRecipe, rng: np.random.Generator) -> None:
         self.recipe, self.rng = recipe, rng
 
     def reply(self, name: str, env: TextEnv, observation: str, horizon: int) -> str:
-        """The text of a reply; the teacher plans as if it had time."""
+        """Return the text of a reply; the teacher plans as if it had time."""
         if name == "pocket":
             call, *_ = env.optimal_actions(horizon=1) or [""]
             if json.loads(call)["name"] != FINISH and self.rng.random() < self.recipe.hurry:
@@ -85,7 +85,7 @@ class Teacher:
         return ANSWER.write(plan[:count], thought=self._thought(observation))
 
     def _thought(self, observation: str) -> str:
-        """Row and column of the taxi, and where it has to go."""
+        """Return row and column of the taxi, and its next goal."""
         *board, passenger, destination = observation.split("\n")
         row = next(place for place, line in enumerate(board) if "T" in line)
         at = passenger.split()[-1]
@@ -94,7 +94,7 @@ class Teacher:
 
 @dataclass(frozen=True)
 class School:
-    """The worlds of a recipe and how they are told."""
+    """The environments of a recipe and their prompts."""
 
     recipe: ToolsRecipe
     tokenizer: PreTrainedTokenizerFast
@@ -102,7 +102,10 @@ class School:
     def demonstrations(
         self, count: int, shares: Mapping[str, float], stream: int
     ) -> Iterator[tuple[str, list[int], list[bool], bool]]:
-        """Name, tokens, which of them to imitate and success, of episodes on train-split instances."""
+        """Yield demonstrations on train-split tasks.
+
+        Each has the environment's name, token ids, a flag for each id that is imitated, and success.
+        """
         rng = np.random.default_rng([self.recipe.seed, stream])
         teacher = Teacher(self.recipe, rng)
         tasks = {name: self._task(name) for name in shares}
@@ -111,7 +114,7 @@ class School:
         prompt, names, weights = Prompt(style="compact"), list(shares), np.array(list(shares.values()))
         for _ in range(count):
             name = names[rng.choice(len(names), p=weights / weights.sum())]
-            seed = stream * 1_000_000_000 + int(rng.integers(1_000_000_000))  # far from those of runs
+            seed = stream * 1_000_000_000 + int(rng.integers(1_000_000_000))  # far from the seeds of runs
             made = demonstrate(tasks[name], envs[name], seed, teacher, prompt, chats[name], DIALECTS[name])
             yield name, *made
 
@@ -124,7 +127,7 @@ class School:
 
 
 def make_tokenizer(recipe: ToolsRecipe) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over demonstrations that were written with single bytes."""
+    """Train a byte-level BPE on demonstrations, which are first written in single bytes."""
     bytes_alone = _tokenizer([], 0)
     school = School(recipe, bytes_alone)
     read = school.demonstrations(recipe.read, recipe.phases[0].shares, stream=1)
@@ -186,7 +189,7 @@ def main() -> None:
         tokenizer.save_pretrained(out)
         minutes = [*minutes[:number], round((time.process_time() - started) / 60, 1)]
         record = {"command": "python scripts/build_nano_tools.py", "cpu_minutes": minutes, **asdict(recipe)}
-        del record["safe_arm"]  # of the bandit's teacher
+        del record["safe_arm"]  # it belongs to the bandit's teacher
         (out / "recipe.json").write_text(json.dumps(record, indent=2) + "\n")
     print(f"done: {sum(minutes):.1f} CPU minutes with {torch.get_num_threads()} threads")
 

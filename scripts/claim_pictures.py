@@ -1,10 +1,10 @@
-"""A picture of each campaign's claims, drawn from its committed runs: docs/findings/NAME.svg.
+"""A picture of each campaign's claims from its committed runs: docs/findings/NAME.svg.
 
     python scripts/claim_pictures.py [NAME ...]
 
-A row is a claim at a place: the difference and its 95 % interval, as of ``scripts/claims.py``.  The mark says the
-verdict by its shape: a disc is *reproduced*, a cross *not reproduced*, a ring *undecided*.  The grey dashes stand at
-the least difference that matters, on the side that the claim expects.
+Each row shows a claim for one set of options: the difference and its 95 % interval, from ``scripts/claims.py``.  The
+shape of the mark shows the verdict: a disc means *reproduced*, a cross *not reproduced*, a ring *undecided*.  The grey
+dashes mark the smallest difference that matters, on the side that the claim expects.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COLOURS = {
 
 
 class Row(NamedTuple):
-    """A claim at a place."""
+    """A claim for one set of options."""
 
     says: str
     where: str
@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
 
 def read(file: Path) -> list[Played]:
-    """The runs that ``scripts/claims.py --csv`` wrote."""
+    """Read the runs that ``scripts/claims.py --csv`` wrote."""
     with file.open(newline="") as opened:
         return [
             Played(
@@ -57,7 +57,7 @@ def read(file: Path) -> list[Played]:
 
 
 def rows(claims: Sequence[Claim], runs: Sequence[Played]) -> Iterator[Row]:
-    """Those that an interval can be drawn of."""
+    """Yield the rows that have an interval."""
     for claim in claims:
         for where in dict.fromkeys(place(claim, run) for run in runs):
             own = gaps(claim, [run for run in runs if place(claim, run) == where])
@@ -71,7 +71,7 @@ def rows(claims: Sequence[Claim], runs: Sequence[Played]) -> Iterator[Row]:
 
 
 def picture(name: str, found: Sequence[Row]) -> str:
-    """The SVG, which follows the reader's choice of light or dark."""
+    """Draw the SVG, which follows the reader's light or dark mode."""
     title = f"claims of {name}: differences with 95 % intervals"
     says = list(dict.fromkeys(row.says for row in found))
     lines = len(found) + len(says)
@@ -100,7 +100,7 @@ def picture(name: str, found: Sequence[Row]) -> str:
 
 
 def standalone(svg: str, title: str) -> str:
-    """A drawing of a page as a file of its own."""
+    """Convert a drawing of a page into a separate SVG file."""
     light, dark = (";".join(f"{name}:{pair[k]}" for name, pair in COLOURS.items()) for k in (0, 1))
     head, _, rest = svg.partition(">")
     head = head.replace(' aria-hidden="true"', ' role="img"')

@@ -1,15 +1,15 @@
-"""Does a campaign show what its grid was to show?  As Markdown, and each run as CSV.
+"""The verdict on each claim of a campaign, as Markdown, and its runs as CSV.
 
     python train.py -m experiment=grid/collapse hydra.sweep.dir=outputs/collapse
     python scripts/claims.py outputs/collapse --claims collapse --csv docs/findings/collapse.csv
 
-Claims and bars stand in ``docs/findings/claims.yaml``, which was committed before the runs.  A claim compares runs of
-two options that agree in all others, their seed too: the difference is taken seed by seed, over all other options the
-mean is taken first, so that a seed is one observation.  The mean over the seeds has Student's 95 % interval.  A claim
-is *reproduced* where the interval lies on the expected side of 0; *not reproduced* where it lies wholly below the
-least difference that matters, in that direction; else *undecided*.  *Would be seen* is the smallest true difference
-that so many seeds of this spread show in 4 of 5 campaigns.  Runs that fell count like all others; unfinished and
-failed ones are named and left out.
+Claims and criteria are in ``docs/findings/claims.yaml``, which was committed before the runs.  A claim compares runs
+of two options that agree in all other options and in the seed.  Differences are averaged over the other options first,
+so each seed is one observation.  The mean over the seeds has Student's 95 % interval.  A claim is *reproduced* if the
+interval lies on the expected side of 0; *not reproduced* if it lies entirely below the smallest difference that
+matters, in that direction; otherwise *undecided*.  *Would be seen* is the smallest true difference that this number of
+seeds with this standard deviation shows in 4 of 5 campaigns.  Collapsed runs count like all others; unfinished and
+failed runs are listed and left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CLAIMS = Path(__file__).resolve().parents[1] / "docs/findings/claims.yaml"
 
 
 class Claim(NamedTuple):
-    """As it stands in the file."""
+    """A claim of the file."""
 
     says: str
     measure: Literal["last", "gain", "kept", "sharp"]
@@ -47,7 +47,7 @@ class Claim(NamedTuple):
 
 
 class Played(NamedTuple):
-    """What a run came to."""
+    """The results of a run."""
 
     options: tuple[str, ...]
     seed: int
@@ -73,14 +73,17 @@ class Played(NamedTuple):
 
 
 def kept(run: Run) -> float:
-    """Share of the iterations before its collapse; 1 where there is none."""
+    """Return the share of a run's iterations before its collapse, 1 without a collapse."""
     rows = run.metrics.rows
     fell = find_alarms(collapse(), rows)
     return fell[0] / rows[-1]["iteration"] if fell else 1.0
 
 
 def sharp(folder: Path) -> float:
-    """Gain at the best temperature of each, of those that ``evaluate.py`` played; nan where it did not play both."""
+    """Return the gain in success between start and last weights, each at its best temperature.
+
+    The temperatures are those that ``evaluate.py`` played; NaN if it did not play both.
+    """
 
     def best(stage: str) -> float:
         played = [json.loads(file.read_text()) for file in folder.glob(f"evaluations/{stage}_test_*.json")]
@@ -90,7 +93,7 @@ def sharp(folder: Path) -> float:
 
 
 def gaps(claim: Claim, runs: Sequence[Played]) -> list[float]:
-    """The difference of each seed that has runs of both sides; their other options agree."""
+    """Compute the difference for each seed with runs of both sides and equal other options."""
 
     def of(side: Sequence[str]) -> Mapping[tuple[int, tuple[str, ...]], float]:
         return {
@@ -110,7 +113,7 @@ def gaps(claim: Claim, runs: Sequence[Played]) -> list[float]:
 
 
 def verdict(claim: Claim, found: Difference) -> str:
-    """Where the interval lies."""
+    """Return the verdict on a claim from the position of its interval."""
     low, high = found.bounds.low, found.bounds.high
     if low is None or high is None:
         return "undecided"
@@ -120,7 +123,7 @@ def verdict(claim: Claim, found: Difference) -> str:
 
 
 def table(claims: Sequence[Claim], runs: Sequence[Played]) -> str:
-    """A row for each claim, and for each value of the options that it tells apart."""
+    """Format a row for each claim and each value of the options that it distinguishes."""
     lines = ["| claim | where | difference [95 %] | seeds | would be seen | |", "|---" * 6 + "|"]
     for claim in claims:
         for where in dict.fromkeys(place(claim, run) for run in runs):
@@ -144,7 +147,7 @@ def table(claims: Sequence[Claim], runs: Sequence[Played]) -> str:
 
 
 def place(claim: Claim, run: Played) -> tuple[str, ...]:
-    """The values of the options that the claim tells apart."""
+    """Return the values of the options that the claim distinguishes."""
     return tuple(each for name in claim.each for each in run.options if each.split("=")[0] == name)
 
 

@@ -1,14 +1,14 @@
-"""Compares evaluations of several runs with that of the start, on equal instances.
+"""Compare evaluations of several runs with those of the start, on equal tasks.
 
     python evaluate.py run=RUN checkpoint=start temperature=[1,0.7,0.5,0.3,0] seed=0     # for seeds 0 1 2
     python evaluate.py run=RUN checkpoint=last temperature=[1,0.7,0.5,0.3,0] seed=0      # for each run
     python scripts/compare.py --start START.json … --last LAST.json …
 
-Prints success by temperature, the lift at T=1 of each run, and the best temperature of the runs against the
+It prints success by temperature, the gain at T=1 of each run, and the best temperature of the runs against the
 best of the start: the difference of each instance's mean over seeds, with a 95 % interval over instances.
 
 A file may also be the ``outcomes.json`` of a run, which has start and last weights on the split ``test`` at T=1.
-``--env gymnasium`` is for a game of few instances: all episodes of one instance are then one observation.
+``--env gymnasium`` is for a game with few instances: all episodes of one instance then count as one observation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read(path: Path, stage: str) -> Solved:
 
 
 def instances_of(env: str | None, count: int) -> list[int]:
-    """The number of the instance that each episode of an evaluation plays; without a game all differ."""
+    """Return the number of each episode's task instance; without a game all differ."""
     if env is None:
         return list(range(count))
     task: Task = instantiate(OmegaConf.load(CONF / f"{env}.yaml"))

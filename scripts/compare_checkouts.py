@@ -1,12 +1,13 @@
-"""Two checkouts run the same small jobs: are their weights, metrics and scores equal to the bit?
+"""Compare two checkouts by running small jobs: weights, metrics and scores must be bit-identical.
 
     git worktree add --detach FOLDER REVISION        # a BASE, if there is none
     python scripts/compare_checkouts.py BASE HEAD [--only grpo ppo] [--out FOLDER] [--jobs 2]
 
 Each case runs train.py or evaluate.py of both as a process of one thread, with the checkout's own source and conf.
-What BASE has finished is kept in ``--out`` and used again while its revision and the case stay; HEAD is always run.
-Clock columns are not compared; what only HEAD has is listed after a plus.  Exits with 1 where HEAD fails, lacks
-something or has another value, but for cases that are meant to differ.  Seconds are those of the whole process.
+Finished runs of BASE are stored in ``--out`` and reused while its revision and the case are unchanged; HEAD always
+runs.  Clock columns are not compared; names that only HEAD has are listed after a plus.  The exit code is 1 if HEAD
+fails, lacks something or has another value, except in cases that are meant to differ.  Seconds are those of the whole
+process.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ PLAYS = (
 )
 SMALL = f"{PLAYS} optim.lr=1e-3"
 FEW = f"{SMALL} update=four_minibatches"  # ratios leave 1 with the second step of an iteration
-START = f"{FEW} trainer.max_epochs=2 test.episodes=8"  # BASE's, where the continued cases begin
+START = f"{FEW} trainer.max_epochs=2 test.episodes=8"  # run of BASE from which the continued cases start
 STEPS = f"{FEW} trainer.max_epochs=3 test.episodes=0"
-BRIEF = f"{FEW} trainer.max_epochs=2 test.episodes=0"  # of experimental methods
+BRIEF = f"{FEW} trainer.max_epochs=2 test.episodes=0"  # for experimental methods
 CASES = {
     "grpo": f"{SMALL} trainer.max_epochs=3 test.episodes=8",
     "starpo": f"{STEPS} algo=starpo",
@@ -79,7 +80,10 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def gap(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The largest absolute difference; infinite between shapes, 0 between two ways to write a number."""
+    """Compute the largest absolute difference, infinite if shapes differ.
+
+    It is 0 between two representations of one number.
+    """
     if a.shape != b.shape:
         return float("inf")
     return float((a.double() - b.double()).abs().nan_to_num(float("inf")).max())
@@ -94,7 +98,7 @@ def different_weights(base: Mapping[str, torch.Tensor], head: Mapping[str, torch
 
 
 def different_metrics(base: Mapping[str, list[str]], head: Mapping[str, list[str]]) -> str | None:
-    """Columns are compared as they are written; the earliest row that differs is told."""
+    """Describe the earliest row in which metrics differ as written, or return None."""
     lengths = {len(column) for rows in (base, head) for column in rows.values()}
     if len(lengths) > 1:
         return f"{' or '.join(map(str, sorted(lengths)))} rows"
@@ -123,7 +127,7 @@ def metrics_of(folder: Path) -> dict[str, list[str]]:
 
 
 def scores_of(folder: Path) -> dict[str, Any]:
-    """Scores and totals of the summary, and what evaluations measured."""
+    """Return the scores and totals of the summary, and the results of evaluations."""
     summary = json.loads((folder / "summary.json").read_text())
     totals = ("status", "games", "iterations", "episodes", "action_tokens", "prefilled_tokens")
     found = flat({name: summary[name] for name in totals}, "summary")
@@ -133,7 +137,7 @@ def scores_of(folder: Path) -> dict[str, Any]:
 
 
 def flat(value: Any, name: str) -> dict[str, Any]:
-    """Leaves of nested lists and mappings by path."""
+    """Flatten nested lists and mappings into leaves by path."""
     if not isinstance(value, (dict, list)):
         return {name: value}
     items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -141,7 +145,11 @@ def flat(value: Any, name: str) -> dict[str, Any]:
 
 
 def compare(base: Path, head: Path) -> tuple[list[str], list[str]]:
-    """What differs between two run folders, or is missing in the second; what only the second has."""
+    """Compare two run folders.
+
+    Returns:
+        differences, including names that the second lacks; and names that only the second has.
+    """
     differences, extras = [], []
     for kind, read, different in (
         ("weights", weights_of, different_weights),
@@ -158,14 +166,18 @@ def compare(base: Path, head: Path) -> tuple[list[str], list[str]]:
 
 
 def verdict(name: str, differences: list[str], extras: list[str]) -> tuple[str, bool]:
-    """What the table says of a case, and whether it is as it should be."""
+    """Return the table's text for a case, and whether its result is as expected."""
     text = "; ".join(differences) or "equal"
     text += " (meant to differ)" * (name in MEANT_TO_DIFFER) + f"; + {', '.join(extras)}" * bool(extras)
     return text, not differences or name in MEANT_TO_DIFFER
 
 
 def launch(checkout: Path, *arguments: str) -> str:
-    """Output of python in a checkout; RuntimeError with the last line of what it complained about."""
+    """Run Python in a checkout, and return its output.
+
+    Raises:
+        RuntimeError: it failed; the message has the last line of its errors.
+    """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout / "src")}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
@@ -176,15 +188,19 @@ def launch(checkout: Path, *arguments: str) -> str:
 
 
 def revision(checkout: Path) -> str | None:
-    """The commit of a checkout without changes."""
+    """Return the commit of a checkout, or None if it has uncommitted changes."""
     git = ["git", "-C", str(checkout), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     found = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     return None if not found or found.endswith("+") else found
 
 
 def play(checkout: Path, command: str, folder: Path, start: Path | None = None, reuse: bool = False) -> float:
-    """Seconds of a command that writes into ``folder``, or goes on in a copy of ``start``."""
-    record = folder.with_suffix(".json")  # written when the run has ended well
+    """Run a command that writes into ``folder``, or continues in a copy of ``start``.
+
+    Returns:
+        its seconds; those of the recorded run if ``reuse`` finds one.
+    """
+    record = folder.with_suffix(".json")  # written when the run has succeeded
     job = {"revision": revision(checkout), "command": command, "start": START if start else None}
     if reuse and job["revision"] and record.exists():
         known = json.loads(record.read_text())
@@ -233,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             first = play(base, CASES[name], folders[0], begin, reuse=True)
             second = play(head, CASES[name], folders[1], begin)
             text, is_right = verdict(name, *compare(*folders))
-        except Exception as error:  # whatever it is: the other cases are still compared
+        except Exception as error:  # any error: the other cases are still compared
             return f"{name:10} {'failed':>13}  {type(error).__name__}: {error}", False
         return f"{name:10} {first:6.1f} {second:6.1f}  {text}", is_right
 

@@ -1,4 +1,7 @@
-"""Reads a built site: every link leads to a file and an anchor that are there, and nothing is loaded from elsewhere."""
+"""Check the links of a built site, and that it loads nothing from elsewhere.
+
+Each link must lead to an existing file and anchor.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ NOT_LOADED = ("canonical", "next", "prev", "edit", "alternate")  # <link rel=…
 
 
 class Reader(HTMLParser):
-    """What a page refers to, and the anchors that it has."""
+    """The links of a page, the files that it loads, and its anchors."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -32,7 +35,7 @@ class Reader(HTMLParser):
 
 
 def faults(site: Path) -> Iterator[str]:
-    """One line for each link that leads nowhere, and for each thing that a page loads from a network."""
+    """Yield a line for each broken link, and each file loaded from the network."""
     read = {page: Reader(page) for page in sorted(site.rglob("*.html"))}
     for page, found in read.items():
         name = page.relative_to(site)

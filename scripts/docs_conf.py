@@ -1,7 +1,7 @@
-"""The reference of options: one page for each config group, made from ``conf`` and from docstrings.
+"""The reference of options, with a page for each config group, from ``conf`` and docstrings.
 
-The comment beside a key says what it means; where there is none, the docstring of the function or class that is given
-the key (``_target_``) does.  Nothing is imported: sources are read (griffe).
+The comment after a key explains it; without a comment, the docstring of the function or class that receives the key
+(``_target_``) does.  Nothing is imported: griffe reads the sources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OWN = ("_target_", "_partial_", "defaults")  # keys of Hydra, not options
 
 @dataclass(frozen=True)
 class Option:
-    """One leaf of a config file."""
+    """An option, which is a leaf of a config file."""
 
     key: str
     default: str
@@ -33,7 +33,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """One file of a group: ``group=name``; a root (``train.yaml``) has no group."""
+    """A file of a config group, ``group=name``; a root (``train.yaml``) has no group."""
 
     group: str
     name: str
@@ -46,12 +46,12 @@ class Choice:
 
 @cache
 def package() -> griffe.Object:
-    """The source of the package, read once."""
+    """Load the source of the package once."""
     return griffe.load(PACKAGE, search_paths=[ROOT / "src"], allow_inspection=False)  # type: ignore[return-value]
 
 
 def find(target: str) -> griffe.Object | None:
-    """The function or class that a ``_target_`` names, if it is ours."""
+    """Find the function or class that a ``_target_`` names, if it belongs to this package."""
     if not target.startswith(f"{PACKAGE}."):
         return None
     found = package()[target.removeprefix(f"{PACKAGE}.")]
@@ -59,14 +59,17 @@ def find(target: str) -> griffe.Object | None:
 
 
 def summary(target: str) -> str:
-    """The first line of its docstring."""
+    """Return the first line of a target's docstring."""
     found = find(target)
     docstring = found.docstring if found else None
     return markdown(docstring.value.splitlines()[0]) if docstring else ""
 
 
 def meaning(target: str, argument: str) -> str:
-    """What its docstring, or that of a base class or ``__init__``, says of an argument."""
+    """Return the description of a target's argument from docstrings.
+
+    The docstrings of the target, its base classes and their ``__init__`` are searched.
+    """
     found = find(target)
     if found is None:
         return ""
@@ -89,12 +92,12 @@ def meaning(target: str, argument: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """A docstring's ``code`` in Markdown, on one line."""
+    """Convert a docstring's ``code`` into Markdown, on one line."""
     return " ".join(text.replace("``", "`").split())
 
 
 def read(file: Path) -> Choice:
-    """A config file with its header, targets and options."""
+    """Read a config file with its header, targets and options."""
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines()
     first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
@@ -113,14 +116,21 @@ def read(file: Path) -> Choice:
 
 
 def keys(node: yaml.Node | None) -> list[str]:
-    """Of a mapping."""
+    """Return the keys of a mapping, or an empty list for other nodes."""
     return [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
 
 
 def walk(
     node: yaml.Node | None, place: str, lines: list[str], said: str = ""
 ) -> Iterator[tuple[Option | None, str]]:
-    """Every option below a mapping, and (None, target) for what it makes; ``said`` is the comment of its own key."""
+    """Yield every option below a mapping, and (None, target) for each object that it makes.
+
+    Args:
+        node: the mapping.
+        place: its path in the config.
+        lines: lines of the file.
+        said: comment of the mapping's own key.
+    """
     if not isinstance(node, yaml.MappingNode):
         return
     values = {key.value: value for key, value in node.value}
@@ -139,7 +149,10 @@ def walk(
 
 
 def comment(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:
-    """What stands behind a value on the line of its key, or behind a key whose value begins on the next line."""
+    """Return the comment after a value on its key's line.
+
+    If the value begins on the next line, the comment is after the key.
+    """
     is_below = value.start_mark.line > key.end_mark.line
     rest = lines[key.end_mark.line][key.end_mark.column + 1 if is_below else value.end_mark.column :]
     found = re.match(r"\s*#\s*(.*)", rest if is_below or value.end_mark.line == key.end_mark.line else "")
@@ -147,13 +160,13 @@ def comment(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:
 
 
 def default(value: yaml.Node) -> str:
-    """A value as it is written."""
+    """Return a value as written."""
     text = value.start_mark.buffer[value.start_mark.pointer : value.end_mark.pointer].rstrip("\x00").strip()
     return "a text" if "\n" in text else text or "null"
 
 
 def header(lines: list[str]) -> str:
-    """The comment at the top of a file as Markdown: a table of it stays a table."""
+    """Format the comment at the top of a file as Markdown, including its tables."""
     out: list[str] = []
     for line in lines:
         if line.startswith("|") and not (out and out[-1].startswith("|")):
@@ -168,13 +181,16 @@ def header(lines: list[str]) -> str:
 
 @cache
 def choices() -> tuple[Choice, ...]:
-    """All config files."""
+    """Read all config files."""
     help_texts = CONFIG_DIR / "hydra" / "help"
     return tuple(read(file) for file in list_configs() if file.parent != help_texts)
 
 
 def groups() -> dict[str, list[Choice]]:
-    """The choices of each group; the roots come first, and are groups of themselves."""
+    """Return the choices of each group, after those of the roots.
+
+    Each root is a group of its own.
+    """
     found: dict[str, list[Choice]] = {}
     for choice in choices():
         found.setdefault(choice.group or f"{choice.name}.yaml", []).append(choice)
@@ -182,12 +198,12 @@ def groups() -> dict[str, list[Choice]]:
 
 
 def uri(group: str) -> str:
-    """Where the page of a group lies."""
+    """Return the path of a group's page."""
     return f"reference/conf/{group.removesuffix('.yaml').replace('/', '-')}.md"
 
 
 def defaults() -> dict[str, str]:
-    """What ``train.yaml`` chooses of each group."""
+    """Return the choice of ``train.yaml`` in each group."""
     listed = yaml.safe_load((CONFIG_DIR / "train.yaml").read_text(encoding="utf-8"))["defaults"]
     base = yaml.safe_load((CONFIG_DIR / "algo" / "_base.yaml").read_text(encoding="utf-8"))["defaults"]
     chosen = {key: value for entry in listed if isinstance(entry, dict) for key, value in entry.items()}
@@ -195,13 +211,13 @@ def defaults() -> dict[str, str]:
 
 
 def pages() -> dict[str, str]:
-    """The text of every page, by where it lies, in the order of the navigation."""
+    """Return the text of every page by its path, in the order of the navigation."""
     made = {uri(group): page(group, listed) for group, listed in groups().items()}
     return {"reference/conf/index.md": index()} | made
 
 
 def index() -> str:
-    """The page of all groups."""
+    """Format the page that lists all groups."""
     chosen = defaults()
     rows = [
         f"| [`{group}`]({Path(uri(group)).name}) | {', '.join(f'`{c.name}`' for c in listed if c.name != '_base')} | "
@@ -220,7 +236,7 @@ def index() -> str:
 
 
 def page(group: str, listed: list[Choice]) -> str:
-    """The page of one group."""
+    """Format the page of one group."""
     if group.endswith(".yaml"):
         (choice,) = listed
         return "\n".join([f"# {choice.name}", "", choice.header, "", *table(choice), ""])
@@ -241,7 +257,7 @@ def page(group: str, listed: list[Choice]) -> str:
 
 
 def table(choice: Choice) -> list[str]:
-    """The options of a file."""
+    """Format the table of a file's options."""
     if not choice.options:
         return []
     rows = [f"| `{o.key}` | `{o.default}` | {cell(o.meaning)} |" for o in choice.options]
@@ -249,12 +265,12 @@ def table(choice: Choice) -> list[str]:
 
 
 def unexplained() -> list[str]:
-    """Options of which neither a comment nor a docstring says what they mean."""
+    """List the options that neither a comment nor a docstring explains."""
     return [o.key for choice in choices() if not choice.is_mix for o in choice.options if not o.meaning]
 
 
 def cell(text: str) -> str:
-    """A text that stays in its cell, and in which no bracket is a link, and no ``<`` a tag."""
+    """Escape a text for a table cell: bars, brackets and ``<`` are shown literally."""
     if "`" in text:
         return text.replace("|", "\\|")
     return re.sub(r"([|\[\]*_])", r"\\\1", text).replace("<", "&lt;")

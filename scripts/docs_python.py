@@ -1,10 +1,10 @@
-"""The reference of Python: the API, the contracts that parts of your own follow, and what config files name."""
+"""The Python reference: the API, the contracts of extensions, and all config targets."""
 
 from __future__ import annotations
 
 import docs_conf
 
-# what a reader writes against, beside what config files name
+# the interfaces that users program against, in addition to the targets of config files
 CONTRACTS = [
     "lit_agentrl.api", "lit_agentrl.report.table.Metrics", "lit_agentrl.report.summary.Summary", "lit_agentrl.episode",
     "lit_agentrl.batch", "lit_agentrl.actions", "lit_agentrl.envs.world", "lit_agentrl.envs.base",
@@ -32,7 +32,7 @@ HOMES = {"report": "api", "episode": "data", "batch": "data", "actions": "data"}
 
 
 def modules() -> dict[str, list[str]]:
-    """The modules of each page."""
+    """Return the modules of each page."""
     named = {
         found.module.path
         for choice in docs_conf.choices()
@@ -47,7 +47,7 @@ def modules() -> dict[str, list[str]]:
 
 
 def pages() -> dict[str, str]:
-    """The text of every page, by where it lies, in the order of the navigation."""
+    """Return the text of every page by its path, in the order of the navigation."""
     made = {
         f"reference/python/{room}.md": "\n".join([f"# {room}", "", *(f"::: {m}\n" for m in listed)])
         for room, listed in modules().items()

@@ -1,8 +1,9 @@
-"""Hooks of mkdocs: pages from outside of ``docs/``, pages made from the source, their links, a check of what is built.
+"""Hooks of mkdocs that add generated pages, adapt links and check the built site.
 
-``docs/**/*.md`` are written for GitHub: a link names a file of the repository.  Here it leads to the page that the file
-has become.  Added are the READMEs of the examples (with their files), the changelog, how to contribute, the options
-(``docs_conf.py``), the named algorithms (``algorithm_table.py``) and the Python reference (``docs_python.py``).
+``docs/**/*.md`` are written for GitHub, where a link names a file of the repository.  The hooks point each link to the
+page made from that file.  They add the READMEs of the examples (with their files), the changelog, the contributing
+guide, the options (``docs_conf.py``), the named algorithms (``algorithm_table.py``) and the Python reference
+(``docs_python.py``).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = logging.getLogger("mkdocs.hooks")
 
 
 def homes() -> dict[str, str]:
-    """Where each Markdown file of the repository lies on the site, by its path."""
+    """Map each Markdown file of the repository to its path on the site."""
     examples = {
         str(readme.relative_to(ROOT)): f"examples/{readme.parent.name}.md"
         for readme in sorted(ROOT.glob("examples/*/README.md"))
@@ -45,7 +46,7 @@ def homes() -> dict[str, str]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The navigation names a folder of generated pages; here its pages take its place."""
+    """Replace each folder of generated pages in the navigation by its pages."""
     config.nav = [_filled(entry) for entry in config.nav or []]
     return config
 
@@ -62,7 +63,7 @@ def _filled(entry: Any) -> Any:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that do not lie in ``docs/``."""
+    """Add the pages from outside ``docs/``."""
     made = {uri: text for pages in GENERATED.values() for uri, text in pages().items()}
     for source, uri in homes().items():
         if not source.startswith("docs/") and uri != "index.md":
@@ -73,7 +74,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _sources(readme: Path) -> str:
-    """The files of an example, which GitHub lists beside its README."""
+    """Format the files of an example, which GitHub lists next to its README."""
     if readme.parent == ROOT:
         return ""
     blocks = [
@@ -86,7 +87,10 @@ def _sources(readme: Path) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to files of the repository become links to their pages, or their labels; ``\\|`` is a bar, also in code."""
+    """Replace links to files of the repository by links to their pages, or labels.
+
+    In code, ``\\|`` becomes a plain bar.
+    """
     home = {uri: source for source, uri in homes().items() if source != "README.md"}.get(page.file.src_uri)
     if home is not None:
         folder, here = Path(home).parent, Path(page.file.src_uri).parent
@@ -105,22 +109,25 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _title(source: str) -> str:
-    """The heading of a page, by which a reader of the site knows it."""
+    """Return the heading of a page."""
     return (ROOT / source).read_text(encoding="utf-8").partition("# ")[2].splitlines()[0]
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """The theme's search on a disk asks a network for its worker; here it lies beside the pages."""
+    """Replace the network address of the search worker by the copy in the site.
+
+    Without this, the theme's search needs a network when the site is read from a disk.
+    """
     return output.replace(WORKER, os.path.relpath("theme/iframe-worker.js", Path(page.file.src_uri).parent))
 
 
 def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
-    """The same for the page that tells that there is none."""
+    """Replace the address of the search worker on the page for missing pages (404)."""
     return output_content.replace(WORKER, "theme/iframe-worker.js")
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Under ``--strict`` each of these warnings fails the build."""
+    """Warn about unexplained options and broken links; with ``--strict``, warnings fail the build."""
     unexplained = (
         f"the option {key} is not explained: write a comment behind it" for key in docs_conf.unexplained()
     )

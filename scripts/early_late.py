@@ -1,16 +1,17 @@
-"""Do signals of late iterations differ from those of early ones?  Paired by run, as Markdown, and as CSV.
+"""Compare signals of late and early iterations, paired by run, as Markdown and CSV.
 
     python train.py -m experiment=grid/echo_trap hydra.sweep.dir=outputs/echo_trap
     python scripts/early_late.py outputs/echo_trap --csv docs/findings/echo_trap.csv
 
 **Early** is the mean of the first ``--window`` iterations that measured a signal, **late** that of the last ones.
-Runs that differ in their seed alone are a cell.  The difference is late − early of each run; its mean over the runs
-has Student's 95 % interval.  A signal *falls* or *rises* where that interval is clear of 0, and is *undecided*
-otherwise.  Collapsed runs count like all others; unfinished and failed ones are named and left out.
+Runs that differ only in their seed form a cell.  The difference is late − early of each run; its mean over the runs
+has Student's 95 % interval.  A signal *falls* or *rises* if that interval excludes 0, and is *undecided* otherwise.
+Collapsed runs count like all others; unfinished and failed runs are listed and left out.
 
-Fixed before the campaign: the Echo Trap of arXiv 2504.20073 is *reproduced* in a game where the distinct share of
-replies falls (``collapse/distinct_within``) and the most frequent thought's share rises (``collapse/template_share``);
-it is *not reproduced* where one of them is clear of 0 on the other side; else it is *undecided*.
+These criteria were fixed before the campaign: the Echo Trap of arXiv 2504.20073 is *reproduced* in a game if the
+distinct share of replies falls (``collapse/distinct_within``) and the most frequent thought's share rises
+(``collapse/template_share``); it is *not reproduced* if one of them has an interval on the opposite side of 0;
+otherwise it is *undecided*.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MEANT = {"collapse/distinct_within": "falls", "collapse/template_share": "rises"
 
 
 class Pair(NamedTuple):
-    """A signal of one run, early and late."""
+    """A run's early and late means of a signal."""
 
     cell: str
     seed: int
@@ -43,7 +44,7 @@ class Pair(NamedTuple):
 
 
 def pairs(run: Run, window: int) -> list[Pair]:
-    """Of each signal that was measured in at least two windows of iterations."""
+    """Return the pairs of all signals measured in at least two windows of iterations."""
     cell = " ".join(run.options)
     assert run.seed is not None, "main() has asked"
     found = []
@@ -56,13 +57,13 @@ def pairs(run: Run, window: int) -> list[Pair]:
 
 
 def direction(differences: Sequence[float]) -> str:
-    """Where the interval lies."""
+    """Return whether a signal falls, rises or is undecided, from its interval."""
     gap = mean_interval(differences)
     return "falls" if gap.high < 0 else "rises" if gap.low > 0 else "undecided"
 
 
 def verdict(found: Sequence[Pair], cell: str) -> str:
-    """Of the Echo Trap in a cell."""
+    """Return the verdict on the Echo Trap in a cell."""
     seen = {
         signal: direction(
             [each.late - each.early for each in found if (each.cell, each.signal) == (cell, signal)]
@@ -77,7 +78,7 @@ def verdict(found: Sequence[Pair], cell: str) -> str:
 
 
 def table(found: Sequence[Pair]) -> str:
-    """A row for each cell and signal, then the verdicts."""
+    """Format a row for each cell and signal, then the verdicts."""
     lines = ["| runs | signal | early | late | difference [95 %] | |", "|---" * 6 + "|"]
     for cell in dict.fromkeys(each.cell for each in found):
         for signal in SIGNALS:

@@ -1,10 +1,10 @@
-"""The numbers by which this package is judged as something to read, of one checkout or more.
+"""Measures of how readable the package is, for one or more checkouts.
 
-    python scripts/house_numbers.py                       # of this checkout, without running anything
-    python scripts/house_numbers.py . ../before --trace   # also the way of a config, and the frames of a wave
-    python scripts/house_numbers.py --set-up              # also seconds of set-up, in a clone of its own
+    python scripts/house_numbers.py                       # for this checkout, without running anything
+    python scripts/house_numbers.py . ../before --trace   # also the path of a config, and the frames of a wave
+    python scripts/house_numbers.py --set-up              # also seconds of set-up, in a separate clone
 
-``--trace`` runs a tiny job of the checkout with a profile function: a file counts when a function of it is called
+``--trace`` runs a tiny job of the checkout with a profile function: a file counts if one of its functions is called
 between the start of ``train.py`` and ``Trainer.fit``; frames are those between ``collect`` and ``play`` of a wave.
 """
 
@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-# rooms that lead from a command to a run: names of now and of before
+# modules that lead from a command to a run, with their present and former names
 WAY = {"cli", "config", "build", "runs", "evaluate", "offline", "entry", "commands", "requirements"}
-ALLOWED = {"checks.py", "requirements.py"}  # files in which an error is what they are for
+ALLOWED = {"checks.py", "requirements.py"}  # files whose purpose is to raise errors
 CONSTRUCTORS = {"__init__", "__new__", "__post_init__"}
 TINY = (
     "experiment=quick env=bandit trainer.accelerator=cpu trainer.max_epochs=1 val.episodes=2 test.episodes=0"
@@ -72,7 +72,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def lines_of_rooms(package: Path) -> Counter[str]:
-    """Lines of Python by room; what is experimental is a room of its own."""
+    """Count the lines of Python by top-level module, of which ``experimental`` is one."""
     found: Counter[str] = Counter()
     for file in package.rglob("*.py"):
         inside = file.relative_to(package)
@@ -82,7 +82,7 @@ def lines_of_rooms(package: Path) -> Counter[str]:
 
 
 def raises(source: str) -> Iterator[ast.Raise]:
-    """Statements that raise something new, outside of constructors."""
+    """Find the statements that raise a new error, outside constructors."""
 
     def inside(node: ast.AST) -> Iterator[ast.Raise]:
         for child in ast.iter_child_nodes(node):
@@ -96,7 +96,7 @@ def raises(source: str) -> Iterator[ast.Raise]:
 
 
 def raises_of(package: Path) -> Counter[str]:
-    """Statements of `raises` by room, without the files that are made of them."""
+    """Count the statements of `raises` by top-level module, without the `ALLOWED` files."""
     found: Counter[str] = Counter()
     for file in package.rglob("*.py"):
         if file.name not in ALLOWED:
@@ -106,7 +106,7 @@ def raises_of(package: Path) -> Counter[str]:
 
 
 def flat_files(package: Path) -> dict[str, int]:
-    """Python files that lie in each folder, without ``__init__.py``."""
+    """Count the Python files directly in each folder, without ``__init__.py``."""
     folders = [package, *(path for path in package.rglob("*") if path.is_dir())]
     return {
         folder.relative_to(package.parent).as_posix(): count
@@ -116,13 +116,13 @@ def flat_files(package: Path) -> dict[str, int]:
 
 
 def words_of_docs(checkout: Path) -> int:
-    """Words of README.md and of the pages of docs/."""
+    """Count the words of README.md and of the pages of docs/."""
     pages = [checkout / "README.md", *(checkout / "docs").rglob("*.md")]
     return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
 
 
 def trace(checkout: Path) -> dict[str, Any]:
-    """Files that a config passes until ``Trainer.fit``, and frames from ``collect`` to ``play``."""
+    """Trace the files that a config passes until ``Trainer.fit``, and frames from ``collect`` to ``play``."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
         environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
@@ -142,7 +142,10 @@ def trace(checkout: Path) -> dict[str, Any]:
 
 
 def set_up(checkout: Path) -> dict[str, float]:
-    """Seconds until training can begin, and until tests can, from a fresh clone; packages come from pip's cache."""
+    """Measure the seconds of set-up from a fresh clone, for training and for tests.
+
+    Packages come from pip's cache.
+    """
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["git", "clone", "--quiet", str(checkout), f"{folder}/clone"], check=True)
@@ -155,7 +158,7 @@ def set_up(checkout: Path) -> dict[str, float]:
 
 
 def numbers(checkout: Path, *, is_traced: bool = False, is_set_up: bool = False) -> dict[str, Any]:
-    """All numbers by name."""
+    """Return all numbers by name."""
     package = checkout / "src" / "lit_agentrl"
     lines, errors, flat = lines_of_rooms(package), raises_of(package), flat_files(package)
     found: dict[str, Any] = {

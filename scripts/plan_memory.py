@@ -1,23 +1,23 @@
-"""Bytes that a run needs on each rank, term by term; with --measure also what this machine counts.
+"""Estimate of a run's memory on each rank, term by term; --measure also measures it.
 
 python scripts/plan_memory.py --model Qwen/Qwen2.5-0.5B-Instruct --precision bfloat16 --slots 64 --context 4096
 python scripts/plan_memory.py --shape 8,512,8,4,1376,8192 --tokens 1024 --measure
 
-P parameters, of them P_t trained (all, or those of the adapters), b bytes of one; L layers, d width, q and k the widths
-of all query and of all key heads, I inner width, V vocabulary, T tokens of a micro-batch, A those of them whose logits
-exist at a time, N ranks among which strategy=fsdp cuts weights, gradients and optimizer states (N = 1 otherwise).
+P parameters, of which P_t are trained (all, or those of the adapters), b bytes each; L layers, d width, q and k widths
+of all query and of all key heads, I inner width, V vocabulary, T tokens of a micro-batch, A of them whose logits exist
+at a time, N ranks among which strategy=fsdp shards weights, gradients and optimizer states (N = 1 otherwise).
 
 weights       b P / N; adapters and --precision mixed are in float32
-gradients     b P_t / N; and b P_t more between ranks: ddp's buckets, or what fsdp has not averaged yet
+gradients     b P_t / N; and b P_t more with several ranks: ddp's buckets, or gradients that fsdp has not averaged yet
 optimizer     2 b P_t / N: AdamW's two moments
-reference     b P / N for a KL term, if not off-loaded; nothing under LoRA: it is the base, adapters off
-critic        separate: weights, gradients and optimizer of a trunk of its own, or of its adapters under LoRA
-kv cache      slots x context x 2 L k b, kept from rollout to rollout; not counted: a CPU
-              keeps half precision as float32
-gathered      fsdp: in training two blocks and the embeddings, in a rollout all weights, whole
-activations   T L times what a token leaves in a layer (`Plan.layer_bytes`), with checkpointing T L d b, and the two
-              ends; twice under a separate critic
-recomputed    with checkpointing, one layer's activations anew
+reference     b P / N for a KL term, if not off-loaded; nothing with LoRA, where it is the base without adapters
+critic        separate: weights, gradients and optimizer of its own trunk, or of its adapters with LoRA
+kv cache      slots x context x 2 L k b, retained between rollouts; not counted: a CPU
+              stores half precision as float32
+gathered      fsdp: in training two whole blocks and the embeddings, in a rollout all whole weights
+activations   T L times the bytes that a token saves in a layer (`Plan.layer_bytes`), with checkpointing T L d b, plus
+              the embedding and the last norm; twice with a separate critic
+recomputed    with checkpointing, the activations of one layer
 logits        four tensors (A, V) in float32
 rollout       one layer's keys and values as attention reads them, and the logits of a step
 
@@ -51,12 +51,12 @@ from lit_agentrl.update.critic import separate, shared
 from lit_agentrl.update.settings import OptimSettings
 
 MIB = 2**20
-COPIES = 4  # float32 tensors (A, V) alive where a chunk's backward begins
+COPIES = 4  # float32 tensors (A, V) that exist when the backward of a chunk begins
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A run, as far as memory is concerned; all results in bytes of one rank."""
+    """The properties of a run that determine its memory; results are bytes of one rank."""
 
     config: PreTrainedConfig
     strategy: str = "single"
@@ -90,7 +90,7 @@ class Plan:
     # ------------------------------------------------------------------ counts
     @functools.cached_property
     def network(self) -> nn.Module:
-        """Shapes without memory."""
+        """The network on the meta device, with shapes but without memory."""
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(self.config)
 
@@ -104,7 +104,7 @@ class Plan:
 
     @functools.cached_property
     def adapted(self) -> dict[str, nn.Linear]:
-        """The layers that carry an adapter."""
+        """The layers with an adapter."""
         if self.lora is None:
             return {}
         names = set(self.adapters.find_layers(self.network))
@@ -124,17 +124,17 @@ class Plan:
 
     @property
     def stored(self) -> int:
-        """Bytes of a stored parameter."""
+        """The bytes of a stored parameter."""
         return 2 if self.precision == "bfloat16" else 4
 
     @property
     def computed(self) -> int:
-        """Bytes of an activation."""
+        """The bytes of an activation."""
         return 4 if self.precision == "float32" else 2
 
     # ------------------------------------------------------------------ terms
     def trained(self, parameters: int) -> tuple[float, float, float]:
-        """Bytes of weights, gradients and optimizer of a network that learns."""
+        """Return the bytes of weights, gradients and optimizer of a trained network."""
         if self.lora is None:
             weights = learning = self.stored * parameters
         else:
@@ -146,7 +146,7 @@ class Plan:
         return weights / self.shares, gradients, 2 * learning / self.shares
 
     def layer_bytes(self) -> float:
-        """What one token leaves for the backward pass in one layer.
+        """Return the bytes that one token saves for the backward pass in one layer.
 
         A norm saves its input in float32 and its normed input, attention queries, keys, values (these two repeated
         for every query head) and output, the inner layers gate, its activation and up.  A linear layer saves its
@@ -167,11 +167,11 @@ class Plan:
         total += 4 * self.lora * len(self.adapted) / c.num_hidden_layers  # A x
         if b == 4:
             return float(total + b * sum(size for layers, size in inputs.items() if names & set(layers)))
-        # each adapter reads a float32 copy of its own
+        # each adapter reads its own float32 copy
         return float(total + 4 * sum(m.in_features for m in self.adapted.values()) / c.num_hidden_layers)
 
     def activations(self) -> float:
-        """Of the layers, the embedding and the last norm, over the tokens of a micro-batch."""
+        """Return the activation bytes of a micro-batch in layers, embedding and last norm."""
         c = self.config
         kept = c.hidden_size * self.computed if self.checkpointing else self.layer_bytes()
         ends = (4 * 2 if self.lora is not None else 4 * 3) * c.hidden_size
@@ -186,7 +186,7 @@ class Plan:
         return 4.0 * COPIES * alive * self.config.vocab_size
 
     def recomputed(self) -> float:
-        """With checkpointing, one layer that runs again in the backward pass."""
+        """Return the bytes of one layer that checkpointing recomputes in the backward pass."""
         return self.tokens * self.layer_bytes() if self.checkpointing else 0.0
 
     def kv_cache(self) -> float:
@@ -197,7 +197,7 @@ class Plan:
         return int(kv_heads(c) * head_dim(c) * self.computed)
 
     def gathered(self) -> tuple[float, float]:
-        """Whole weights beside their shares: in training, in a rollout."""
+        """Return the bytes of gathered whole weights, in training and in a rollout."""
         if self.shares == 1:
             return 0.0, 0.0
         embeddings = (
@@ -212,7 +212,7 @@ class Plan:
         return float(self.slots * (self.context * repeated + 3 * 4 * c.vocab_size))
 
     def terms(self) -> dict[str, float]:
-        """The table, with the peak last."""
+        """Return all terms in bytes, with the peak last."""
         weights, gradients, optimizer = self.trained(self.parameters)
         is_copied = self.reference and self.lora is None and not self.offload_frozen
         reference = self.stored * self.parameters / self.shares if is_copied else 0.0
@@ -236,7 +236,7 @@ class Plan:
         if self.critic != "separate":
             return head if self.critic == "shared" else 0.0
         weights, gradients, optimizer = self.trained(self.trunk_parameters)
-        if self.lora is not None:  # the base is the policy's
+        if self.lora is not None:  # the base is shared with the policy
             weights = 4 * self.adapter_parameters / self.shares
         return head + weights + gradients + optimizer
 
@@ -251,12 +251,13 @@ def head_dim(config: PreTrainedConfig) -> int:
 
 # ---------------------------------------------------------------------- measurement
 def measure(plan: Plan, device: torch.device) -> float:
-    """Peak bytes of tensors in two optimizer steps of two micro-batches each, as the trainer makes them.
+    """Measure the peak tensor bytes of two optimizer steps of two micro-batches each.
 
-    On CUDA what the allocator counts, else the storages of tensors (`Counter`).
+    The steps are like those of the trainer.  On CUDA the allocator counts, elsewhere the storages of tensors are
+    counted (`Counter`).
 
     Raises:
-        ValueError: what this cannot run on one device.
+        ValueError: the plan cannot run on one device.
     """
     if plan.strategy != "single" or plan.precision == "mixed":
         raise ValueError("--measure runs --strategy single in --precision float32 or bfloat16")
@@ -359,7 +360,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Prints the table; returns the terms."""
+    """Print the table, and return the terms."""
     args = parse(argv)
     given = {name: getattr(args, name) for name in Plan.__dataclass_fields__ if hasattr(args, name)}
     targets, chunk = tuple(args.targets.split(",")), args.logits_chunk or None

@@ -1,10 +1,10 @@
-"""How many instances of each world were played, and by whom: docs/findings/played.csv.
+"""Instance counts, chance levels and oracle levels of each environment: docs/findings/played.csv.
 
     python scripts/played.py                                   # minutes; --openenv PYTHON: an environment with openenv
 
-For each world of ``conf/env``, in its shipped form, and each of the splits ``val`` and ``test``: 1,000 seeds are reset,
-and the instances that differ are counted.  Where its levels are shipped they are those of 1,000 episodes or more, of
-random play and of best play.  A world that asks a server is played here, with a server that is started for it.
+For each environment of ``conf/env`` with its shipped options, and each of the splits ``val`` and ``test``, 1,000 seeds
+are reset and the distinct instances counted.  Shipped levels come from 1,000 or more episodes of random play and of
+best play.  An environment that needs a server is played here, with a server started for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONF = CONFIG_DIR / "env"
 OUT = ROOT / "docs/findings/played.csv"
 NUMBER, SEED = 1000, 7_000_000
-# world, options of its game, what the reference is
+# environment, options of its game, description of the reference
 WORLDS: list[tuple[str, dict[str, Any], str]] = [
     ("sokoban", {}, "shortest solution"),
     ("frozen_lake", {}, "value iteration"),
@@ -67,14 +67,14 @@ SERVERS = {  # the last argument is the port
     "remote": [sys.executable, "-m", "lit_agentrl", "serve-env", "env=frozen_lake", "--port"],
     "openenv": ["", "examples/own_openenv/server.py"],
 }
-LIMITS = {"remote": "frozen_lake"}  # whose limits count
+LIMITS = {"remote": "frozen_lake"}  # environment whose limits are used instead
 FIELDS = [
     "env", "game", "split", "instances", "episodes", "chance_success", "reference_success", "reference", "played",
 ]  # fmt: skip
 
 
 class Walker(OpenEnv):
-    """The scripted player of the corridor, who sees what a policy sees."""
+    """A scripted player of the corridor that sees the same as a policy."""
 
     seen = ""
 
@@ -93,7 +93,7 @@ class Walker(OpenEnv):
 
 @contextmanager
 def served(command: list[str], port: int) -> Iterator[str]:
-    """The address of a program, until it is not needed any more."""
+    """Run a server, and yield its address; stop the server at the end."""
     with subprocess.Popen([*command, str(port)], cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         try:
             yield f"http://127.0.0.1:{port}"
@@ -102,7 +102,7 @@ def served(command: list[str], port: int) -> Iterator[str]:
 
 
 def waiting(make: Callable[[], Task]) -> Task:
-    """The game, once its server listens."""
+    """Wait until a game's server listens, and return the game."""
     for _ in range(600):
         task = make()
         try:
@@ -127,7 +127,7 @@ def task_of(name: str, game: dict[str, Any]) -> Task:
 
 
 def instances(task: Task, split: str) -> int:
-    """Of so many seeds those that differ."""
+    """Count the distinct instances among `NUMBER` seeds."""
     with closing(task.make(split)) as env:
         return len({env.reset(seed=SEED + number)[1]["instance_id"] for number in range(NUMBER)})
 

@@ -1,10 +1,10 @@
-"""A table of runs that differ in algorithm and seed: success on test instances at the end, as Markdown.
+"""A Markdown table of final test success, for runs of several algorithms and seeds.
 
     python train.py -m algo=grpo,rloo,ppo env=sokoban seed=0,1,2
     python scripts/seed_table.py outputs/multirun/DATE/TIME
 
-One row per algorithm: success of each seed with its Wilson interval over instances, and the mean with Student's
-interval over the seeds, which are few: it is wide, and it is the one to compare by.
+Each row is an algorithm: success of each seed with its Wilson interval over instances, and the mean with Student's
+interval over the seeds.  That interval is wide, since seeds are few, and it is the one to use for comparisons.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def row(name: str, folders: list[Path], with_seconds: bool) -> tuple[float, str]
 
 
 def known(level: reports.Score | None) -> str:
-    """A level that has been measured, or that it has not."""
+    """Format a level, or state that it is not known."""
     return "not known" if level is None else shown(level["success"])
 
 

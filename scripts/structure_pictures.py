@@ -1,8 +1,9 @@
-"""Pictures of rollout structures for docs/structures.md and docs/experimental.md, and of a reward for docs/rewards.md.
+"""Pictures of rollout structures and a reward, as docs/images/structure_NAME.svg.
 
     python scripts/structure_pictures.py [NAME ...]
 
-Each is played by the embedded policy, recorded, and drawn as docs/images/structure_NAME.svg.
+They belong to docs/structures.md, docs/experimental.md and docs/rewards.md.  Each shows recorded episodes that the
+embedded policy played.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ RUNS = {
     "experience": f"{LAKE} algo=training_free_grpo rollout.members=4 trainer.max_epochs=2 rollout.instances=4",
     "delta": f"{HARD} algo=delta reward.delta.at_iteration=1 trainer.max_epochs=2 rollout.instances=4",
 }
-REWARDS = ("delta",)  # not structures, but what pays for their episodes
+REWARDS = ("delta",)  # these are rewards rather than structures
 
 COLOURS = {"own": "#3f51b5", "other": "#ef6c00", "line": "#90a4ae", "text": "#263238", "note": "#546e7a"}
 LEFT, TOP, STEP, ROW, WIDTH = 150, 62, 90, 30, 640
 
 
 class Recorder(Callback):
-    """Keeps the batches of a run."""
+    """A callback that records the batches of a run."""
 
     batches: tuple[StepBatch, ...] = ()
 
@@ -60,7 +61,7 @@ class Recorder(Callback):
 
 @dataclass
 class Line:
-    """One episode in a picture: its replies from ``begin`` on, and the line above it that it leaves."""
+    """An episode in a picture: its replies from ``begin`` on, and its parent line."""
 
     label: str
     turns: int
@@ -70,11 +71,11 @@ class Line:
     colour: str = "own"
     note: str = ""
     block: int = 0  # lines of one block share their opening
-    plans: Sequence[int] = ()  # replies that are plans
+    plans: Sequence[int] = ()  # numbers of the replies that are plans
 
 
 def record(name: str) -> tuple[StepBatch, ...]:
-    """The iterations of a short run with a structure."""
+    """Record the iterations of a short run with a structure."""
     Recorder.batches = ()
     with tempfile.TemporaryDirectory() as home:
         conf = Path(home) / "conf" / "callbacks"
@@ -102,7 +103,10 @@ def line(episode: Episode, **further: Any) -> Line:
 
 
 def grown(episodes: Sequence[Episode]) -> list[Line]:
-    """A group with its branches below their parents, the latest first, so that no two lines cross."""
+    """Arrange a group with branches below their parents, the latest first.
+
+    In this order no two lines cross.
+    """
     lines: list[Line] = []
 
     def add(episode: Episode, parent: int | None, block: int) -> None:
@@ -122,13 +126,13 @@ def grown(episodes: Sequence[Episode]) -> list[Line]:
 
 
 def of_branches(batches: Sequence[StepBatch]) -> list[Line]:
-    """The group with the most places to begin at."""
+    """Draw the group with the most branch points."""
     groups = _groups(batches[0].episodes)
     return grown(max(groups, key=lambda group: len({(e.parent, e.branch_turn) for e in group})))
 
 
 def of_refill(batches: Sequence[StepBatch]) -> list[Line]:
-    """A group of each of the first two waves; of the first one that the filter dropped."""
+    """Draw a group that the filter dropped, and one of the second wave."""
     groups = _groups(batches[0].episodes)
     even = next(group for group in groups if len({e.success for e in group}) == 1)
     more = next(group for group in groups if group[0].wave == 1)
@@ -153,7 +157,7 @@ def of_greedy(batches: Sequence[StepBatch]) -> list[Line]:
 
 
 def of_replay(batches: Sequence[StepBatch]) -> list[Line]:
-    """A group in which all fail, and the success that stands in for its first row."""
+    """Draw a group in which all fail, and the success that replaces its first row."""
     for batch in batches:
         assert batch.trajectories is not None
         rows = batch.trajectories
@@ -172,7 +176,7 @@ def of_replay(batches: Sequence[StepBatch]) -> list[Line]:
 
 
 def of_hint(batches: Sequence[StepBatch]) -> list[Line]:
-    """The group with the most tries."""
+    """Draw the group with the most tries, preferring groups with a success."""
     group = max(_groups(batches[0].episodes), key=lambda group: (any(e.success for e in group), len(group)))
     size, shown = 4, []
     for e in group:
@@ -187,7 +191,7 @@ def of_hint(batches: Sequence[StepBatch]) -> list[Line]:
 
 
 def of_retry(batches: Sequence[StepBatch]) -> list[Line]:
-    """A group; a reply is a try."""
+    """Draw the group with the most varied numbers of tries; each reply is a try."""
     group = max(_groups(batches[0].episodes), key=lambda group: len({len(e.turns) for e in group}))
     note = "each reply is a try at the same instance, told only that the last one was wrong"
     return [line(e, note=note if e is group[0] else "") for e in group]
@@ -212,7 +216,7 @@ def of_opponent(batches: Sequence[StepBatch]) -> list[Line]:
 
 
 def of_memory(batches: Sequence[StepBatch]) -> list[Line]:
-    """A group of the second iteration, and the episodes of the first that stand beside it."""
+    """Draw a group of the second iteration, with added episodes of the first."""
     first, batch = batches
     assert batch.trajectories is not None
     rows = batch.trajectories
@@ -241,14 +245,14 @@ def of_memory(batches: Sequence[StepBatch]) -> list[Line]:
 
 
 def of_two_level(batches: Sequence[StepBatch]) -> list[Line]:
-    """The group whose episodes differ most in length."""
+    """Draw the group whose episodes differ most in length."""
     group = max(_groups(batches[0].episodes), key=lambda group: len({len(e.turns) for e in group}))
     note = "a diamond is a plan, of which the game plays nothing"
     return [line(e, note=note if e is group[0] else "") for e in group]
 
 
 def of_experience(batches: Sequence[StepBatch]) -> list[Line]:
-    """A group in which some fail, and the same instance in the next iteration."""
+    """Draw a group in which some fail, and the same task in the next iteration."""
     first, after = (_groups(batch.episodes) for batch in batches)
     group = next(group for group in first if 0 < sum(e.success for e in group) < len(group))
     again = next(g for g in after if g[0].instance_seed == group[0].instance_seed)
@@ -260,7 +264,7 @@ def of_experience(batches: Sequence[StepBatch]) -> list[Line]:
 
 
 def of_delta(batches: Sequence[StepBatch]) -> list[Line]:
-    """One instance before and after the switch, with its points as training sees them."""
+    """Draw a task before and after the switch of the reward, with its training returns."""
     first, after = (_groups(batch.episodes) for batch in batches)
     group = max(
         first, key=lambda group: (any(e.success for e in group), len({e.training_return for e in group}))
@@ -275,7 +279,7 @@ def of_delta(batches: Sequence[StepBatch]) -> list[Line]:
 
 
 def _two(group: Sequence[Episode], again: Sequence[Episode], notes: tuple[str, str]) -> list[Line]:
-    """Two groups, one below the other."""
+    """Draw two groups, one below the other."""
     return [
         *(line(e, note=notes[0] if e is group[0] else "") for e in group),
         *(line(e, block=1, colour="other", note=notes[1] if e is again[0] else "") for e in again),
@@ -295,7 +299,7 @@ def _groups(episodes: Sequence[Episode]) -> list[list[Episode]]:
 
 
 def svg(name: str, lines: Sequence[Line]) -> str:
-    """A card of its own colours, so that it can be read on a light and on a dark page."""
+    """Return the SVG of a picture, with its own background for light and dark pages."""
     height = _heights(lines)[-1] + 24
     kind = "reward" if name in REWARDS else "algo/structure"
     return "\n".join(
@@ -315,7 +319,7 @@ def svg(name: str, lines: Sequence[Line]) -> str:
 
 
 def _heights(lines: Sequence[Line]) -> list[int]:
-    """Of each line; a note stands above its line, and blocks are apart."""
+    """Compute the height of each line, with space for notes above lines and between blocks."""
     found, y = [], TOP - ROW
     for number, each in enumerate(lines):
         is_apart = number > 0 and each.block != lines[number - 1].block

@@ -1,4 +1,6 @@
-"""Tokens of branching structures against independent episodes of as many leaves, in a game that no reply ends.
+"""Token costs of branching structures against independent episodes with as many leaves.
+
+The game never ends.
 
 python -m scripts.bench.branching --prompts 200
 """
@@ -37,7 +39,7 @@ STRUCTURES: dict[str, Structure] = {
 
 
 class Walk(TextEnv):
-    """Counts steps, and never ends."""
+    """A game that counts steps and never ends."""
 
     def action_names(self) -> list[str]:
         return ["Up", "Down", "Left", "Right"]
@@ -61,7 +63,7 @@ class Walk(TextEnv):
 
 
 def play(structure: Structure, prompts: int) -> list[Episode]:
-    """``MEMBERS`` leaves of ``TURNS`` turns of each prompt."""
+    """Play ``MEMBERS`` leaves of ``TURNS`` turns for each prompt."""
     policy = load_nano()
     task = Task(name="walk", game=Walk, max_turns=TURNS, max_actions=10_000, max_actions_per_turn=5)
     rules = Rules(
@@ -75,7 +77,7 @@ def play(structure: Structure, prompts: int) -> list[Episode]:
 
 
 def counted(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Tokens of the rollout and of the update, and how often messages were read."""
+    """Count the tokens of rollout and update, and how often messages were read."""
     batch = pack(episodes).to_dict()
     parts = split_micro_batches(batch, 10**9, "shared")
     return {
@@ -88,7 +90,7 @@ def counted(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def per_prompt(episodes: Sequence[Episode]) -> list[int]:
-    """Sampled tokens of each prompt."""
+    """Count the sampled tokens of each prompt."""
     return [
         sum(e.num_sampled for e in episodes[start : start + MEMBERS])
         for start in range(0, len(episodes), MEMBERS)
@@ -96,7 +98,7 @@ def per_prompt(episodes: Sequence[Episode]) -> list[int]:
 
 
 def main() -> None:
-    """Prints a table."""
+    """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=200)
     prompts = parser.parse_args().prompts

@@ -1,11 +1,11 @@
-"""A training run beside a busy process, and two side by side, over the run alone.
+"""Slowdown of a training run next to a busy process, and of simultaneous runs.
 
     python -m scripts.bench.busy_machine [--repeats 5] [--compare] [-- algo=ppo]
 
-The busy process counts in Python for as long as the run lasts.  Every run is a process of its own with torch's own
-number of threads; seconds are those of an iteration (rollout and update), the median of all but the first, which
-prepares its products.  ``--compare`` also measures a run alone whose threads wait as is OpenMP's default
-(`runs/process.py` has them sleep sooner), which is how much the sooner sleep costs on a quiet machine.
+Both are compared with the run alone.  The busy process counts in Python as long as the run lasts.  Every run is a
+separate process with torch's default number of threads; seconds are those of an iteration (rollout and update), the
+median of all but the first, which prepares its products.  ``--compare`` also measures a run alone whose threads wait as
+is OpenMP's default (`runs/process.py` lets them sleep sooner), to show the cost of the sooner sleep on a quiet machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from scripts.bench.common import (
 )
 
 BUSY = [sys.executable, "-c", "while True: pass"]
-OPENMP = {"GOMP_SPINCOUNT": "300000"}  # what it takes where nothing is said and cores are not shared
+OPENMP = {"GOMP_SPINCOUNT": "300000"}  # OpenMP's default when cores are not shared
 SMALL = ("trainer.max_epochs=4", "val.episodes=16", "test.episodes=0")
 
 
@@ -53,7 +53,7 @@ def start(folder: Path, arguments: Sequence[str], variables: Mapping[str, str]) 
 
 
 def iteration_seconds(folder: Path, process: subprocess.Popen[str]) -> float:
-    """Waits for the end of a run; the seconds of one of its iterations."""
+    """Wait for the end of a run, and return the median seconds of its iterations."""
     _, error = process.communicate()
     if process.returncode:
         raise SystemExit(error.strip()[-2000:])
@@ -65,7 +65,7 @@ def iteration_seconds(folder: Path, process: subprocess.Popen[str]) -> float:
 def measure(
     arguments: Sequence[str], *, runs: int = 1, busy: int = 0, variables: Mapping[str, str] | None = None
 ) -> Measured:
-    """The slowest of ``runs`` at once, beside ``busy`` processes that only count."""
+    """Measure the slowest of ``runs`` simultaneous runs, next to ``busy`` processes that only count."""
     counting = [subprocess.Popen(BUSY) for _ in range(busy)]
     try:
         with tempfile.TemporaryDirectory() as scratch:

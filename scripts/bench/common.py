@@ -1,9 +1,9 @@
-"""What the benchmarks share: timing two sides alternately, the spread of paired ratios, a table, JSON.
+"""Shared functions of the benchmarks: alternate timing, paired ratios, tables and JSON.
 
-A *side* is a function of the repetition's number that does one piece of work and returns what it measured,
-by name: seconds, tokens, bytes.  The sides of one repetition run one after the other in this process, in an
-order that is reversed each time, so that neither always meets the warmer machine; a figure that compares
-them is the median of the ratios within repetitions.
+A *side* is a function of the repetition's number that does one piece of work and returns its measurements by name:
+seconds, tokens, bytes.  The sides of one repetition run one after the other in this process, in an order that is
+reversed each time, so that neither always gets the warmer machine; a figure that compares them is the median of the
+ratios within repetitions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Round = dict[str, Measured]  # by side
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, least and greatest of some numbers."""
+    """The median, minimum and maximum of numbers."""
 
     median: float
     low: float
@@ -51,7 +51,10 @@ class Spread:
 
 
 def last_of(options: Iterable[str]) -> list[str]:
-    """Each option of ``train.py`` once, which refuses one that is given twice, with the value that it has last."""
+    """Return each option of ``train.py`` once, with its last value.
+
+    ``train.py`` refuses an option that is given twice.
+    """
     values = dict(option.split("=", 1) for option in options)
     return [f"{name}={value}" for name, value in values.items()]
 
@@ -59,10 +62,10 @@ def last_of(options: Iterable[str]) -> list[str]:
 def alternate(
     sides: Mapping[str, Side], *, repeats: int, warmups: int = 1, keep: Callable[[Round], bool] | None = None
 ) -> list[Round]:
-    """Run all sides ``repeats`` times after ``warmups`` that are thrown away; the order is reversed each time.
+    """Run all sides ``repeats`` times, reversing the order each time, after discarded warm-ups.
 
-    Repetitions are numbered from 0, warm-ups before them from -warmups.  One that ``keep`` refuses, whatever
-    it measured, is run again, as often as there are repetitions in all; then the rest is kept as it is.
+    Repetitions are numbered from 0, the ``warmups`` before them from -warmups.  A repetition that ``keep`` refuses is
+    run again, at most as many times as there are repetitions in total; after that all are accepted.
     """
     if repeats < 1:
         raise ValueError(f"repeats={repeats} must be >= 1")
@@ -83,7 +86,7 @@ def alternate(
 
 
 def _line(number: int, measured: Round) -> str:
-    """One repetition, so that a run that is cut short has said what it saw."""
+    """Format a repetition, printed at once so that an interrupted run leaves its results."""
     names = ("rollout", "update", "whole", "foreign_share")
     sides = (
         " ".join([side, *(f"{name} {found[name]:.2f}" for name in names if name in found)])
@@ -93,7 +96,7 @@ def _line(number: int, measured: Round) -> str:
 
 
 def is_undisturbed(measured: Round, most: float = 0.1) -> bool:
-    """Whether other programs took at most this share of the machine while each side ran."""
+    """Return whether other programs used at most this share of the machine during each side."""
     return all(side.get("foreign_share", 0.0) <= most for side in measured.values())
 
 
@@ -102,12 +105,12 @@ def spread(rounds: Sequence[Round], side: str, quantity: str) -> Spread:
 
 
 def paired_ratio(rounds: Sequence[Round], quantity: str, *, of: str, to: str) -> Spread:
-    """Spread of ``of``'s quantity over ``to``'s, each ratio taken within one repetition."""
+    """Compute the ratios of ``of``'s quantity to ``to``'s, each within one repetition."""
     return Spread.of(measured[of][quantity] / measured[to][quantity] for measured in rounds)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Plain text, columns aligned: the first to the left, the others to the right."""
+    """Format a plain-text table, with the first column aligned left and the others right."""
     cells = [list(map(str, header)), *([*map(str, row)] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
@@ -121,7 +124,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def seconds_table(rounds: Sequence[Round], quantities: Sequence[str], *, ours: str, peer: str) -> str:
-    """Seconds of both sides and how many times less time ours took, a row for each quantity."""
+    """Format a row for each quantity, with the seconds of both sides and our speedup."""
     return table(
         ["seconds", ours, peer, "ratio (least–greatest)"],
         [
@@ -138,7 +141,7 @@ def seconds_table(rounds: Sequence[Round], quantities: Sequence[str], *, ours: s
 
 @contextmanager
 def stopwatch(into: Measured, name: str, device: str | torch.device = "cpu"):  # type: ignore[no-untyped-def]
-    """Add the seconds of the block to ``into[name]``; waits for a GPU at both ends."""
+    """Add the seconds of the block to ``into[name]``, waiting for a GPU at both ends."""
     _wait(device)
     started = time.perf_counter()
     try:
@@ -154,7 +157,7 @@ def _wait(device: str | torch.device) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on and with."""
+    """Describe the machine and software of the measurements."""
     names = ("torch", "transformers", "lightning", "trl")
     return {
         "processor": _processor(),
@@ -183,7 +186,7 @@ def _version(package: str) -> str | None:
 
 
 def _revision() -> str | None:
-    """The commit, with a + where tracked files differ from it."""
+    """Return the commit, with a + if tracked files differ from it."""
     try:
         git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
@@ -192,7 +195,7 @@ def _revision() -> str | None:
 
 
 def parser_for(script: str, description: str | None, *, repeats: int = 5) -> argparse.ArgumentParser:
-    """The options that every benchmark has: ``--repeats``, ``--threads`` and ``--out``."""
+    """Make a parser with the options of every benchmark: ``--repeats``, ``--threads`` and ``--out``."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -206,7 +209,7 @@ def parser_for(script: str, description: str | None, *, repeats: int = 5) -> arg
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse, check what all benchmarks share, and set the number of threads."""
+    """Parse, check the shared options, and set the number of threads."""
     options = parser.parse_args(arguments)
     for name in ("repeats", "threads"):
         value = getattr(options, name)
@@ -218,7 +221,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = Non
 
 
 def write_json(path: Path, result: Mapping[str, Any], options: argparse.Namespace) -> None:
-    """Write ``result`` with the command, its options and the machine; says where."""
+    """Write ``result`` with the command, its options and the machine, and print the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),

@@ -1,11 +1,12 @@
-"""Idle share of ranks in the training step: dealt as played, or by load; from recorded episodes, simulated.
+"""Simulated idle share of ranks in the training step, from recorded episodes.
 
     python train.py env=sokoban rollout.prompts=32 trainer.max_epochs=1 callbacks.transcripts.episodes=256 \
         val.episodes=8 test.episodes=0 hydra.run.dir=outputs/lengths
     python -m scripts.bench.dealing outputs/lengths/transcripts/train.jsonl
 
-Groups are drawn from the recorded ones with replacement, two for each rank.  Idle is the share of the ranks' time
-spent waiting for the one that carries most tokens: ``1 - mean / max``.  Mean and range over 20 draws.
+Episodes stay on the rank that played them, or are distributed by load.  Groups are drawn from the recorded ones with
+replacement, two for each rank.  Idle is the share of the ranks' time spent waiting for the rank with the most tokens:
+``1 - mean / max``.  The table has mean and range over 20 draws.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ DRAWS = 20
 
 
 def groups_of(path: str) -> list[list[int]]:
-    """Tokens of each episode, by group."""
+    """Read the number of tokens of each episode, by group."""
     found: dict[int, list[int]] = {}
     for _, episode in read(path):
         found.setdefault(episode.group, []).append(episode.num_tokens)
@@ -32,7 +33,7 @@ def groups_of(path: str) -> list[list[int]]:
 
 
 def idle_share(loads: Sequence[int], dealt: Sequence[int], world_size: int) -> float:
-    """``1 - mean / max`` of what the ranks carry."""
+    """Compute ``1 - mean / max`` of the loads of the ranks."""
     carried = [0] * world_size
     for load, at in zip(loads, dealt, strict=True):
         carried[at] += load
@@ -40,7 +41,7 @@ def idle_share(loads: Sequence[int], dealt: Sequence[int], world_size: int) -> f
 
 
 def idle(groups: list[list[int]], world_size: int, draw: random.Random) -> tuple[float, float]:
-    """Idle share as played, groups whole on a rank; and as dealt."""
+    """Compute the idle share with whole groups on each rank, and with redistribution."""
     chosen = draw.choices(groups, k=GROUPS_OF_A_RANK * world_size)
     loads = [length for group in chosen for length in group]
     played = [g // GROUPS_OF_A_RANK for g, group in enumerate(chosen) for _ in group]

@@ -1,12 +1,12 @@
-"""Everything that waits for a GPU, by one command: tests, benchmarks and runs, in slices that can be continued.
+"""All tests, benchmarks and runs that need a GPU, in slices that can be continued.
 
-    make gpu                               # all slices, at most 8 minutes each; the second call does what is left
-    make gpu ARGS=--list                   # what there is
+    make gpu                               # all slices, at most 8 minutes each; a second call runs the rest
+    make gpu ARGS=--list                   # list the slices
     make gpu ARGS=--cpu-smoke              # the same code on tiny shapes, on a CPU
     python -m scripts.bench.gpu --only lora fsdp --again
 
-No network is needed.  Results go to ``outputs/gpu/results.json`` after each slice, and end in one table; what cannot
-run here is listed with its reason, and what was cut off or failed runs again the next time.
+No network is needed.  Results are written to ``outputs/gpu/results.json`` after each slice, and shown in one table.
+Slices that cannot run here are listed with the reason; interrupted and failed slices run again the next time.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from scripts.bench import trl_games
 from scripts.bench.common import ROOT, machine, table
 
 LIMIT_S = 480
-SHAPE = "24,896,14,2,4864,151936"  # of Qwen2.5-0.5B
+SHAPE = "24,896,14,2,4864,151936"  # shape of Qwen2.5-0.5B
 RUN = "train.py algo=grpo env=sokoban val.episodes=16 test.episodes=0 trainer.max_epochs=3"
 TINY = "train.py experiment=quick env=bandit trainer.max_epochs=1 trainer.accelerator=cpu"
 
 
 @dataclass(frozen=True)
 class Slice:
-    """One thing to show.
+    """A test, benchmark or run that is done separately.
 
     Attributes:
-        what: it shows.
-        command: arguments of Python on a GPU; ``MODEL`` stands for the folder of a random policy, ``OUT`` for one to
-            write to.
+        what: description of what it shows.
+        command: arguments of Python on a GPU; ``MODEL`` stands for the folder of a random policy, ``OUT`` for the
+            output folder.
         smoke: the same for a CPU.
-        interpreter: whose Python, below the root.
+        interpreter: virtual environment of the Python interpreter, below the root.
     """
 
     what: str
@@ -109,7 +109,7 @@ SLICES: Mapping[str, Slice] = {
 
 
 def random_model(folder: Path, shape: str) -> Path:
-    """A policy of random weights that can be loaded by its folder."""
+    """Write a policy with random weights to a folder from which it can be loaded."""
     place = folder / shape
     if not (place / "config.json").exists():
         policy = trl_games.policy(shape)
@@ -119,7 +119,7 @@ def random_model(folder: Path, shape: str) -> Path:
 
 
 def reason_against(chosen: Slice, *, is_smoke: bool) -> str | None:
-    """Why a slice cannot run here."""
+    """Return the reason why a slice cannot run here, or None."""
     if not is_smoke and not torch.cuda.is_available():
         return "no CUDA device"
     if not (ROOT / chosen.interpreter / "bin" / "python").exists() and chosen.interpreter != ".venv":
@@ -129,7 +129,7 @@ def reason_against(chosen: Slice, *, is_smoke: bool) -> str | None:
 
 
 def run(name: str, folder: Path, *, is_smoke: bool) -> dict[str, Any]:
-    """Do one slice; returns how it ended and what it wrote."""
+    """Run a slice, and return how it ended and its results."""
     chosen, out = SLICES[name], folder / name / time.strftime("%Y-%m-%d_%H-%M-%S")
     out.mkdir(parents=True, exist_ok=True)
     text = chosen.smoke if is_smoke else chosen.command
@@ -156,7 +156,7 @@ def run(name: str, folder: Path, *, is_smoke: bool) -> dict[str, Any]:
 
 
 def told(results: Mapping[str, Any]) -> str:
-    """One row for each slice."""
+    """Format a table with a row for each slice."""
     rows = [
         [name, f"{found['seconds']:.0f}" if "seconds" in found else "–", found["ended"]]
         for name, found in results.items()

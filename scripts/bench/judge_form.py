@@ -1,12 +1,12 @@
-"""Rows that teach a small policy the form of a judge, and go on showing it how to play (docs/findings/preferences.md).
+"""Training rows for a small policy's answers as a judge, with demonstrations of play.
 
     lit-agentrl collect model=nano env=sokoban episodes=80 members=6 out=EPISODES
     python -m scripts.bench.judge_form --data EPISODES --out rows.jsonl
     python train.py algo=sft data=demonstrations data.path=rows.jsonl data.batch=12 rollout.max_context_tokens=1024 \\
         env=sokoban optim.lr=3e-3 optim.schedule=cosine trainer.max_epochs=150 val.every=150 test.episodes=0
 
-A verdict names the episode with more points, and its critique is one word.  Six pairs of a room at most, then the
-episodes that were solved.
+A verdict names the episode with the higher reward, and its critique is one word.  The rows have at most six pairs of
+each room, then the solved episodes; see docs/findings/preferences.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAIRS_OF_A_ROOM = 6
 
 
 def verdict(first: Episode, second: Episode) -> dict[str, Any]:
-    """The question that `lit-agentrl label` asks, and a reply in the form that it reads."""
+    """Return the question that `lit-agentrl label` asks, and a reply in the format it parses."""
     one, other = first.total_reward, second.total_reward
     better = "1" if one > other else "2" if one < other else "tie"
     reply = f"<critique>go</critique>\n<better>{better}</better>"
@@ -36,7 +36,7 @@ def verdict(first: Episode, second: Episode) -> dict[str, Any]:
 
 
 def play(episode: Episode) -> dict[str, Any]:
-    """What was said in an episode."""
+    """Return the dialogue of an episode."""
     messages = list(episode.opening)
     for number, turn in enumerate(episode.turns):
         if number and turn.message:
@@ -46,7 +46,7 @@ def play(episode: Episode) -> dict[str, Any]:
 
 
 def rows(episodes: Sequence[Episode], most: int) -> list[dict[str, Any]]:
-    """So many verdicts and so many solved episodes at most, in an order that is always the same."""
+    """Return at most ``most`` verdicts and ``most`` solved episodes, in a fixed order."""
     rng, rooms = random.Random(0), dict[str, list[Episode]]()
     for episode in episodes:
         rooms.setdefault(episode.opening[-1]["content"], []).append(episode)
@@ -62,7 +62,7 @@ def rows(episodes: Sequence[Episode], most: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Writes the rows."""
+    """Write the rows."""
     parser = argparse.ArgumentParser(description="Rows that teach the form of a judge.")
     parser.add_argument("--data", type=Path, required=True, help="a folder of lit-agentrl collect")
     parser.add_argument("--out", type=Path, required=True, help="the .jsonl file that is written")

@@ -1,7 +1,7 @@
-"""Runs a training loop in a process of its own, one iteration at a time, so that two trainers can take turns.
+"""Training loops in separate processes, run one iteration at a time in turns.
 
-Each side has a process because its threads would otherwise share one pool with the other's: OpenMP workers
-that outnumber the cores are put to sleep between operations, and both sides would be slower than they are.
+Each side has its own process because the threads of both would otherwise share one pool: OpenMP workers that outnumber
+the cores are put to sleep between operations, and both sides would be slowed down.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Measured = dict[str, float]
 
 
 class Meter:
-    """What a training loop is given: where its iterations begin, and where to note what it measures."""
+    """The interface for a training loop to mark its iterations and record measurements."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -32,7 +32,7 @@ class Meter:
         self._started: tuple[float, float, float] | None = None
 
     def boundary(self) -> None:
-        """Call at the start of every iteration: stands still until the iteration is wanted."""
+        """Wait until the next iteration is requested; call this at the start of every iteration."""
         if self._started is not None:
             wall, own, busy = (now - then for now, then in zip(_clocks(), self._started, strict=True))
             self._noted["whole"] = wall
@@ -46,7 +46,7 @@ class Meter:
         self._noted |= values
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, its seconds added to ``name``."""
+        """Wrap ``function`` to add its seconds to ``name``."""
 
         @wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -59,20 +59,20 @@ class Meter:
 
 
 class Lockstep:
-    """A training loop that stands still between iterations.
+    """A training loop that pauses between iterations.
 
     Args:
-        train: a function at the top level of a module: ``train(meter, *arguments)`` runs the loop.
-        arguments: picklable.
-        threads: of torch in that process; None leaves its own choice.
-        prepare: sets variables of its environment, and of no other.
+        train: a top-level function of a module; ``train(meter, *arguments)`` runs the loop.
+        arguments: picklable arguments.
+        threads: number of torch threads in that process; None leaves torch's default.
+        prepare: function that sets environment variables of that process only.
 
-    Calling it runs one iteration, from one ``meter.boundary()`` to the next, so everything that the loop
-    does for an iteration is inside.  It returns what was noted, with the seconds of the ``whole`` and the
-    share of the machine that other programs took meanwhile (``foreign_share``; 0 where that is unknown).
+    A call runs one iteration, from one ``meter.boundary()`` to the next, so it includes everything that the loop does
+    in an iteration.  It returns the recorded measurements, with the seconds of the ``whole`` and the share of the
+    machine that other programs used meanwhile (``foreign_share``; 0 if unknown).
 
     Raises:
-        RuntimeError: the loop failed or ended, with its traceback.
+        RuntimeError: the loop failed or ended; the message has its traceback.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Lockstep:
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        # no daemon: it may have workers of its own, which end with it
+        # no daemon, since it may have its own workers, which end with it
         self._process = context.Process(target=_work, args=(theirs, threads, train, arguments))
         with patch.dict(os.environ):
             if prepare is not None:
@@ -93,7 +93,7 @@ class Lockstep:
         theirs.close()
 
     def __call__(self, number: int = 0) -> Measured:
-        with suppress(BrokenPipeError):  # then what went wrong waits to be read
+        with suppress(BrokenPipeError):  # the process has ended, and its error is read below
             self._connection.send(number)
         try:
             found = self._connection.recv()
@@ -104,9 +104,9 @@ class Lockstep:
         return found
 
     def close(self) -> None:
-        """End the loop where it stands."""
+        """End the loop at its current position."""
         self._connection.close()
-        self._process.kill()  # a trainer may have taken over the milder signals
+        self._process.kill()  # a trainer may handle gentler signals itself
         self._process.join()
 
 
@@ -118,23 +118,26 @@ def _work(connection: Connection, threads: int | None, train: Callable[..., obje
             torch.set_num_threads(threads)
         train(Meter(connection), *arguments)
         connection.send("it ended by itself: give it more iterations")
-    except BaseException:  # whatever it was, the other process must hear of it, if it still listens
+    except BaseException:  # report any error to the other process if it still listens
         with suppress(BrokenPipeError):
             connection.send(traceback.format_exc())
 
 
 def _clocks() -> tuple[float, float, float]:
-    """Seconds: of the wall, of this process and those that it has started on all cores, of everything on all cores."""
+    """Return the wall time, and CPU seconds of this process tree and of all programs.
+
+    CPU seconds are summed over all cores.
+    """
     family = psutil.Process()
     before = family.cpu_times()
-    own = before.user + before.system + before.children_user + before.children_system  # those that have ended
+    own = before.user + before.system + before.children_user + before.children_system  # with ended children
     for each in family.children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             times = each.cpu_times()
             own += times.user + times.system
     try:
         jiffies = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
-    except (OSError, ValueError):  # another system: nothing is known of other programs
+    except (OSError, ValueError):  # not Linux: the load of other programs is unknown
         return time.perf_counter(), own, own
-    busy = sum(jiffies) - jiffies[3] - jiffies[4]  # all but idle and waiting for a disk
+    busy = sum(jiffies) - jiffies[3] - jiffies[4]  # all except idle time and waiting for disks
     return time.perf_counter(), own, busy / os.sysconf("SC_CLK_TCK")

@@ -1,11 +1,11 @@
-"""What the monitor of collapse costs: the time in its hooks as a share of an iteration.
+"""The cost of the collapse monitor: its hooks' share of an iteration's time.
 
     python -m scripts.bench.monitor_cost [--repeats 3] [--run env=frozen_lake rollout.prompts=4 …]
 
-Trains in this process, with the options of ``train.py`` that follow ``--run`` over those of `DEFAULTS`. The hooks of
-the monitor are timed where they are called, so that one run holds both sides of the ratio, and whatever else the
-machine does disturbs both. An iteration lasts from the end of one to the end of the next; the first `WARM` are not in
-it. A repetition's figure is the share of all the others together, validations included.
+It trains in this process, with the options of ``train.py`` after ``--run`` overriding those of `DEFAULTS`.  The hooks
+of the monitor are timed at each call, so both sides of the ratio come from one run, and other load on the machine
+affects both.  An iteration lasts from the end of the one before to its own end; the first `WARM` are left out.  The
+figure of a repetition is the share over all other iterations together, including validations.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from lit_agentrl.monitor.callback import CollapseMonitor
 from scripts.bench.common import Spread, last_of, parse, parser_for, table, write_json
 
 HOOKS = ("on_train_epoch_start", "on_train_batch_end", "on_validation_end", "on_train_epoch_end")
-WARM = 2  # iterations that are left out
+WARM = 2  # number of first iterations left out
 MOST = 0.01  # share of an iteration that the monitor may cost
 DEFAULTS = ("trainer.max_epochs=12", "val.every=10", "test.episodes=0")
 
 
 class Clock:
-    """Adds up the seconds in hooks, iteration by iteration.
+    """A clock that sums the seconds in hooks for each iteration.
 
     Attributes:
-        iterations: (seconds in hooks, seconds) of each.
+        iterations: (seconds in hooks, all seconds) of each iteration.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -42,7 +42,7 @@ class Clock:
         self.iterations: list[tuple[float, float]] = []
 
     def timed(self, hook: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """What the hook returns."""
+        """Call a hook, add its seconds, and return its result."""
         started = self._now()
         try:
             return hook(*given, **named)
@@ -50,16 +50,16 @@ class Clock:
             self._inside += self._now() - started
 
     def end(self) -> None:
-        """An iteration is over."""
+        """Record the end of an iteration."""
         now = self._now()
         self.iterations.append((self._inside, now - self._ended))
         self._inside, self._ended = 0.0, now
 
     def share(self, warm: int = WARM) -> float:
-        """Of the time of all iterations but the first ones, that in hooks.
+        """Compute the share of time in hooks, without the first ``warm`` iterations.
 
         Raises:
-            ValueError: there are no others.
+            ValueError: there are no other iterations.
         """
         rest = self.iterations[warm:]
         if not rest:
@@ -70,7 +70,7 @@ class Clock:
 
 
 def played(options: Sequence[str]) -> Clock:
-    """One run."""
+    """Run one training with timed hooks."""
     clock = Clock()
     of_log = IterationLog.on_train_epoch_end
 
@@ -86,7 +86,7 @@ def played(options: Sequence[str]) -> Clock:
 
 
 def _method(clock: Clock, hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A method again, which an object of `functools.partial` is not."""
+    """Wrap a hook as a real method, which an object of `functools.partial` is not."""
 
     def call(self: CollapseMonitor, *given: Any, **named: Any) -> Any:
         return clock.timed(partial(hook, self), *given, **named)

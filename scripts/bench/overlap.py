@@ -1,10 +1,10 @@
-"""Whole iterations with ``rollout.overlap=true`` against the same job without it.
+"""Seconds of whole iterations with ``rollout.overlap=true`` against the same job without it.
 
-The correction that overlap needs, one more forward over the tokens, is part of what it costs.
+The cost of overlap includes its correction, one more forward pass over the tokens.
 
-Runs ``train.py`` for both, alternately, and reads the seconds of each iteration from its metrics.csv. The first
-two iterations are left out: the first is played by the trainer, the second may wait for the start of the playing
-process. Further overrides stand after the options:
+``train.py`` runs for both in alternation, and the seconds of each iteration are read from its metrics.csv.  The first
+two iterations are left out: the trainer plays the first, and the second may wait for the start of the playing
+process.  Further overrides follow the options:
 
     python -m scripts.bench.overlap
     python -m scripts.bench.overlap --repeats 3 update.epochs=2
@@ -25,13 +25,13 @@ from pathlib import Path
 from scripts.bench import common
 
 QUANTITIES = ("iteration", "rollout", "update")
-SKIPPED = 2  # iterations
+SKIPPED = 2  # number of first iterations left out
 MIX = ["algo=grpo", "env=sokoban"]
 QUICK = ["test.episodes=0", "val.episodes=4", "val.every=100000", "callbacks.transcripts.every=100000"]
 
 
 def side(overlap: bool, iterations: int, overrides: Sequence[str], number: int) -> common.Measured:
-    """Median seconds of an iteration: what the trainer waited for episodes, and its update."""
+    """Return median seconds of an iteration: the trainer's wait for episodes, and its update."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         given = [

@@ -1,11 +1,11 @@
-"""Where the time of a rollout goes.
+"""Breakdown of the time of a rollout.
 
-    python -m scripts.bench.rollout_parts --threads 1     # what one of several processes of one thread does
+    python -m scripts.bench.rollout_parts --threads 1     # the work of one of several single-thread processes
     python -m scripts.bench.rollout_parts --threads 2 --episodes 128
 
-Sokoban in groups of 8, by the embedded policy, a few times; then torch's profiler sums one rollout up by operators.
-What is left of the unprofiled seconds is Python.  Of the positions that sampled tokens look back on, those count as
-distinct that are left if members share their first message.
+The embedded policy plays Sokoban in groups of 8 a few times; then torch's profiler sums one rollout by operators.  The
+rest of the unprofiled seconds is Python.  Among the positions that sampled tokens attend to, the distinct ones are
+those that remain if the episodes of a group share their first message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scripts.bench.common import Measured, alternate, parse, parser_for, spread,
 from scripts.bench.rollout_speed import make_engine, ours
 
 MEMBERS = 8
-PARTS = {  # by the beginnings of operators' names
+PARTS = {  # parts by prefixes of operator names
     "matrix products": ("mkldnn::_linear", "aten::mm", "aten::addmm"),
     "attention over the store": ("aten::bmm",),
     "attention of messages": ("aten::_scaled_dot_product",),
@@ -35,7 +35,7 @@ PARTS = {  # by the beginnings of operators' names
 
 
 def parts_of(play: Any) -> Counter[str]:
-    """Seconds of one rollout by parts, from operators' own times."""
+    """Measure the seconds of one rollout by parts, from operators' own times."""
     with profile(activities=[ProfilerActivity.CPU]) as trace:
         play()
     found: Counter[str] = Counter()
@@ -48,7 +48,10 @@ def parts_of(play: Any) -> Counter[str]:
 
 
 def distinct_share(episodes: Sequence[Episode]) -> float:
-    """Of the positions that sampled tokens look back on, with the first message of a group read once."""
+    """Compute the distinct share of the positions that sampled tokens attend to.
+
+    The first message of a group is counted once.
+    """
     read = shared = 0
     for episode in episodes:
         first, before = len(episode.turns[0].prefix_tokens), 0

@@ -1,10 +1,10 @@
-"""Multi-turn rollouts: the native engine beside ``generate`` that re-encodes the history every turn.
+"""Speed of multi-turn rollouts: the native engine against ``generate`` with re-encoded histories.
 
     python -m scripts.bench.rollout_speed [--episodes 128] [--members 1] [--repeats 5]
 
 Both sides play the same games with the same policy in one process, alternately; the figure is the median of
-the paired ratios of action tokens per second.  Re-encoding is what trainers do that call ``generate`` with
-the whole conversation at each turn.
+the paired ratios of action tokens per second.  Trainers that call ``generate`` with the whole conversation at
+each turn re-encode the history in this way.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def ours(
 
 @torch.no_grad()
 def re_encoding(policy: Policy, played: list[Episode], device: str) -> float:
-    """Seconds of ``generate`` for replies of the same lengths after the same histories, all rows each turn."""
+    """Measure ``generate`` on the same histories and reply lengths, with all rows each turn."""
     found: Measured = {}
     depth = max(len(episode.turns) for episode in played)
     pad = policy.tokenizer.pad_token_id
@@ -81,7 +81,7 @@ def re_encoding(policy: Policy, played: list[Episode], device: str) -> float:
         mask = torch.tensor([[0] * (width - len(h)) + [1] * len(h) for h in histories], device=device)
         longest = max(len(e.turns[k].reply_tokens) for e in rows)
         with stopwatch(found, "seconds", device):
-            # the turn barrier: every row waits for the longest reply, as it does when rows stop by themselves
+            # every row waits for the longest reply of the turn, as when rows stop by themselves
             policy.network.generate(
                 input_ids=ids, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=longest,
                 min_new_tokens=longest, pad_token_id=pad,
@@ -104,7 +104,7 @@ def main() -> None:
     engine = make_engine(policy, chat, options.episodes)
 
     def measure(repeat: int) -> Measured:
-        """Both sides: the second needs the lengths of the first."""
+        """Measure both sides; the second needs the lengths of the first."""
         played, seconds = ours(engine, task, chat, options.episodes, 1 + abs(repeat), options.members)
         return {
             "tokens": float(sum(e.num_action_tokens for e in played)),

@@ -1,20 +1,20 @@
-"""Decode and update rates over what this machine's matrix products and memory copies allow.
+"""Decode and update rates relative to this machine's matrix-product and memory-copy limits.
 
     python -m scripts.bench.roofline [--rows 128] [--context 256] [--width 0] [--precision 32-true] [--repeats 5]
 
-*Limits*, measured: the products of every linear layer of the network, alone, with as many rows as a decode step
-or a micro-batch has; large square products for comparison; a copy of 256 MiB (bytes read and written).
+*Limits* are measured: the products of every linear layer of the network alone, with as many rows as a decode step
+or a micro-batch; large square products for comparison; a copy of 256 MiB (bytes read and written).
 
-*Ours*: decode steps of the native engine (a long reply minus a reply of one token, so that prefill is left out)
-and one training step of GRPO on the same episodes.  P weights of linear layers, H of them in the head; B rows,
-C tokens of context, L layers of h heads (k of them for keys and values) of d; T tokens in rows, A of them actions:
+*Ours* are decode steps of the native engine (a long reply minus a reply of one token, to exclude prefill) and one
+training step of GRPO on the same episodes.  P weights of linear layers, H of them in the head; B rows, C tokens of
+context, L layers with h heads (k for keys and values) of width d; T tokens in rows, A of them actions:
 
     decode  FLOPs a step = 2 B P + 4 B C L h d      bytes = (P + 2 B C L k d) x bytes a number
     update  FLOPs = 3 x (2 T (P - H) + 2 A H + 2 L h d x sum of squared row lengths)
             bytes = 7 x 4 P, of AdamW's pass over weights, gradients and both moments
 
 The floor is the longer of FLOPs over the matmul limit and bytes over the copy limit; the share is the floor over
-our seconds, within repetitions.  It counts neither norms nor activations nor sampling, so 1 is out of reach.
+our seconds, within repetitions.  It omits norms, activations and sampling, so 1 cannot be reached.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ from scripts.bench.synthetic import Player, Shape, Trained, random_policy
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 COPY_BYTES = 256 * 2**20
 SQUARE = 1024
-NEW = 64  # tokens of the long reply
+NEW = 64  # number of tokens of the long reply
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one step must at least do."""
+    """The minimum work of one step."""
 
     flops: float
     bytes: float
 
     def floor(self, limits: Measured, products: str) -> float:
-        """Seconds under these limits."""
+        """Return the minimum seconds under these limits."""
         return max(self.flops / limits[products], self.bytes / limits["copy"])
 
 
 class Model:
-    """Sizes of a decoder, for counting."""
+    """The sizes of a decoder, for counting."""
 
     def __init__(self, network: Any, itemsize: int) -> None:
         config = network.config.get_text_config()
@@ -86,13 +86,13 @@ class Model:
 
     def update(self, lengths: list[int], actions: int) -> Work:
         linear = 2.0 * sum(lengths) * (self.weights - self.head) + 2.0 * actions * self.head
-        # causal: half of the 4 T^2 of a full square
+        # causal attention needs half of the 4 T^2 of a full square
         attention = 2.0 * self.layers * self.heads * self.head_dim * sum(n * n for n in lengths)
         return Work(3.0 * (linear + attention), 7.0 * 4.0 * self.weights)
 
 
 def seconds_of(work: Callable[[], Any], at_least: float = 0.2) -> float:
-    """Mean seconds of a call, over calls that take ``at_least`` seconds together."""
+    """Measure the mean seconds of a call, over calls of ``at_least`` seconds in total."""
     work()
     calls, started = 0, time.perf_counter()
     while True:
@@ -105,7 +105,7 @@ def seconds_of(work: Callable[[], Any], at_least: float = 0.2) -> float:
 
 
 def products(linears: list[tuple[int, int]], rows: int, dtype: torch.dtype) -> float:
-    """FLOP/s of these linear layers, one after the other, on ``rows`` tokens."""
+    """Measure FLOP/s of these linear layers, one after the other, on ``rows`` tokens."""
     pairs = [
         (torch.randn(rows, k, dtype=dtype, device=DEVICE), torch.randn(n, k, dtype=dtype, device=DEVICE))
         for k, n in linears
@@ -120,7 +120,7 @@ def products(linears: list[tuple[int, int]], rows: int, dtype: torch.dtype) -> f
 
 
 def copy_rate() -> float:
-    """Bytes read and written a second."""
+    """Measure the bytes read and written per second."""
     source = torch.ones(COPY_BYTES // 4, device=DEVICE)
     target = torch.empty_like(source)
     return 2.0 * COPY_BYTES / seconds_of(lambda: target.copy_(source))
@@ -136,7 +136,7 @@ def limits(model: Model, rows: int, microbatch: int, number: int) -> Measured:
 
 
 def decode(short: Player, long: Player, rows: int, number: int) -> tuple[Measured, list[Episode]]:
-    """Seconds of one decode step: those of a reply of ``NEW`` tokens beyond those of one token."""
+    """Measure a decode step as a reply of ``NEW`` tokens minus one of one token."""
     first = short.play(groups=rows, members=1, seed=number + 9)[1]
     episodes, whole = long.play(groups=rows, members=1, seed=number + 9)
     return {"seconds": (whole - first) / (NEW - 1), "rollout": whole}, episodes
@@ -159,7 +159,7 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print."""
     policy = random_policy(options.width, context=1024) if options.width else load_nano()
-    # with bf16-mixed the weights are read as float32 and the cache holds what the layers give: bfloat16
+    # with bf16-mixed, weights are read as float32, and the cache holds the layers' output in bfloat16
     is_mixed = options.precision == "bf16-mixed"
     model, dtype = Model(policy.network, 2 if is_mixed else 4), "bfloat16" if is_mixed else "float32"
     given = {"slots": options.rows, "precision": options.precision, "device": DEVICE}

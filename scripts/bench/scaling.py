@@ -1,4 +1,4 @@
-"""How cost grows: with turns, with groups, with the width of the network; and the memory of the main job.
+"""Growth of cost with turns, groups and network width, and memory of the main job.
 
     python -m scripts.bench.scaling [--parts turns,groups,width,memory] [--repeats 5] [--precision 32-true]
                                  [--iterations 8]
@@ -9,9 +9,9 @@ of turns differs; the figure is the cost of an action token at 40 turns over tha
 *memory*: the largest resident size of ``train.py algo=grpo env=sokoban`` with 128 and with 256 episodes an
 iteration, ``--iterations`` each, from its ``summary.json``.
 
-Networks are random and replies always reach their limit: only cost is measured.  ``reuse``: tokens of the messages
-over tokens read, 1 where each is read once.  ``re-encoded``: how many times as many would be read if every turn
-read its whole history again.
+Networks are random and replies always reach their limit, since only cost is measured.  ``reuse`` is the number of
+message tokens over tokens read, 1 if each is read once.  ``re-encoded`` is how many times as many tokens would be read
+if every turn read its whole history again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from scripts.bench.synthetic import Player, Shape, Trained, measured, random_pol
 TURNS, ROW, ACTIONS, EPISODES = (1, 5, 10, 20, 40), 1280, 320, 16
 GROUPS, MEMBERS = (8, 32, 128, 512), 2
 WIDTHS = (64, 128, 256, 512)
-PROMPTS = (16, 32)  # of 8 members each
+PROMPTS = (16, 32)  # with a group size of 8
 HEADER = ["rollout s", "update s", "µs an action token", "of them rollout", "ms an episode", "reuse", "re-encoded",
           "peak MiB"]  # fmt: skip
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -102,7 +102,7 @@ def sides_of_width(options: argparse.Namespace) -> dict[str, Callable[[int], Mea
 
 
 def memory_of(prompts: int, iterations: int) -> float:
-    """Largest resident MiB of the main job."""
+    """Measure the largest resident MiB of the main job."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         subprocess.run(

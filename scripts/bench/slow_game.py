@@ -1,4 +1,4 @@
-"""A game that takes its time; in a file of its own, so that a process that plays it imports little."""
+"""A slow game, in a separate file so that its process imports little."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from lit_agentrl.seeds import draw_uniform
 
 
 class Slow(World):
-    """Takes its time over every step, and says how long the action was.
+    """A game whose steps take time, and whose observations depend on the action's length.
 
-    With ``spread`` a step takes from ``1 - spread`` to ``1 + spread`` times its ``seconds``, by instance and turn.
+    With ``spread``, a step takes from ``1 - spread`` to ``1 + spread`` times ``seconds``, depending on instance and
+    turn.
     """
 
     def __init__(self, *, split: str = "train", seconds: float = 0.05, spread: float = 0.0) -> None:

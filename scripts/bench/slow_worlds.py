@@ -1,12 +1,12 @@
-"""Slow games under the scheduler: 16 episodes of 4 turns whose game takes 50 ms a step, by number of workers.
+"""Speed of slow games by number of workers: 16 episodes with 50 ms a step.
 
     python -m scripts.bench.slow_worlds                     # prints seconds and ratios; tokens must be the same
     python -m scripts.bench.slow_worlds --where process
     python -m scripts.bench.slow_worlds --spread 0.9        # steps of 5 to 95 ms
 
-The policy is a small random network, its replies of unequal length; every reply is one action.  The same episodes are
-also played inline, one step after the other, and with gymnasium's AsyncVectorEnv, where all games wait for the last
-reply and all replies for the last game.
+The scheduler plays episodes of 4 turns.  The policy is a small random network with replies of unequal length; every
+reply is one action.  The same episodes are also played inline, one step after the other, and with gymnasium's
+AsyncVectorEnv, where all games wait for the last reply and all replies for the last game.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ EPISODES, TURNS = 16, 4
 
 @dataclass(frozen=True)
 class Verbatim(Answer):
-    """The whole reply is the action."""
+    """A dialect in which the whole reply is the action."""
 
     def parse(self, text: str, actions: Actions, *, think: bool) -> Reply:
         return Reply(True, (text,), "", "")
 
 
 def engine(tokenizer: PreTrainedTokenizerBase, **given: Any) -> Engine:
-    """Replies end at one token in eight: they are of unequal length."""
+    """Make an engine whose replies end at one token in eight, hence vary in length."""
     return NativeEngine(**{**given, "end_of_turn_ids": range(6, len(tokenizer), 8)}, num_slots=EPISODES)
 
 
 def network(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
-    """Small, with random weights."""
+    """Make a small network with random weights."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
@@ -73,7 +73,7 @@ PARAMS = SamplingParams(max_reply_tokens=8, max_context_tokens=512)
 
 
 def opened(game: partial[Slow], hosting: Hosting, worlds: Worlds) -> tuple[Rules, Engine]:
-    """How it is played, and an engine with the network."""
+    """Make the rules of play, and open an engine with the network."""
     tokenizer = load_nano().tokenizer
     task = Task(
         "slow", game, max_turns=TURNS, max_actions_per_turn=1, max_actions=TURNS, hosting=hosting,
@@ -91,7 +91,7 @@ def opened(game: partial[Slow], hosting: Hosting, worlds: Worlds) -> tuple[Rules
 def play(
     hosting: Hosting, *, seconds: float = 0.05, spread: float = 0.0, worlds: Worlds = DELAY
 ) -> tuple[list[Episode], float]:
-    """The episodes, and the seconds that they took."""
+    """Play all episodes, and return them with their seconds."""
     scheduler = Scheduler(*opened(partial(Slow, seconds=seconds, spread=spread), hosting, worlds))
     specs = tuple(EpisodeSpec(0, e, 0, 0, e) for e in range(EPISODES))
     scheduler.play(Wave("train", 0, PARAMS, specs))  # starts the workers
@@ -103,12 +103,12 @@ def play(
 
 
 def play_vector(*, seconds: float = 0.05, spread: float = 0.0) -> tuple[list[Episode], float]:
-    """The same with a process for each game that are stepped together, by AsyncVectorEnv."""
+    """Play the same in a process per game, stepped together by AsyncVectorEnv."""
     game = partial(Slow, seconds=seconds, spread=spread)
     rules, writing = opened(game, Hosting(), Worlds())
-    # texts do not fit into its shared memory
+    # its shared memory does not hold texts
     vector = AsyncVectorEnv([game] * EPISODES, shared_memory=False, context="fork")
-    for _ in range(2):  # the first one starts the workers, as above
+    for _ in range(2):  # the first round starts the workers, as above
         started = time.perf_counter()
         plays = [EpisodeInPlay(Episode(0, e, 0, 0, "slow", e), rules) for e in range(EPISODES)]
         actions = game().actions()
@@ -135,12 +135,12 @@ def play_vector(*, seconds: float = 0.05, spread: float = 0.0) -> tuple[list[Epi
 
 
 def tokens(episodes: Sequence[Episode]) -> list[list[list[int]]]:
-    """What was sampled."""
+    """Return the sampled tokens."""
     return [[turn.reply_tokens.tolist() for turn in episode.turns] for episode in episodes]
 
 
 def main() -> None:
-    """Prints a table."""
+    """Print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -173,7 +173,7 @@ def main() -> None:
 
 
 def told(name: str, seconds: float, is_same: bool, *, first: float, inline: float) -> None:
-    """One line of the table."""
+    """Print a line of the table."""
     print(
         f"{name}: {seconds:.2f} s, 1/{first / seconds:.1f} of 1 worker, {inline / seconds:.1f} times as fast as "
         f"inline, tokens {'the same' if is_same else 'DIFFER'}"

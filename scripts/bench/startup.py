@@ -1,15 +1,15 @@
-"""Start-up: importing the package, ``--help``, mistakes, and the time to the first iteration.
+"""Start-up times of imports, ``--help``, mistaken commands and the first iteration.
 
     python -m scripts.bench.startup [--repeats 5] [--parts import,commands,run] [--job 'experiment=quick']
 
 Every figure is the wall time of a whole new process, from its start to its end, with files in the disk cache (a
-first round is thrown away).  *import*: what a run imports of lit_agentrl, beside ``import lightning.pytorch,
-transformers`` alone, and beside the same with the garbage collector on, which a run turns off meanwhile; they
-alternate and the figures are medians of paired ratios.  *commands*: what need
-not wait for torch, and a value that is refused only by the object that takes it.  *run*: to the line of the first
-iteration of ``python train.py JOB``, before which the untrained policy is measured on val and test.  Counted are
-seconds from the start of the process, and from the line that follows the imports; and of the latter those that the
-process computed (user and system), which other programs on the machine lengthen less.
+first round is discarded).  *import*: the imports of lit_agentrl in a run, compared with ``import lightning.pytorch,
+transformers`` alone, and with the same imports while the garbage collector is on, which a run turns off meanwhile;
+they alternate, and the figures are medians of paired ratios.  *commands*: commands that need not wait for torch, and a
+value that only the object that receives it refuses.  *run*: time to the line of the first iteration of
+``python train.py JOB``, before which the untrained policy is measured on val and test.  The figures are seconds from
+the start of the process, seconds from the line after the imports, and the CPU part (user and system) of the latter,
+which depends less on other programs on the machine.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ COMMANDS = {  # arguments of train.py, and the exit code that they must have
     "--cfg job": 0,
     "algo=grppo": 1,
     "filter.ratoi=0.5": 1,
-    "filter.ratio=1.3": 1,  # in the end told by the filter, so everything is imported
+    "filter.ratio=1.3": 1,  # only the filter itself refuses it, so everything is imported
 }
 PARTS = ("import", "commands", "run")
-IMPORTED = "making the policy"  # what a run says when its libraries are there
+IMPORTED = "making the policy"  # message of a run when its libraries are imported
 
 
 def process(arguments: list[str], code: int, number: int = 0) -> Measured:
-    """Seconds of a whole Python process."""
+    """Measure the seconds of a whole Python process."""
     started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, env=environment(), capture_output=True, text=True
@@ -70,11 +70,13 @@ def process(arguments: list[str], code: int, number: int = 0) -> Measured:
 
 
 def first_iteration(job: list[str], number: int) -> Measured:
-    """Until ``train.py`` prints the line of its first iteration: seconds in all, after the imports, and computed then.
+    """Measure the seconds until ``train.py`` prints the line of its first iteration.
+
+    The measurements are the total, the seconds after the imports, and the CPU seconds after the imports.
 
     Args:
-        job: its options.
-        number: of the repetition.
+        job: options of ``train.py``.
+        number: number of the repetition.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-u", "train.py", *job, f"hydra.run.dir={folder}/run"]
@@ -98,13 +100,13 @@ def first_iteration(job: list[str], number: int) -> Measured:
 
 
 def cpu_seconds(process: int) -> float:
-    """User and system time of a process that lives."""
+    """Read the user and system time of a running process."""
     times = psutil.Process(process).cpu_times()
     return times.user + times.system
 
 
 def environment() -> dict[str, str]:
-    """This checkout is measured, whatever is installed."""
+    """Return an environment in which this checkout is imported, even if another is installed."""
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 

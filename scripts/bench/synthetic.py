@@ -1,8 +1,8 @@
-"""Random networks, and episodes whose every length is chosen, for benchmarks of cost alone.
+"""Random networks and episodes of chosen lengths, for benchmarks of cost alone.
 
-The whole path of a run is used: game, prompt, chat template, sampler, native engine, packing, training step.
-Only what decides lengths is replaced: no reply stops before its limit (so each is an invalid reply, and the game
-stays where it is), and the game shows as many cells as it takes to fill the row.
+All parts of a run are used: game, prompt, chat template, sampler, native engine, packing, training step.  Only the
+parts that determine lengths are replaced: no reply stops before its limit (so each reply is invalid, and the state of
+the game does not change), and the game shows as many cells as are needed to fill the row.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HEAD = 32  # width of an attention head
 
 
 def random_policy(width: int = 128, depth: int = 5, context: int = 2048) -> Policy:
-    """A Llama-shaped decoder of the embedded policy's proportions and vocabulary, with random weights."""
+    """Make a random Llama-like decoder with the embedded policy's proportions and vocabulary."""
     if width % (2 * HEAD):
         raise ValueError(f"width={width} must be a multiple of {2 * HEAD}")
     torch.manual_seed(0)
@@ -56,7 +56,7 @@ def random_policy(width: int = 128, depth: int = 5, context: int = 2048) -> Poli
 
 
 class Wall(TextEnv):
-    """Shows a row of empty cells for ever."""
+    """A game that always shows a row of empty cells."""
 
     def __init__(self, *, split: str = "train", cells: int = 1) -> None:
         super().__init__(split=split)
@@ -86,7 +86,7 @@ class Wall(TextEnv):
 
 
 class NeverStop:
-    """No reply is complete before its limit."""
+    """A stop rule under which no reply is complete before its limit."""
 
     def update(self, state: str, token: int) -> tuple[str, bool]:
         return state, False
@@ -94,7 +94,10 @@ class NeverStop:
 
 @dataclass(frozen=True)
 class Shape:
-    """``turns`` replies of ``reply`` tokens each, in rows of ``row`` tokens; 0: as short as they can be."""
+    """The shape of episodes: ``turns`` replies of ``reply`` tokens each.
+
+    Rows have ``row`` tokens; 0 makes them as short as possible.
+    """
 
     turns: int
     reply: int
@@ -102,10 +105,10 @@ class Shape:
 
 
 class Player:
-    """Plays episodes of one shape.
+    """A player of episodes of one shape.
 
     Raises:
-        ValueError: the messages and replies alone are longer than the row.
+        ValueError: the messages and replies are longer than the row.
     """
 
     def __init__(
@@ -139,7 +142,7 @@ class Player:
         )
 
     def play(self, *, groups: int, members: int, seed: int = 0) -> tuple[list[Episode], float]:
-        """The episodes, and the seconds that they took."""
+        """Play episodes, and return them with their seconds."""
         rules = Rules(
             tasks=[self._task], prompt=Prompt(style="compact"), chat=self.chat, seed=seed,
             engine=lambda **_: self._engine,
@@ -158,9 +161,9 @@ class Player:
 
 
 class Trained:
-    """One ``training_step`` of GRPO on given rows, under Lightning's trainer.
+    """A ``training_step`` of GRPO on given rows, in Lightning's trainer.
 
-    Returns are made up, so that advantages are not zero.
+    Returns are invented, so that advantages are not zero.
     """
 
     def __init__(self, policy: Policy, *, precision: str = "32-true") -> None:
@@ -175,7 +178,7 @@ class Trained:
         self._precision = precision
 
     def __call__(self, episodes: list[Episode]) -> float:
-        """Seconds of the step."""
+        """Run the step, and return its seconds."""
         for episode in episodes:
             episode.turns[-1].reward += episode.member % 2
         rows: TrajectoryBatch = pack(episodes)
@@ -192,13 +195,13 @@ class Trained:
 
 
 class PeakMemory:
-    """Largest memory between ``start`` and ``mebibytes``: of the device, or resident of this process."""
+    """The peak memory between ``start`` and ``mebibytes``, of the device or this process."""
 
     def start(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         elif Path("/proc/self/clear_refs").exists():
-            Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from here
+            Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
 
     def mebibytes(self) -> float:
         if torch.cuda.is_available():
@@ -208,7 +211,7 @@ class PeakMemory:
 
 
 def measured(player: Player, trained: Trained, *, groups: int, members: int, seed: int) -> Measured:
-    """One iteration: seconds and microseconds an action token, tokens read, peak memory."""
+    """Measure an iteration: seconds, microseconds per action token, tokens read and peak memory."""
     peak = PeakMemory()
     peak.start()
     episodes, rollout = player.play(groups=groups, members=members, seed=seed)
@@ -227,7 +230,7 @@ def measured(player: Player, trained: Trained, *, groups: int, members: int, see
 
 
 def re_encoded(episodes: list[Episode]) -> int:
-    """Tokens that would be read if every turn read its whole history again."""
+    """Count the tokens that would be read if every turn read its whole history again."""
     total = 0
     for episode in episodes:
         before = 0

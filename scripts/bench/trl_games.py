@@ -1,4 +1,4 @@
-"""The job of the comparisons with TRL: one game, its words, the policies, the same for both sides."""
+"""The job of the comparisons with TRL: equal game, prompts and policies on both sides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lit_agentrl.text.prompts import Prompt
 NAME = "sokoban"
 ACTIONS_PER_TURN = 5
 FILLER = " box"  # a token of the embedded tokenizer
-SOLUTIONS = {"min_solution": 1, "max_solution": 5}  # a single turn must be able to solve a room
+SOLUTIONS = {"min_solution": 1, "max_solution": 5}  # so that a single turn can solve a room
 SHAPES = {  # of randomly initialised policies: (hidden, layers, heads, key/value heads, MLP, vocabulary)
     "0.5b-random": (896, 24, 14, 2, 4864, 151_936),  # Qwen2.5-0.5B
     "tiny-random": (64, 2, 4, 2, 128, 2_048),  # the same code path on any machine
@@ -27,9 +27,9 @@ SHAPES = {  # of randomly initialised policies: (hidden, layers, heads, key/valu
 
 
 class EndlessSokoban(Sokoban):
-    """Sokoban that goes on after the boxes are in place, so that every episode has equally many turns.
+    """Sokoban that continues after it is solved, so that all episodes have equally many turns.
 
-    ``filler`` makes what it shows so many tokens longer.
+    ``filler`` is the number of tokens by which its observations are lengthened.
     """
 
     def __init__(self, *, filler: int = 0, **options: Any) -> None:
@@ -44,7 +44,10 @@ class EndlessSokoban(Sokoban):
 
 
 class ConstantPrompt(Prompt):
-    """Messages of one length: nothing is said of the last reply, whose words both sides sample by themselves."""
+    """A prompt whose messages have constant length.
+
+    They do not mention the last reply, which each side samples for itself.
+    """
 
     def write_next(self, *, observation: str, turns_left: int, **said: object) -> str:
         return f"turns {turns_left} actions {turns_left * ACTIONS_PER_TURN}\n{observation}"
@@ -61,13 +64,19 @@ class NeverStop:
 
 
 def fixed_length_engine(*, num_slots: int, **arguments: object) -> NativeEngine:
-    """The native engine, its replies all of one length: neither end tag nor end marker completes them."""
+    """Make a native engine whose replies all have one length.
+
+    Neither an end tag nor an end marker completes them.
+    """
     arguments |= {"stop": NeverStop(None), "end_of_turn_ids": ()}
     return NativeEngine(num_slots=num_slots, **arguments)  # type: ignore[arg-type]
 
 
 def policy(model: str, dtype: str = "float32") -> Policy:
-    """The embedded policy, or one of :data:`SHAPES` with random weights and the embedded tokenizer."""
+    """Load the embedded policy, or make one of :data:`SHAPES` with random weights.
+
+    Both have the embedded tokenizer.
+    """
     found = load_nano()
     if model != "nano":
         hidden, layers, heads, kv_heads, mlp, vocabulary = SHAPES[model]
@@ -81,16 +90,16 @@ def policy(model: str, dtype: str = "float32") -> Policy:
         torch.manual_seed(0)
         found.network = AutoModelForCausalLM.from_config(config)
         found.name = model
-        # every id is a text, or TRL takes a reply of unknown ones for no call of the tool
+        # every id needs a text, since TRL does not recognise a reply with unknown ids as a tool call
         found.tokenizer.add_tokens([f"<{each}>" for each in range(len(found.tokenizer), vocabulary)])
     found.network = found.network.to(getattr(torch, dtype)).train(False)
     return found
 
 
 class Game:
-    """One episode as text: what TRL's environment and reward functions call.
+    """A text interface to an episode, for TRL's environment and reward functions.
 
-    The rules are those of ``rollout.play``: an invalid reply costs 0.1 points and spends the turn.
+    The rules are those of ``rollout.play``: an invalid reply lowers the reward by 0.1 and uses up the turn.
     """
 
     def __init__(self, max_turns: int, filler: int = 0) -> None:
@@ -99,7 +108,7 @@ class Game:
         self._prompt = ConstantPrompt(style="compact")
 
     def opening(self, seed: int) -> str:
-        """Start an instance; the first message."""
+        """Start a task instance, and return the first message."""
         observation, _ = self._env.reset(seed=seed)
         self.turns_left, self.points = self.max_turns, 0.0
         messages = self._prompt.write_opening(
@@ -110,7 +119,7 @@ class Game:
         return messages[0]["content"]
 
     def play(self, text: str) -> str:
-        """Play the actions of a reply; the next message."""
+        """Play the actions of a reply, and return the next message."""
         reply = ANSWER.parse(text, self._env.actions(), think=True)
         observation = self._env._observe()
         for action in reply.actions[:ACTIONS_PER_TURN]:
@@ -126,7 +135,7 @@ class Game:
 def overrides(
     *, turns: int, prompts: int, members: int, reply_tokens: int, context: int, filler: int
 ) -> Sequence[str]:
-    """The job for ``train.py``; everything that is not named here is the default of the program."""
+    """Return the options of the job for ``train.py``; all others have their defaults."""
     return [
         "algo=grpo", "filter=none", "env=sokoban", "env.game._target_=scripts.bench.trl_games.EndlessSokoban",
         f"env.max_turns={turns}", f"env.max_actions={turns * ACTIONS_PER_TURN}",

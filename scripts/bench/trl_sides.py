@@ -1,4 +1,4 @@
-"""Our trainer set up for the job of trl_trainer.py, and both beside each other."""
+"""Our trainer for the job of trl_trainer.py, and the comparison of both."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class _Boundary(pl.Callback):
 
 
 def train_ours(meter: Meter, job: Job, precision: str, extra: list[str]) -> None:
-    """The program as a user runs it, default callbacks and loggers, but no validation and no checkpoints."""
+    """Train as a user does, but without validation and checkpoints.
+
+    Callbacks and loggers are the default ones.
+    """
     folder = tempfile.mkdtemp(prefix="ours-")
     dtype = "bfloat16" if precision == "bfloat16-true" else "float32"
     cfg = compose_job(
@@ -71,7 +74,7 @@ def train_ours(meter: Meter, job: Job, precision: str, extra: list[str]) -> None
         cfg.run_dir = folder
 
     run = build(cfg, task_loader(), extra_callbacks=[_Boundary(meter)])
-    # every turn adds the same tokens, also after a reply that happens to end in the end marker
+    # every turn adds the same tokens, even after a reply that ends in the end marker by chance
     run.rules.chat._marker = None
     run.rollouts.on_train_batch_start = meter.timed(  # type: ignore[method-assign]
         "rollout", run.rollouts.on_train_batch_start
@@ -80,7 +83,7 @@ def train_ours(meter: Meter, job: Job, precision: str, extra: list[str]) -> None
 
 
 def check_equal(measured: dict[str, Measured]) -> None:
-    """All sides must have done the same work.
+    """Check that all sides have done the same work.
 
     Raises:
         ValueError: turns or tokens of an iteration differ.
@@ -112,10 +115,10 @@ def add_options(parser: argparse.ArgumentParser, *, turns: int, reply_tokens: in
 
 
 def core_each(prompts: int, threads: int) -> list[str]:
-    """Options under which each of so many cores works by itself.
+    """Return options with which each of ``threads`` cores works by itself.
 
     Raises:
-        ValueError: the prompts cannot be dealt in equal shares.
+        ValueError: the prompts cannot be split into equal shares.
     """
     if prompts % threads:
         raise ValueError(f"--cores deals --prompts={prompts} to --threads={threads}, which must divide them")
@@ -124,7 +127,7 @@ def core_each(prompts: int, threads: int) -> list[str]:
 
 
 def compare(script: str, description: str | None, *, turns: int, reply_tokens: int) -> None:
-    """The whole of a script: parse, let both sides take turns, print, write."""
+    """Run a whole script: parse options, run both sides in turns, print and write results."""
     parser = parser_for(script, description)
     add_options(parser, turns=turns, reply_tokens=reply_tokens)
     options = parse(parser)

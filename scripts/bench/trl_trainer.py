@@ -1,4 +1,7 @@
-"""TRL's trainer set up for the job of vs_trl_single_turn.py and vs_trl_multi_turn.py; what both sides do is a `Job`."""
+"""TRL's trainer for the job of vs_trl_single_turn.py and vs_trl_multi_turn.py.
+
+Both sides do the same `Job`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from lit_agentrl.data.prompts import PromptStream
 from scripts.bench import trl_games
 from scripts.bench.lockstep import Meter
 
-MANY = 1_000_000  # iterations: the loops are ended from outside
+MANY = 1_000_000  # number of iterations; the loops are ended from outside
 # the nano policy's own chat format, with the two roles of tool calls; the model's reply is the call's argument
 CHAT_TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>{{ m.content }}"
@@ -43,7 +46,7 @@ RESPONSE_TEMPLATE = {
 
 @dataclass(frozen=True)
 class Job:
-    """What both sides do in an iteration."""
+    """The work of both sides in an iteration."""
 
     model: str
     device: str
@@ -59,12 +62,15 @@ class Job:
 
     @property
     def context(self) -> int:
-        """Room for every episode: no message of the game has more than 64 tokens beside the filler."""
+        """The context length for every episode.
+
+        No message of the game has more than 64 tokens without the filler.
+        """
         return self.turns * (self.reply_tokens + 64 + self.filler) + 32
 
 
 def train_trl(meter: Meter, job: Job, precision: str, micro_batch: int, generation: str) -> None:
-    """``trl.GRPOTrainer`` with what costs time switched off: no logs, no checkpoints, no reference model."""
+    """Train with ``trl.GRPOTrainer``, without logs, checkpoints and reference model, to save time."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     warnings.simplefilter("ignore")
     from datasets import Dataset
@@ -131,7 +137,7 @@ def _opening(job: Job, seed: str) -> list[dict[str, str]]:
 
 
 class _SingleTurn:
-    """Reward of one reply: the game's points."""
+    """The reward function of one reply, from the game."""
 
     __name__ = "points"
 
@@ -146,7 +152,10 @@ class _SingleTurn:
 
 
 def _multi_turn_reward(completions: list[Any], environments: list[Any], **_: object) -> list[float]:
-    """The game's points; the last reply, which TRL leaves unplayed at the limit of tool calls, is played here."""
+    """Play the last reply, and return the rewards of the games.
+
+    TRL leaves the last reply unplayed at the limit of tool calls.
+    """
     for environment, completion in zip(environments, completions, strict=True):
         environment._game.play(_text(completion))
     return [environment._game.points for environment in environments]

@@ -1,13 +1,13 @@
-"""The update phase beside a bare forward and backward of the same tokens.
+"""Speed of the update phase against a bare forward and backward of the same tokens.
 
     python -m scripts.bench.update_speed [--algo grpo] [--precision 32-true] [--episodes 64] [--repeats 5]
 
 Ours is one whole ``training_step`` under a Lightning Trainer: scoring, advantages, micro-batches, backward,
-clipping, optimizer step, metrics.  Bare is what nothing can go below on this path: the Hugging Face model on as
-many tokens in rows of the episodes' mean length, so that no padding exists, with the next token's cross entropy
-and backward, in micro-batches of the same budget; no optimizer, no metrics.  A critic with a network of its own
-doubles the bare side.  Both run alternately on the same recorded episodes; the figure is the median of the paired
-ratios, bare seconds over ours: 1 would be no overhead.
+clipping, optimizer step, metrics.  Bare is the minimum on this path: the Hugging Face model on as many tokens in
+rows of the episodes' mean length, so without padding, with the next token's cross entropy and backward, in
+micro-batches of the same budget; no optimizer, no metrics.  A critic with its own network doubles the bare side.  Both
+run alternately on the same recorded episodes; the figure is the median of the paired ratios, bare seconds over ours: 1
+would mean no overhead.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from scripts.bench.common import (
 
 
 def record(policy: Policy, env: str, episodes: int) -> TrajectoryBatch:
-    """Episodes of the shipped policy in groups of 8."""
+    """Play episodes of the shipped policy in groups of 8."""
     chat = ChatRenderer(policy.tokenizer)
     with hydra_ready():
         task = instantiate(compose(f"env/{env}").env)
@@ -68,7 +68,7 @@ def record(policy: Policy, env: str, episodes: int) -> TrajectoryBatch:
 
 
 class Ours:
-    """One training step on the recorded rows; the second of two, whose optimizer state exists."""
+    """A training step on the recorded rows: the second of two, with existing optimizer state."""
 
     def __init__(self, policy: Policy, batch: TrajectoryBatch, options: argparse.Namespace) -> None:
         changes = [f"algo={options.algo}", "optim.lr=1e-12", *options.overrides]
@@ -105,7 +105,7 @@ class Ours:
 
 
 class Bare:
-    """Forward, cross entropy and backward of as many tokens, without padding."""
+    """The forward, cross entropy and backward of as many tokens, without padding."""
 
     def __init__(self, policy: Policy, batch: TrajectoryBatch, networks: int, options: argparse.Namespace):
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,12 +1,12 @@
-"""A whole training run of this working tree beside the same command at an earlier revision.
+"""A whole training run of this tree against the same command at an earlier revision.
 
     python -m scripts.bench.vs_revision --revision acaa0cd [--repeats 2] [-- trainer.max_epochs=10 seed=3]
     python -m scripts.bench.vs_revision --revision ab39f31 --now update.lanes=2      # an option of this tree alone
 
-Every run is a process of its own, as a user starts it: start-up, both tests and the export are in its wall time.  What
-follows ``--`` is added to ``algo=grpo env=sokoban`` on both sides.  The two sides of a repetition take the
+Every run is a separate process, as a user starts it; its wall time includes start-up, both tests and the export.
+Options after ``--`` are added to ``algo=grpo env=sokoban`` on both sides.  The two sides of a repetition use the
 repetition's number as their seed, unless ``seed=`` is given.  Sampled episodes differ between revisions by rounding,
-so success is printed beside the seconds: learning must be equal within its interval for the ratio to mean anything.
+so success is printed next to the seconds: the ratio is meaningful only if learning is equal within its interval.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PHASES = ("rollout", "update", "validate")
 
 @contextmanager
 def checkout(revision: str, folder: Path):  # type: ignore[no-untyped-def]
-    """The files of ``revision`` in ``folder``, for as long as the block lasts."""
+    """Check out ``revision`` in ``folder`` for the duration of the block."""
     git = ["git", "-C", str(ROOT), "worktree"]
     subprocess.run([*git, "add", "--quiet", "--detach", str(folder), revision], check=True)
     try:
@@ -49,7 +49,10 @@ def checkout(revision: str, folder: Path):  # type: ignore[no-untyped-def]
 
 
 def run(tree: Path, folder: Path, arguments: Sequence[str]) -> Measured:
-    """One run of ``tree``'s train.py into ``folder``: seconds by phase, peak memory, success at start and end."""
+    """Run ``tree``'s train.py into ``folder``, and return its measurements.
+
+    These are seconds by phase, peak memory, and success at start and end.
+    """
     command = [sys.executable, "train.py", "algo=grpo", "env=sokoban", f"hydra.run.dir={folder}", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     started = time.perf_counter()

@@ -1,15 +1,14 @@
-"""Whole iterations with two workers of one thread each against the same job in one process of two threads.
+"""Iterations with two workers of one thread each against one process of two threads.
 
     python -m scripts.bench.workers                       # on two cores with nothing else on them
     python -m scripts.bench.workers --worker ray --share 4
     python -m scripts.bench.workers --share 8 --lanes 2    # the update side by side as well
     python -m scripts.bench.workers --iterations 4 --repeats 2 -- env=frozen_lake
 
-Runs ``train.py`` for both, alternately, and a third one whose single worker notes the seconds of each share.  From the
-shares of this one, what a wave costs beside them, and the update, the script computes an iteration with more workers,
-each on a core of its own: this part is a simulation.  It leaves out that cores share the bandwidth of memory; the line
-of two workers says how far it is from what was measured.  The first iteration of each run, in which workers start, is
-left out.
+The script runs ``train.py`` for both in alternation, and a third time with a single worker that records the seconds of
+each share.  From these shares, the other costs of a wave, and the update, it simulates an iteration with more workers,
+each on its own core.  The simulation ignores that cores share memory bandwidth; the line for two workers shows its
+error against the measurement.  The first iteration of each run, in which workers start, is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from lit_agentrl.rollout.workers.shares import Share
 from scripts.bench import common
 
 BOUND = 1.1
-LOG = "NOTED_SHARES"  # variable
+LOG = "NOTED_SHARES"  # name of an environment variable
 CORES = 2
 SIMULATED = (1, 2, 4, 8, 16)
 MIX = ["algo=grpo", "env=sokoban"]
@@ -46,7 +45,10 @@ QUANTITIES = ("iteration", "rollout", "update")
 
 @dataclass(frozen=True, kw_only=True)
 class NotedSettings(ProcessSettings):
-    """One process; a file, named by the environment, gets the iteration and the seconds of each share."""
+    """Settings of one process that logs the iteration and the seconds of each share.
+
+    The environment variable `LOG` names the file.
+    """
 
     def open(self, *parts: Any, is_ahead: bool) -> Pool:
         crew = NotedProcesses(*parts, count=self.count, threads=self.threads_of_worker(is_ahead=is_ahead))
@@ -60,7 +62,10 @@ class NotedProcesses(Processes):
 
 class NotedProcess(Process):
     def play(self, share: Share, load: int, version: int) -> Played:
-        """As seen from here: a worker is also busy while a share and its episodes travel."""
+        """Play a share, and log its seconds as measured by the trainer.
+
+        They include the transfer of the share and its episodes, during which the worker is busy too.
+        """
         started = time.perf_counter()
         played = super().play(share, load, version)
         seconds = time.perf_counter() - started
@@ -72,7 +77,7 @@ class NotedProcess(Process):
 def run(
     folder: Path, iterations: int, overrides: Sequence[str], log: Path | None = None
 ) -> list[dict[str, float]]:
-    """Seconds of each iteration but the first, by what they went to."""
+    """Run a job, and return the seconds of each iteration but the first, by phase."""
     options = [*MIX, *QUICK, f"trainer.max_epochs={iterations + 1}", f"hydra.run.dir={folder}", *overrides]
     command = [sys.executable, str(common.ROOT / "train.py"), *common.last_of(options)]
     paths = [str(common.ROOT / "src"), str(common.ROOT), os.environ.get("PYTHONPATH", "")]
@@ -92,14 +97,14 @@ def run(
 
 
 def side(iterations: int, options: Sequence[str], overrides: Sequence[str], number: int) -> common.Measured:
-    """Median seconds of an iteration."""
+    """Measure the median seconds of an iteration."""
     with tempfile.TemporaryDirectory() as scratch:
         rows = run(Path(scratch) / "run", iterations, [f"seed={max(number, 0)}", *options, *overrides])
     return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
 
 
 def simulated(iterations: int, share: int, overrides: Sequence[str], number: int) -> common.Measured:
-    """Seconds of an iteration of so many workers, from the shares that one has played."""
+    """Simulate the seconds of an iteration with several workers, from the shares of one."""
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "shares"
         options = ["worker=process", f"worker.share={share}", "worker.count=1", "worker.threads=1"]
@@ -112,7 +117,7 @@ def simulated(iterations: int, share: int, overrides: Sequence[str], number: int
     found = {"shares": statistics.median(map(len, waves))}
     for count in SIMULATED:
         played = [makespan(wave, count) for wave in waves]
-        # of what one worker's wave took; its shares follow each other
+        # time of the wave outside its shares, which one worker plays one after the other
         beside = [max(0.0, row["rollout"] - sum(wave)) for wave, row in zip(waves, rows, strict=True)]
         each = list(zip(played, beside, (row["update"] for row in rows), strict=True))
         found[f"in turn {count}"] = statistics.median(sum(parts) for parts in each)
@@ -121,7 +126,7 @@ def simulated(iterations: int, share: int, overrides: Sequence[str], number: int
 
 
 def makespan(shares: Iterable[float], workers: int) -> float:
-    """Seconds until all are played, each given to the worker that is free first."""
+    """Compute the seconds until all shares are played, each by the first free worker."""
     free = [0.0] * workers
     for seconds in shares:
         heapq.heapreplace(free, free[0] + seconds)

@@ -1,4 +1,4 @@
-"""What campaigns of many runs share: a run that is finished however often it was ended, and what is kept of it."""
+"""Shared functions of campaigns: runs that continue after interruptions, and stored results."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Outcome = Mapping[str, Any]
 
 
 def finished(folder: Path, options: Sequence[str], *, config_dir: Path | str | None = None) -> Result:
-    """A run of these options to its end, continued where it was ended before.
+    """Run these options to the end, continuing from where an earlier run was stopped.
 
     Args:
-        folder: of the run.
-        options: of ``train.py``.
-        config_dir: further configs, as ``--config-dir``.
+        folder: folder of the run.
+        options: options of ``train.py``.
+        config_dir: further configs, as in ``--config-dir``.
     """
     if not (folder / ".hydra" / "config.yaml").exists():
         return train(*options, config_dir=config_dir, folder=folder)
-    run = Result(folder)  # one that was killed has an error; one that a callback ended has none
+    run = Result(folder)  # a killed run has an error; a run ended by a callback has none
     is_done = (folder / "summary.json").exists() and not run.summary.get("error")
     return run if is_done else run.resume(trust_run=True)
 
 
 def kept(record: Path, find: Callable[[], Outcome]) -> Outcome:
-    """What ``find`` gave, now or when the file ``record`` was written."""
+    """Return the result of ``find``, or the stored one if the file ``record`` exists."""
     if not record.exists():
         write_atomic(record, json.dumps(find()))
     read: Outcome = json.loads(record.read_text())
@@ -44,13 +44,13 @@ def campaign_parser(
     further: Sequence[int] = (),
     folder: str = "keeps what was done",
 ) -> argparse.ArgumentParser:
-    """What every campaign can be told.
+    """Make a parser with the options of every campaign.
 
     Args:
-        description: a line.
-        seeds: those that are run where none is named.
-        further: seeds that may be named beside them.
-        folder: what the folder is.
+        description: one-line description.
+        seeds: default seeds.
+        further: other permitted seeds.
+        folder: help text of the folder.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--folder", type=Path, required=True, help=folder)

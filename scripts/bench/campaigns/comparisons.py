@@ -1,30 +1,32 @@
-"""Methods that learn from recorded comparisons, on Sokoban with the embedded policy: three seeds, one command.
+"""Campaign of methods that learn from recorded comparisons, on Sokoban with three seeds.
 
     lit-agentrl collect model=nano env=sokoban episodes=250 members=8 out=EPISODES
     python -m scripts.bench.campaigns.comparisons --data EPISODES --folder outputs/comparisons
 
-Fixed before anything was run.  **Selection**: each method has two learning rates.  One run of each, with a seed that
-no other run has, plays 512 rooms of validation with its last weights.  The rate of highest success is taken, of those
-whose share of invalid replies is at most 0.03; of equals the lower.  Where all break replies, the method has none.
-**Test**: with that rate, seeds 0, 1 and 2 train once each, as long as the rate was tried; the last weights play the 512
-test rooms at temperature 1 with the noise of their seed, and the start plays the same rooms with the same noise.
-**Figure**: of each room the mean difference over the seeds; its mean over the rooms, with a 95 % t interval over them.
-**Bars**: every method has its interval above 0; ``sft`` gains 0.08 or more, the best method of offline pairs or labels
-0.08, ``online_dpo`` 0.10; invalid replies at most 0.03.  Passes: three of ``sft``, one of about 1,400 episodes of all
-others, 2,560 new episodes of ``online_dpo``.  The folder keeps what was done; the command goes on from there.
+The policy is the embedded one.  The protocol was fixed before any run.  **Selection**: each method has two learning
+rates.  One run of each rate, with a seed that no other run has, plays 512 validation rooms with its last weights.
+Among the rates whose share of invalid replies is at most 0.03, the one with the highest success is chosen; ties go to
+the lower rate.  If no rate qualifies, the method has none.  **Test**: with that rate, seeds 0, 1 and 2 train once each,
+as long as in the selection; the last weights play the 512 test rooms at temperature 1 with the noise of their seed, and
+the start plays the same rooms with the same noise.  **Figure**: for each room the mean difference over the seeds; then
+its mean over the rooms, with a 95 % t interval over them.  **Criteria**: every method has its interval above 0; ``sft``
+gains 0.08 or more, the best method of offline pairs or labels 0.08, ``online_dpo`` 0.10; invalid replies are at most
+0.03.  Passes: three for ``sft``, one over about 1,400 episodes for all others, 2,560 new episodes for ``online_dpo``.
+The folder stores finished work; the same command continues from there.
 
-**Further looks**, ``--look 2`` and ``--look 3``, each fixed before its runs and after the one before had missed bars:
-one rate each, so nothing is selected.  It is the shipped one of ``dpo``, ``ipo`` and ``simpo``, one pass; those of the
-others, and how long, are of pilots with seeds 100 and 101 on validation rooms (findings/preferences.md).  Seeds, test,
-figure and bars are the same.  The second has pairs by returns, as the first.  The third has pairs of a solved and an
-unsolved side alone (``data.score=success``; online: returns that differ by a point or more).  There ``control`` is the
-NLL of ``step_dpo`` without its pairs, and ``--temperature 0.3``, the best one of the start (learning.md), plays
-the finished runs and the start so: what is gained there is not mere sharpening.
+**Further looks**, ``--look 2`` and ``--look 3``, were each fixed before their runs, after the look before had missed
+criteria.  They have one rate for each method, so nothing is selected.  It is the shipped rate for ``dpo``, ``ipo`` and
+``simpo``, with one pass; rates and lengths of the others come from pilots with seeds 100 and 101 on validation rooms
+(findings/preferences.md).  Seeds, test, figure and criteria are the same.  The second look has pairs by returns, like
+the first.  The third has only pairs of a solved and an unsolved side (``data.score=success``; online: returns that
+differ by 1 or more).  There ``control`` is the NLL of ``step_dpo`` without its pairs, and ``--temperature 0.3``, the
+best one of the start (learning.md), is also used to play the finished runs and the start: a gain at this temperature is
+more than sharpening.
 
-**Fourth look**, ``--look 4``, fixed before its runs and after ``online_dpo`` had missed its bar three times: five
-iterations of 512 episodes in place of twenty of 128, up to eight pairs of a room, an NLL of the chosen side of each
-pair, and three epochs of eight minibatches.  Setting and rate are those of one pilot, seed 100, of six settings that
-were tried.  ``control`` is the NLL without the pairs.  It needs no recorded episodes, and has both temperatures too.
+**Fourth look**, ``--look 4``, was fixed before its runs, after ``online_dpo`` had missed its criterion three times:
+five iterations of 512 episodes instead of twenty of 128, up to eight pairs per room, an NLL of the chosen side of each
+pair, and three epochs of eight minibatches.  Setting and rate come from one pilot, seed 100, with six settings.
+``control`` is the NLL without the pairs.  It needs no recorded episodes, and also has both temperatures.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ LARGEST_INVALID = 0.03
 FIXED = "env=sokoban test.episodes=0 val.every=1000 val.episodes=4"
 PAIRS = "data=pairs trainer.max_epochs=44"
 Methods = Mapping[str, tuple[str, tuple[float, ...]]]
-METHODS: Methods = {  # options, and the rates that are tried, the lowest first
+METHODS: Methods = {  # options, and the rates to try in ascending order
     "sft": ("algo=sft data=demonstrations data.keep=success trainer.max_epochs=111", (1e-4, 3e-4)),
     "dpo": (f"algo=dpo {PAIRS}", (2e-5, 4e-5)),
     "kto": ("algo=kto data=unpaired algo.desirable_weight=2.5 trainer.max_epochs=44", (2e-5, 4e-5)),
@@ -97,30 +99,30 @@ LOOKS = {1: METHODS, 2: SECOND, 3: THIRD, 4: FOURTH}
 def measured(
     folder: Path, options: Sequence[str], split: str, seed: int, rooms: int, temperature: float = 1.0
 ) -> Outcome:
-    """One run to its end: what its weights solve of each room (``solved``), and the share of ``invalid`` replies."""
+    """Run to the end, and return the ``solved`` rooms and the share of ``invalid`` replies."""
     return played(finished(folder, options), split, seed, rooms, temperature=temperature)
 
 
 def played(run: Result, split: str, seed: int, rooms: int, **options: Any) -> Outcome:
-    """What the weights of a run come to."""
+    """Evaluate the weights of a run."""
     given = {"split": split, "episodes": rooms, "temperature": 1.0, "seed": seed, "trust_run": True}
     (scores,) = run.evaluate(**given | options).records
     return {"solved": scores["solved"], "invalid": scores["invalid_share"]}
 
 
 def rate_of(tried: Mapping[float, Outcome]) -> float | None:
-    """The rate that the rule takes; None where every rate breaks replies."""
+    """Choose the rate by the selection rule; None if no rate qualifies."""
     whole = [rate for rate, each in tried.items() if each["invalid"] <= LARGEST_INVALID]
     return max(whole, key=lambda rate: (success(tried[rate]), -rate), default=None)
 
 
 def success(outcome: Outcome) -> float:
-    """The share of rooms that are solved; one whose game failed is not."""
+    """Compute the share of solved rooms; a room whose game failed counts as unsolved."""
     return fmean(map(float, map(bool, outcome["solved"])))
 
 
 def gains(found: Sequence[Outcome], starts: Sequence[Outcome]) -> list[float]:
-    """Of each room, the mean over the seeds of what was solved more than by the start."""
+    """Compute each room's gain in success over the start, as a mean over seeds."""
     own, base = (zip(*(map(bool, each["solved"]) for each in side), strict=True) for side in (found, starts))
     return [fmean(after) - fmean(before) for after, before in zip(own, base, strict=True)]
 
@@ -131,7 +133,7 @@ def table(
     starts: Mapping[int, Outcome],
     methods: Methods = METHODS,
 ) -> str:
-    """Of each method: its rates on validation rooms, and success on test rooms beside the start."""
+    """Format each method's rates on validation rooms and its test success against the start."""
     lines = [
         "| method | rates: validation success, invalid replies | seeds | start | success of each seed | difference "
         "| invalid |",
@@ -156,7 +158,7 @@ def table(
 
 
 def over_control(found: Mapping[str, Mapping[int, Outcome]]) -> list[str]:
-    """Of each other method that has the control's seeds: by how much it is above the control."""
+    """Format the gain over the control for each other method with the same seeds."""
     control = found.get("control", {})
     others = {
         name: own for name, own in found.items() if name != "control" and control and {*own} == {*control}
@@ -168,20 +170,20 @@ def over_control(found: Mapping[str, Mapping[int, Outcome]]) -> list[str]:
 
 
 def gap_of(found: Sequence[Outcome], base: Sequence[Outcome]) -> str:
-    """The mean difference of the rooms with its interval."""
+    """Format the mean difference over rooms with its interval."""
     gap = mean_interval(gains(found, base))
     return f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] (n = {gap.n})"
 
 
 def interval(outcome: Outcome) -> str:
-    """Success with its interval."""
+    """Format success with its interval."""
     solved = list(map(bool, outcome["solved"]))
     share = wilson_interval(sum(solved), len(solved))
     return f"{share.mean:.3f} [{share.low:.3f}, {share.high:.3f}]"
 
 
 def main() -> None:
-    """Runs what is not done yet, and writes the table after every cell."""
+    """Run all unfinished cells, and write the table after each."""
     parser = campaign_parser(
         "Methods that learn from recorded comparisons.",
         SEEDS,

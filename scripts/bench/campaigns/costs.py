@@ -1,15 +1,15 @@
-"""Costs within a limit on thin ice: FrozenLake with the embedded policy, three seeds, one command.
+"""Campaign of costs within a limit: FrozenLake with thin ice, three seeds.
 
     python -m scripts.bench.campaigns.costs --folder outputs/costs
 
-Fixed before anything was run with these options and seeds.  **Game**: `env=frozen_lake` without slips, 0.3 of the ice
-is thin.  **Runs**: ``free`` is ``algo=grpo`` with centred advantages and every group; ``held`` is the same with
-``algo/cost=lagrange`` and the limit 0.8.  Seeds 0, 1 and 2, 200 iterations of 128 episodes.  **Figure**: the last
-weights play 512 lakes of validation, on which nothing is chosen.  **Bars**: the mean cost of ``held`` over the seeds is
-at most 0.8, its mean success at least 0.9 of that of ``free``.  A first protocol (60 iterations, rate 2e-4, limit 0.6,
-multiplier at most 5) missed both bars with seed 0, findings/costs.md: the multiplier stood at its bound.  Length, rate,
-limit and multiplier of this one were chosen by one pilot with seed 100.  The folder keeps what was done; the command
-goes on from there.
+The policy is the embedded one.  The protocol was fixed before any run with these options and seeds.  **Game**:
+`env=frozen_lake` without slipping, where 0.3 of the ice is thin.  **Runs**: ``free`` is ``algo=grpo`` with centred
+advantages and every group; ``held`` is the same with ``algo/cost=lagrange`` and the limit 0.8.  Seeds 0, 1 and 2, 200
+iterations of 128 episodes.  **Figure**: the last weights play 512 validation lakes, which are not used for any choice.
+**Criteria**: the mean cost of ``held`` over the seeds is at most 0.8, its mean success at least 0.9 of that of
+``free``.  A first protocol (60 iterations, rate 2e-4, limit 0.6, multiplier at most 5) missed both criteria with seed
+0, findings/costs.md: the multiplier was at its bound.  Length, rate, limit and multiplier of this protocol were chosen
+by one pilot with seed 100.  The folder stores finished work; the same command continues from there.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ HELD = (
     f"algo/cost=lagrange algo.cost.limit={LIMIT} algo.cost.coef=0.3 algo.cost.rate=0.1 algo.cost.max_coef=2"
 )
 SIDES = {"free": "", "held": HELD}
-STEP = 25  # iterations between two lines of the curve
+STEP = 25  # number of iterations per line of the curve
 
 Found = Mapping[int, Mapping[str, Any]]  # by seed
 
 
 def measured(folder: Path, options: Sequence[str]) -> Outcome:
-    """What a run comes to at its end, and its curves."""
+    """Run to the end, and return the final results and the curves."""
     metrics = finished(folder, options).metrics
     last = metrics.rows[-1]
     curves = {name: metrics[name][1:] for name in ("rollout/cost", "rollout/success")}
@@ -48,7 +48,7 @@ def measured(folder: Path, options: Sequence[str]) -> Outcome:
 
 
 def table(free: Found, held: Found) -> str:
-    """Both sides of each seed, and whether the bars hold in the mean over the seeds."""
+    """Format both sides of each seed, and whether the means meet the criteria."""
     lines = ["| seed | success, free | cost, free | success, held | cost, held |", "|---" * 5 + "|"]
     seeds = [seed for seed in held if seed in free]
     for seed in seeds:
@@ -69,7 +69,7 @@ def table(free: Found, held: Found) -> str:
 
 
 def curve(held: Found) -> str:
-    """Means over each `STEP` iterations and the seeds."""
+    """Format means over the seeds and each `STEP` iterations."""
     names = ("train/cost_multiplier", "rollout/cost", "rollout/success")
     lines = ["| iterations | multiplier | cost | success |", "|---" * 4 + "|"]
     most = min(len(each["curves"][names[0]]) for each in held.values())
@@ -83,7 +83,7 @@ def curve(held: Found) -> str:
 
 
 def main() -> None:
-    """Runs what is not done yet, and writes both tables after every pair."""
+    """Run all unfinished pairs, and write both tables after each."""
     parser = campaign_parser("Costs within a limit on thin ice.", SEEDS)
     given = parser.parse_args()
     home: Path = given.folder.resolve()

@@ -1,35 +1,35 @@
-"""A learned reward with guards, without them, and beside the true one: Sokoban, the embedded policy, one command.
+"""Campaign of a learned reward with guards, without guards, and the true reward, on Sokoban.
 
     python -m scripts.bench.campaigns.guards --folder outputs/guards
 
-Fixed before anything was run with these seeds.  **Data**: the embedded policy plays 500 rooms of training eight times.
-**Models**: an outcome model (`algo=process_reward algo.last=true`, 100 iterations), whose reward is a chance, and a
-Bradley–Terry model of pairs of equal length (80 iterations), whose score has no bound.  **Sides**, `algo=grpo`, 128
-episodes an iteration: ``guarded`` is paid by the outcome model, held by a KL of 0.05 to the start, 36 iterations;
-``alone`` by the Bradley–Terry model and nothing else, 20; ``true`` by the game, with the Bradley–Terry model watched,
-20.  Seeds 0, 1 and 2, of models and of runs.
+The protocol was fixed before any run with these seeds.  **Data**: the embedded policy plays 500 training rooms eight
+times.  **Models**: an outcome model (`algo=process_reward algo.last=true`, 100 iterations), whose reward is a
+probability, and a Bradley–Terry model of pairs of equal length (80 iterations), whose score is unbounded.  **Sides**,
+`algo=grpo`, 128 episodes an iteration: ``guarded`` is rewarded by the outcome model, with a KL of 0.05 to the start, 36
+iterations; ``alone`` only by the Bradley–Terry model, 20; ``true`` by the game, while the Bradley–Terry model is
+monitored, 20.  Seeds 0, 1 and 2, for models and for runs.
 
 **Gain**: start and last weights of ``guarded`` play the 512 test rooms at temperature 1 with the noise of their seed;
-of each room the mean difference over the seeds, its mean over rooms with a 95 % t interval.  **Bar**: at least 0.08.
-**Alarm**: the first iteration after which the monitor's rule ``hacked`` fires.  **Fall**: the first after which the
-mean success of the last five iterations lies 0.05 below that of the first five.  **Bars**: in each seed of ``alone``
-the alarm comes, and not after the fall; in no seed of ``true`` it comes.  (The rule was ``gap > 0.15`` then; since
-these runs it goes by the rise of the gap.)  The kinds of model and the KL were chosen by
-runs of one seed, 100, docs/rewards.md.  The folder keeps what was done; the command goes on from there.
+the figure is each room's mean difference over the seeds, then its mean over rooms with a 95 % t interval.
+**Criterion**: at least 0.08.  **Alarm**: the first iteration after which the monitor's rule ``hacked`` fires.
+**Fall**: the first after which the mean success of the last five iterations lies 0.05 below that of the first five.
+**Criteria**: in each seed of ``alone`` the alarm fires, and not after the fall; in no seed of ``true`` does it fire.
+(The rule was ``gap > 0.15`` then; since these runs it uses the rise of the gap.)  The kinds of model and the KL were
+chosen by runs with one seed, 100, docs/rewards.md.  The folder stores finished work; the same command continues from
+there.
 
-**Second look at the alarm**, fixed before its runs: the rule by the rise of the gap was set on seeds 0 to 2, so
-``--seeds 3 4 5 --only-alarm`` asks it on new ones, models of their own included; the bars of the alarm are the
-same.
+**Second look at the alarm**, fixed before its runs: the rule by the rise of the gap was chosen on seeds 0 to 2, so
+``--seeds 3 4 5 --only-alarm`` tests it on new seeds with their own models; the criteria of the alarm are the same.
 
-**Third look at the alarm**, fixed before its runs: the rollouts of five iterations are of other rooms than those of the
-first five, and one seed of the second look "fell" by that alone.  ``--seeds 6 7 8 --only-alarm --fall val`` plays the
-same 256 validation rooms after every iteration.  **Fall** is the first iteration after which the mean success of the
-last three of these validations lies 0.05 below that of the first three, the start included.  The rule and the bars are
-the same.
+**Third look at the alarm**, fixed before its runs: the rollouts of the last five iterations use other rooms than those
+of the first five, and one seed of the second look "fell" only for that reason.
+``--seeds 6 7 8 --only-alarm --fall val`` plays the same 256 validation rooms after every iteration.  **Fall** is the
+first iteration after which the mean success of the last three of these validations lies 0.05 below that of the first
+three, including the start.  The rule and the criteria are the same.
 
-**Fourth look at the alarm**, fixed before its runs: in the third the rule came in time in each seed, and once, barely,
-where the game pays.  It asks for a rise of 0.2 now, in place of 0.15.  ``--seeds 9 10 11 --only-alarm --fall val`` asks
-it on new ones; fall and bars are those of the third look.
+**Fourth look at the alarm**, fixed before its runs: in the third look the rule fired in time in each seed, and once,
+barely, with the game's own reward.  It now requires a rise of 0.2 instead of 0.15.
+``--seeds 9 10 11 --only-alarm --fall val`` tests it on new seeds; fall and criteria are those of the third look.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from scripts.bench.common import last_of
 SEEDS, NEW_SEEDS = (0, 1, 2), (3, 4, 5, 6, 7, 8, 9, 10, 11)
 ALARM = re.compile(r"iteration (\d+): collapse rule hacked:")
 BAR, DROP = 0.08, 0.05
-SPAN = {"rollout": 5, "val": 3}  # iterations whose means are compared, by what a fall is one of
+SPAN = {"rollout": 5, "val": 3}  # number of iterations in the compared means, by kind of fall
 COLLECTED = "model=nano env=sokoban episodes=500 members=8"
 MODELS = {
     "outcome": "algo=process_reward algo.last=true data=unpaired data.held_out=0.1 trainer.max_epochs=100 val.every=50",
     "pairs": "algo=bradley_terry data=ranked algo/pairing=equal_length trainer.max_epochs=80",
 }
 PLAYS = "algo=grpo reward=model test.episodes=0 val.every=1000 val.episodes=4"
-SIDES = {  # the model of each, and its options
+SIDES = {  # model and options of each side
     "guarded": ("outcome", "algo/kl=loss_k3 algo.kl.coef=0.05 trainer.max_epochs=36"),
     "alone": ("pairs", "trainer.max_epochs=20"),
     "true": ("pairs", "reward.model.weight=0 reward.model.replaces=false trainer.max_epochs=20"),
@@ -69,7 +69,10 @@ Found = Mapping[str, Mapping[int, Mapping[str, Any]]]  # by side and seed
 
 
 def measured(folder: Path, options: Sequence[str], *, seed: int, rooms: int) -> Outcome:
-    """A run to its end: its curves, its alarm, and what start and last weights solve of the test rooms, where asked."""
+    """Run to the end, and return curves, alarm and test results.
+
+    The results on the test rooms, of start and last weights, are included on request.
+    """
     run = finished(folder, options)
     told = (ALARM.match(line) for line in run.summary["warnings"])
     alarms = [int(each[1]) for each in told if each]
@@ -85,7 +88,7 @@ def measured(folder: Path, options: Sequence[str], *, seed: int, rooms: int) -> 
 
 
 def fall(successes: Sequence[float], span: int = SPAN["rollout"]) -> int | None:
-    """How many of them have been seen when success has fallen; None where it never has."""
+    """Return the number of successes seen when success has fallen; None if it never falls."""
     first = fmean(successes[:span])
     for seen in range(span + 1, len(successes) + 1):
         if fmean(successes[seen - span : seen]) <= first - DROP:
@@ -94,7 +97,10 @@ def fall(successes: Sequence[float], span: int = SPAN["rollout"]) -> int | None:
 
 
 def fallen(one: Mapping[str, Any], of: str) -> int | None:
-    """The iteration, counted from 1, after which success of a run has fallen; the first validation is the start's."""
+    """Return the iteration, from 1, after which a run's success has fallen, or None.
+
+    The first validation is that of the start.
+    """
     if of == "rollout":
         return fall(one["curves"]["rollout/success"])
     seen = fall(one["val"], SPAN["val"])
@@ -102,7 +108,7 @@ def fallen(one: Mapping[str, Any], of: str) -> int | None:
 
 
 def table(found: Found, of: str = "rollout") -> str:
-    """Both questions, seed by seed, and whether their bars hold."""
+    """Format the results of both questions for each seed, and whether the criteria are met."""
     lines = ["| seed | start | guarded | alone: alarm, fall | true: alarm |", "|---" * 5 + "|"]
     guarded, alone, true = (found.get(side, {}) for side in SIDES)
     in_time, silent = [], []
@@ -123,7 +129,7 @@ def table(found: Found, of: str = "rollout") -> str:
 
 
 def _gain(guarded: Mapping[int, Mapping[str, Any]]) -> dict[str, bool]:
-    """What the guarded policies gain, and whether it is enough; nothing without them."""
+    """Return the gain of the guarded policies, and whether it is enough; empty without them."""
     if not guarded:
         return {}
     last, start = ([each[stage] for each in guarded.values()] for stage in ("last", "start"))
@@ -132,7 +138,7 @@ def _gain(guarded: Mapping[int, Mapping[str, Any]]) -> dict[str, bool]:
 
 
 def curves(found: Found) -> str:
-    """Means over each five iterations and the seeds."""
+    """Format means over the seeds and each five iterations."""
     lines = ["| side | iterations | " + " | ".join(CURVES) + " |", "|---" * (2 + len(CURVES)) + "|"]
     step = SPAN["rollout"]
     for side, seeds in found.items():
@@ -148,7 +154,7 @@ def curves(found: Found) -> str:
 
 
 def main() -> None:
-    """Records, trains and measures what is not done yet, and prints the tables."""
+    """Record, train and measure all unfinished cells, and print the tables."""
     parser = campaign_parser("A learned reward with and without guards.", SEEDS, further=NEW_SEEDS)
     parser.add_argument("--only-alarm", action="store_true", help="without the side guarded")
     parser.add_argument(

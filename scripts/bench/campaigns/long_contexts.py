@@ -1,11 +1,12 @@
-"""Long contexts on a CPU: our engine beside transformers' ``generate``, which reads the history before each reply.
+"""Long contexts on a CPU: our engine against transformers' ``generate``.
 
     python -m scripts.bench.campaigns.long_contexts    # 20 minutes: Qwen2.5-0.5B's shape, bfloat16
     python -m scripts.bench.campaigns.long_contexts --model tiny-random --episodes 4    # seconds
 
-Episodes of --turns turns (8) grow by --growth tokens a turn (256), of which --reply (32) are sampled; weights are
-random, and no reply stops before its limit.  Each side is a process of its own.  Told are seconds, milliseconds an
-action token, and the memory that was needed beside the weights.  TRL's trainer calls ``generate`` in the same way.
+``generate`` reads the history before each reply.  Episodes of --turns turns (8) grow by --growth tokens a turn (256),
+of which --reply (32) are sampled; weights are random, and no reply stops before its limit.  Each side is a separate
+process.  The results are seconds, milliseconds an action token, and the memory needed in addition to the weights.
+TRL's trainer calls ``generate`` in the same way.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from scripts.bench.common import (
 from scripts.bench.synthetic import PeakMemory, Player, Shape
 
 HEADER = ["side", "seconds", "ms an action token", "MiB beside the weights"]
-PAGE_MIB = 4096 / 2**20  # the least that a process can take: no ratio of nothing
+PAGE_MIB = 4096 / 2**20  # minimum memory, so that ratios do not divide by zero
 NAMES = ("seconds", "token_ms", "memory_mib")
 
 
 def ours(options: argparse.Namespace) -> Measured:
     policy = trl_games.policy(options.model, options.weights)
     row = options.turns * options.growth
-    policy.network.config.max_position_embeddings = row + 1  # the length of a slot
+    policy.network.config.max_position_embeddings = row + 1  # length of a slot
     player = Player(policy, Shape(options.turns, options.reply, row), slots=options.episodes)
     peak, before = PeakMemory(), resident()
     peak.start()
@@ -68,7 +69,7 @@ def generate(options: argparse.Namespace) -> Measured:
 
 
 def resident() -> float:
-    """Mebibytes of this process now."""
+    """Return the current mebibytes of this process."""
     import psutil
 
     return float(psutil.Process().memory_info().rss / 2**20)
@@ -78,7 +79,7 @@ SIDES = {"ours": ours, "generate": generate}
 
 
 def measured(side: str, options: argparse.Namespace, arguments: list[str]) -> Measured:
-    """What a process of its own finds."""
+    """Measure one side in a separate process."""
     command = [sys.executable, "-m", "scripts.bench.campaigns.long_contexts", *arguments, "--side", side]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:

@@ -1,27 +1,28 @@
-"""A process reward model against the number of the turn, on Sokoban with the embedded policy: one command.
+"""Campaign of a process reward model against a baseline by turn number, on Sokoban.
 
     python -m scripts.bench.campaigns.process_model --folder outputs/process_model [--labels outcomes]
 
-Fixed before anything was run.  **Data**: the embedded policy plays 300 rooms of training twice, each episode with 16
-continuations, and 128 test rooms once, each with 32 (`lit-agentrl collect continuations=…`).  **Training**: seeds 0, 1
-and 2, 75 iterations of 32 episodes, with the rate that `algo=process_reward` has; the last weights.  **Figure**: of
-each turn of a test episode but its last one, the squared error of the chance that the model gives against the share of
-continuations that are solved, less that of the mean label of the turns of this number in training; the mean over the
-turns of an episode and over the seeds, then over episodes, with a 95 % t interval over them.  **Bar**: the interval is
-below 0.
+The protocol was fixed before any run.  **Data**: the embedded policy plays 300 training rooms twice, each episode with
+16 continuations, and 128 test rooms once, each with 32 (`lit-agentrl collect continuations=…`).  **Training**: seeds 0,
+1 and 2, 75 iterations of 32 episodes, with the rate of `algo=process_reward`; the last weights.  **Figure**: for each
+turn of a test episode except its last, the squared error of the model's probability against the share of solved
+continuations, minus the squared error of the mean training label of turns with this number; then the mean over the
+turns of an episode and over the seeds, then over episodes, with a 95 % t interval over them.  **Criterion**: the
+interval is below 0.
 
-With ``--labels outcomes``, fixed before its runs and after the first protocol had missed the bar: 500 rooms of training
+``--labels outcomes`` was fixed before its runs, after the first protocol had missed the criterion: 500 training rooms
 are played eight times, without continuations; every turn is labelled with the success of its episode; one pass of 113
-iterations, the last weights.  The baseline is the mean success of the episodes that have a further turn after a turn of
-this number.  Test, figure and bar are the same.  The folder keeps what was done; the command goes on from there.
+iterations, the last weights.  The baseline is the mean success of the episodes that have another turn after a turn of
+this number.  Test, figure and criterion are the same.  The folder stores finished work; the same command continues from
+there.
 
-With ``--labels more``, fixed before its runs and after the second protocol had missed the bar: as ``outcomes``, with
-1,000 rooms, 225 iterations, a third of the rate and a cosine to 0 (of one pilot, seed 100, by the Brier score of held
-out rooms).  The model is the mean of the three seeds' chances, as `reward=model` takes it from a list of models; the
-figure is its error less the baseline's.
+``--labels more`` was fixed before its runs, after the second protocol had missed the criterion: as ``outcomes``, with
+1,000 rooms, 225 iterations, a third of the rate and a cosine to 0 (from one pilot, seed 100, by the Brier score on
+held-out rooms).  The model is the mean of the three seeds' probabilities, as `reward=model` computes it from a list of
+models; the figure is its error minus that of the baseline.
 
-With ``--labels most``, fixed before its runs and after the third protocol had missed the bar with too few episodes to
-tell: as ``more``, with 1,500 rooms and 337 iterations, and 512 test rooms with 16 continuations.
+``--labels most`` was fixed before its runs, after the third protocol had missed the criterion with too few episodes to
+decide: as ``more``, with 1,500 rooms and 337 iterations, and 512 test rooms with 16 continuations.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ SEEDS = (0, 1, 2)
 PLAYED = "model=nano env=sokoban"
 TEST = "split=test episodes=128 members=1 continuations=32"
 LARGER_TEST = "split=test episodes=512 members=1 continuations=16"
-BY_LABELS = {  # what is recorded for training, and the model
+BY_LABELS = {  # recordings for training, and options of the model
     "continuations": (
         "episodes=300 members=2 continuations=16",
         "algo=process_reward algo/label=so_far data=stepwise data.score=labels env=sokoban trainer.max_epochs=75 "
@@ -68,23 +69,26 @@ BY_LABELS = {  # what is recorded for training, and the model
     ),
 }
 TOGETHER = ("more", "most")  # the model is the mean of all seeds
-TOKENS = 8192  # that are scored together
+TOKENS = 8192  # number of tokens scored together
 
-Turns = Sequence[Sequence[float]]  # one list an episode, one number a turn
+Turns = Sequence[Sequence[float]]  # a list per episode with a number per turn
 
 
 def labels(episodes: Sequence[Episode]) -> Turns:
-    """What `collect` has written: each turn's share, as the sum of the points so far."""
+    """Return the label that `collect` wrote for each turn: the sum of rewards so far."""
     return [list(accumulate(turn.training_reward for turn in episode.turns)) for episode in episodes]
 
 
 def outcomes(episodes: Sequence[Episode]) -> Turns:
-    """Each turn's label where nothing was played on: the success of its episode."""
+    """Return the label of each turn without continuations: the success of its episode."""
     return [[float(episode.success)] * len(episode.turns) for episode in episodes]
 
 
 def by_number(given: Turns) -> dict[int, float]:
-    """The mean label of the turns of each number, the last of each episode left out; -1: of all of them."""
+    """Compute the mean label by turn number, without the last turn of each episode.
+
+    The key -1 has the mean over all of these turns.
+    """
     found: dict[int, list[float]] = {}
     for turns in given:
         for number, label in enumerate(turns[:-1]):
@@ -95,30 +99,36 @@ def by_number(given: Turns) -> dict[int, float]:
 
 
 def errors(said: Turns, true: Turns) -> list[float]:
-    """Of each episode that has them, the mean squared error over its turns but the last."""
+    """Compute each episode's mean squared error over its turns, except the last.
+
+    Episodes of one turn are omitted.
+    """
     pairs = (list(zip(one, other, strict=True))[:-1] for one, other in zip(said, true, strict=True))
     return [fmean((a - b) ** 2 for a, b in turns) for turns in pairs if turns]
 
 
 def told(true: Turns, means: Mapping[int, float]) -> Turns:
-    """What the number of the turn alone says."""
+    """Predict each turn's label from its number alone."""
     return [[means.get(number, means[-1]) for number in range(len(turns))] for turns in true]
 
 
 def gap(models: Sequence[Sequence[float]], baseline: Sequence[float]) -> Interval:
-    """The mean over episodes of a model's error, itself a mean over the seeds, less the baseline's."""
+    """Compute the mean over episodes of the models' error minus the baseline's.
+
+    The models' error is a mean over the seeds.
+    """
     return mean_interval([fmean(of) - base for *of, base in zip(*models, baseline, strict=True)])
 
 
 def mean_of(models: Sequence[Turns]) -> Turns:
-    """What several models say together: the mean of each turn."""
+    """Average the predictions of several models for each turn."""
     return [[fmean(turn) for turn in zip(*episode, strict=True)] for episode in zip(*models, strict=True)]
 
 
 def table(
     models: Mapping[int, Sequence[float]], baseline: Sequence[float], together: Sequence[float] | None = None
 ) -> str:
-    """Squared errors of each seed and of the baseline, and their difference."""
+    """Format squared errors of each seed and of the baseline, and their difference."""
     found = gap(list(models.values()) if together is None else [together], baseline)
     lines = [
         "| | mean squared error |",
@@ -134,7 +144,7 @@ def table(
 
 
 def recorded(folder: Path, options: str, further: Sequence[str]) -> EpisodeFolder:
-    """The folder that `collect` writes, or has written."""
+    """Return the folder of `collect`, which is run if necessary."""
     collect([*last_of([*PLAYED.split(), *options.split(), *further]), f"out={folder}"])
     found = open_folder(folder)
     assert found is not None and found.is_complete
@@ -142,7 +152,7 @@ def recorded(folder: Path, options: str, further: Sequence[str]) -> EpisodeFolde
 
 
 def main() -> None:
-    """Collects, trains and measures what is not done yet, and prints the table."""
+    """Collect, train and measure all unfinished cells, and print the table."""
     parser = campaign_parser("A process reward model against the number of the turn.", SEEDS)
     parser.add_argument(
         "--labels", choices=BY_LABELS, default="continuations", help="of the turns of training"

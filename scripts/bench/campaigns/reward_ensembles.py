@@ -1,22 +1,23 @@
-"""Ensembles and refreshed models as guards of a policy that one reward model ruins: Sokoban, one command.
+"""Campaign of reward-model ensembles and refreshed models against reward hacking, on Sokoban.
 
     python -m scripts.bench.campaigns.reward_ensembles --folder outputs/guards
 
-Fixed before anything was run.  The folder is that of ``guards.py``, whose models of pairs and whose side
-``alone`` (with ``--fall val``) are taken, or made where they are missing.  **Sides**, `algo=grpo`, 128 episodes an
-iteration, 20 iterations, no KL, paid by models of pairs alone: ``alone`` by the model of its seed; ``least`` by the
-least of those of all three seeds (``combine=min``); ``cautious`` by their mean less half their variance
-(``combine=cautious``); ``refreshed`` for ten iterations by the model of its seed, then for ten by one of 80 iterations
-on the first episodes and on 100 rooms that the policy has played eight times since; ``restarted`` likewise, with the
-old model in both halves: what a new optimizer and other rooms do alone.  Seeds 6, 7 and 8.
+The protocol was fixed before any run.  The folder is that of ``guards.py``, whose pair models and side ``alone`` (with
+``--fall val``) are reused, or made if they are missing.  **Sides**, `algo=grpo`, 128 episodes an iteration, 20
+iterations, no KL, rewarded only by pair models: ``alone`` by the model of its seed; ``least`` by the minimum of the
+models of all three seeds (``combine=min``); ``cautious`` by their mean minus half their variance
+(``combine=cautious``); ``refreshed`` for ten iterations by the model of its seed, then for ten by a model trained for
+80 iterations on the first episodes and on 100 rooms that the policy has played eight times since; ``restarted`` in the
+same way with the old model in both halves, to show the effect of a new optimizer and other rooms.  Seeds 6, 7 and 8.
 
-**Figure**: the last weights play the 512 test rooms at temperature 1 with the noise of their seed; of each room the
-mean difference to ``alone`` over the seeds, its mean over rooms with a 95 % t interval; likewise to the start.
-**Bars**: a side is a guard where the first interval lies above 0, and it holds where the second does not lie below 0.
-The folder keeps what was done; the command goes on from there.
+**Figure**: the last weights play the 512 test rooms at temperature 1 with the noise of their seed; for each room the
+mean difference to ``alone`` over the seeds, then its mean over rooms with a 95 % t interval; likewise to the start.
+**Criteria**: a side is a guard if the first interval lies above 0, and it holds if the second does not lie below 0.
+The folder stores finished work; the same command continues from there.
 
 **Changed before a second run**: the second half of ``refreshed`` began with ``hf/``, the weights of the best validation
-of the first half, which true success had chosen.  It begins with the last ones now, and ``restarted`` is its control.
+of the first half, which true success had chosen.  It now begins with the last weights, and ``restarted`` is its
+control.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class Campaign:
     """The runs of a folder.
 
     Args:
-        home: keeps what was done.
-        seeds: of models and of runs; the ensembles hold the models of all of them.
+        home: folder that stores finished work.
+        seeds: seeds of models and runs; the ensembles contain the models of all seeds.
         more: further options of every run.
-        rooms: of the test.
+        rooms: number of test rooms.
         recorded: further options of the recordings.
     """
 
@@ -62,18 +63,18 @@ class Campaign:
         collect([*last_of([*COLLECTED.split(), *recorded]), f"out={home / 'episodes'}"])
 
     def model(self, name: str, seed: int, data: str) -> str:
-        """The folder of a model of pairs."""
+        """Train a pair model if necessary, and return its folder."""
         own = [*MODELS["pairs"].split(), f"data.path={data}", f"seed={seed}", *self.more]
         finished(self.home / name, last_of(own))
         return str(self.home / name)
 
     def run(self, name: str, seed: int, *own: str) -> Result:
-        """A policy that is paid as said."""
+        """Train a policy with the given rewards."""
         base = [*PLAYS.split(), *VALIDATED.split(), *SIDES["alone"][1].split()]
         return finished(self.home / name, last_of([*base, f"seed={seed}", *own, *self.more]))
 
     def side(self, name: str, seed: int) -> Result:
-        """The last run of a side."""
+        """Return the last run of a side."""
         episodes = str(self.home / "episodes")
         models = {each: self.model(f"pairs_{each}", each, episodes) for each in self.seeds}
         if name == "alone":
@@ -92,14 +93,14 @@ class Campaign:
         return self.run(f"{name}_{seed}", seed + 100, *weights, left)
 
     def refreshed_model(self, first: Result, seed: int) -> str:
-        """The folder of a model that has also read what the last weights of a run play."""
+        """Return the folder of a model also trained on episodes of a run's last weights."""
         again = str(self.home / f"episodes_{seed}")
         words = last_of([*AGAIN.split(), *self.recorded])
         collect([*words, f"run={first.folder}", f"seed={seed}", f"out={again}"])
         return self.model(f"pairs_again_{seed}", seed, f"[{self.home / 'episodes'},{again}]")
 
     def measured(self, name: str, seed: int) -> Outcome:
-        """What the last weights of a side solve of the test rooms; of ``alone`` also what the start does."""
+        """Evaluate a side's last weights on the test rooms, and for ``alone`` the start."""
         run = self.side(name, seed)
         found = {"last": played(run, "test", seed, self.rooms), "val": run.metrics["val/success"]}
         if name == "alone":
@@ -108,7 +109,7 @@ class Campaign:
 
 
 def table(found: Found) -> str:
-    """Each side beside ``alone`` and beside the start."""
+    """Format each side's difference to ``alone`` and to the start."""
     alone = found["alone"]
     start = [each["start"] for each in alone.values()]
     lines = ["| side | start | success of each seed | less alone | less start |", "|---" * 5 + "|"]
@@ -125,7 +126,7 @@ def table(found: Found) -> str:
 
 
 def main() -> None:
-    """Trains and measures what is not done yet, and prints the table."""
+    """Train and measure all unfinished cells, and print the table."""
     parser = campaign_parser(
         "Ensembles and refreshed reward models as guards.",
         SEEDS,

@@ -1,15 +1,16 @@
-"""Rollout structures at an equal budget of sampled tokens: five seeds, equal test rooms, one command.
+"""Campaign of rollout structures at an equal budget of sampled tokens, with five seeds.
 
     python -m scripts.bench.campaigns.structures --folder outputs/structures --csv docs/findings/structures.csv
 
-Fixed before anything was run: all runs are ``algo=grpo``, and differ in the structure alone.  A run ends with the
-iteration in which its sampled tokens reach the budget of its world, after about 21 iterations in Sokoban and 14 in
-FrozenLake: about 170 and 80 seconds of a core.  Cells run in the order of `STAGES`, and a kill loses an iteration at
-most.  The first three stages are the protocol, 60 runs; ``--stages`` has the others.  The last weights play 512 test
-rooms at temperature 1, the same rooms with the same noise for all.  For each structure and world the table has success,
-and its difference from the base of equal seed: the mean over seeds, with a 95 % t interval over the seeds.  A gain has
-its interval above 0; no other seeds, budgets or options are tried until one has.  The base of ``replay`` has the same
-number of instances.  The folder keeps what was done; the command goes on from there.
+The protocol was fixed before any run: all runs are ``algo=grpo``, and differ only in the structure.  A run ends with
+the iteration in which its sampled tokens reach the budget of its environment, after about 21 iterations in Sokoban and
+14 in FrozenLake: about 170 and 80 seconds of a core.  Cells run in the order of `STAGES`, and a kill loses one
+iteration at most.  The first three stages are the protocol, 60 runs; ``--stages`` selects the others.  The last weights
+play 512 test rooms at temperature 1, the same rooms with the same noise for all.  For each structure and environment
+the table has success, and its difference from the base of equal seed: the mean over seeds, with a 95 % t interval over
+the seeds.  A gain has its interval above 0; no other seeds, budgets or options are tried until a structure has one.
+The base of ``replay`` has the same number of instances.  The folder stores finished work; the same command continues
+from there.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from lit_agentrl.report.statistics import mean_interval
 from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
 
 SEEDS = (0, 1, 2, 3, 4)
-WORLDS = {  # options, and the budget: sampled tokens of a run
+WORLDS = {  # options, and the budget of sampled tokens of a run
     "hard": ("env=sokoban env.game.lengths=uniform", 240_000),
-    "frozen_lake": ("env=frozen_lake", 75_000),  # whose replies are half as long, and whose runs are
+    "frozen_lake": ("env=frozen_lake", 75_000),  # its replies and runs are half as long
     "sokoban": ("env=sokoban", 240_000),
 }
 BASE = "refill"
-STRUCTURES = {  # options, and what it is held against
+STRUCTURES = {  # options, and the base for comparison
     BASE: ("algo/structure=refill", BASE),
     "hint": ("algo/structure=hint", BASE),
     "refill, 64 instances": ("algo/structure=refill rollout.instances=64", BASE),
@@ -50,19 +51,22 @@ STRUCTURES = {  # options, and what it is held against
     "forget": ("algo/structure=forget", BASE),
 }
 FIRST = (BASE, "hint", "refill, 64 instances", "replay")
-STAGES = (  # the most telling first
+STAGES = (  # the most informative first
     ("hard", FIRST[:2]),
     ("hard", FIRST),
     ("frozen_lake", tuple(STRUCTURES)),
     ("hard", tuple(STRUCTURES)),
     ("sokoban", tuple(STRUCTURES)),
 )
-PROTOCOL = 3  # of these
-Cell = tuple[str, str, int]  # world, structure, seed
+PROTOCOL = 3  # number of stages in the protocol
+Cell = tuple[str, str, int]  # environment, structure, seed
 
 
 class Budget(Callback):
-    """Ends a run with the iteration in which its sampled tokens reach a number; a resumed run counts on."""
+    """A callback that ends a run when its sampled tokens reach a budget.
+
+    The run ends after that iteration, and a resumed run continues to count.
+    """
 
     def __init__(self, tokens: int) -> None:
         self.tokens, self.sampled = tokens, 0
@@ -70,7 +74,7 @@ class Budget(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
     ) -> None:
-        """Count all that was sampled, also what is not trained on."""
+        """Count all sampled tokens, including those not used for training."""
         played = [*batch.episodes, *batch.greedy_episodes]
         self.sampled += sum(episode.num_sampled for episode in played)
         trainer.should_stop = self.sampled >= self.tokens
@@ -83,7 +87,7 @@ class Budget(Callback):
 
 
 def played(folder: Path, options: Sequence[str], budget: int, rooms: int) -> Outcome:
-    """One run to its end: what its weights solve of each room (``solved``), and its sampled ``tokens``."""
+    """Run to the end, and return the ``solved`` rooms and sampled ``tokens``."""
     with tempfile.TemporaryDirectory() as home:
         conf = Path(home) / "callbacks"
         conf.mkdir()
@@ -96,7 +100,7 @@ def played(folder: Path, options: Sequence[str], budget: int, rooms: int) -> Out
             "callbacks=budget",
             "trainer.max_epochs=100000",
             "test.episodes=0",
-            "val.every=1000",  # only its last weights are measured, at the end
+            "val.every=1000",  # only the last weights are measured, at the end
             "val.episodes=16",
         ]
         run = finished(folder, [*fixed, *options], config_dir=home)
@@ -105,12 +109,15 @@ def played(folder: Path, options: Sequence[str], budget: int, rooms: int) -> Out
 
 
 def success(outcome: Outcome) -> float:
-    """Share of the test rooms that were solved."""
+    """Compute the share of solved test rooms."""
     return fmean(map(float, outcome["solved"]))
 
 
 def table(found: Mapping[Cell, Outcome]) -> str:
-    """Of each world and structure: success, and the difference from its base over the seeds that both have."""
+    """Format success by environment and structure, and the difference from the base.
+
+    The difference is over the seeds that both have.
+    """
     lines = ["| world | structure | seeds | tokens | success | against | difference |", "|---" * 7 + "|"]
     for world in WORLDS:
         for name, (_, base) in STRUCTURES.items():
@@ -132,7 +139,7 @@ def table(found: Mapping[Cell, Outcome]) -> str:
 
 
 def as_csv(found: Mapping[Cell, Outcome]) -> str:
-    """One line of each run."""
+    """Format a CSV line for each run."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["world", "structure", "seed", "tokens", "rooms", "success"])
@@ -144,7 +151,10 @@ def as_csv(found: Mapping[Cell, Outcome]) -> str:
 def cells(
     worlds: Sequence[str], structures: Sequence[str], seeds: Sequence[int], stages: int = len(STAGES)
 ) -> list[Cell]:
-    """What is to be run, in its order: all structures of a seed, then the next, so an end leaves whole pairs."""
+    """List the cells in order: all structures of a seed, then the next seed.
+
+    An interruption then leaves whole pairs.
+    """
     wanted = [
         (world, name, seed)
         for world, names in STAGES[:stages]
@@ -156,7 +166,7 @@ def cells(
 
 
 def main() -> int:
-    """Runs what is not done yet; writes the table anew after each run."""
+    """Run all unfinished cells, and write the table after each."""
     parser = campaign_parser("Structures at an equal budget of sampled tokens.", SEEDS)
     parser.add_argument("--csv", type=Path, help="gets a line of each run; by default structures.csv there")
     parser.add_argument("--stages", type=int, choices=range(1, len(STAGES) + 1), default=PROTOCOL)
@@ -174,7 +184,7 @@ def main() -> int:
         run = partial(played, folder, fixed, given.budget or budget, given.rooms)
         try:
             found[world, name, seed] = kept(folder.with_suffix(".json"), run)
-        except RunError as error:  # the next run may do better; the command may be given again
+        except RunError as error:  # other runs may succeed, and the command can be repeated
             failed += 1
             print(f"{folder.name} failed: {error}", file=sys.stderr)
             continue

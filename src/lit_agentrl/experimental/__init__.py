@@ -1,1 +1,4 @@
-"""Methods that have not met their bar yet: each in a file of its own, and the core imports none of them."""
+"""Methods that have not yet met the criterion for the core.
+
+Each method has its own file, and the core imports none of them.
+"""

@@ -1,4 +1,4 @@
-"""Adapt the filter ratio, entropy bonus or KL coefficient at an alarm, within bounds."""
+"""An action that changes the filter ratio, entropy bonus or KL coefficient at alarms."""
 
 from __future__ import annotations
 
@@ -25,23 +25,26 @@ _REMEDY = {
 
 
 class Dial(NamedTuple):
-    """A number of the run that the action may change."""
+    """Getter and setter of a number of the run that the action may change."""
 
     read: Callable[[], float]
     write: Callable[[float], object]
 
 
 class Adapt(Action):
-    """Multiply options of the run by a factor at each alarm, until a bound.
+    """An action that multiplies options of the run by a factor at each alarm.
+
+    An option never moves beyond its bound.
 
     Args:
         rules: see `Action`.
-        filter: ``factor`` and ``bound`` of ``filter.ratio``, the share of groups that is trained on; None: it stays.
-        entropy: the same of ``algo.entropy.coef``.
-        kl: the same of ``algo.kl.coef``.
+        filter: ``factor`` and ``bound`` for ``filter.ratio``, the share of groups used for training; None leaves the
+            ratio unchanged.
+        entropy: the same for ``algo.entropy.coef``.
+        kl: the same for ``algo.kl.coef``.
 
     Raises:
-        ValueError: nothing to turn, or a factor that leads away from its bound.
+        ValueError: there is nothing to change, or a factor leads away from its bound.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class Adapt(Action):
         self._saved: Mapping[str, float] = {}
 
     def setup(self, trainer: Trainer, module: LightningModule) -> None:
-        if self._dials:  # looked at already, and turned since
+        if self._dials:  # already set up; the values may have changed since
             return
         self._dials = _find_dials(trainer, module)
         for name, turn in self.turns.items():
@@ -84,7 +87,7 @@ class Adapt(Action):
                 )
 
     def start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Set the values of the checkpoint."""
+        """Restore the values from the checkpoint."""
         for name, value in self._saved.items():
             if name in self.turns:
                 self._dials[name].write(value)
@@ -100,7 +103,7 @@ class Adapt(Action):
         return ", ".join(changes)
 
     def metrics(self) -> dict[str, float]:
-        """Return the filter's ratio; coefficients are metrics of the update."""
+        """Return the filter ratio; the update already logs the coefficients."""
         return {"collapse/filter_ratio": self._dials["filter"].read()} if "filter" in self.turns else {}
 
     def state_dict(self) -> dict[str, Any]:

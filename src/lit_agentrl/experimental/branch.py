@@ -1,4 +1,4 @@
-"""Episodes that branch where the policy has become less certain after an observation."""
+"""A structure that branches episodes where an observation made the policy less certain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lit_agentrl.rollout.structures.refill import Refill
 
 @dataclass(frozen=True)
 class AtEntropy:
-    """The rule of `Branch`, whose options these are."""
+    """The branching rule of `EntropyBranch`, with its options."""
 
     initial: int
     base: float
@@ -33,32 +33,38 @@ class AtEntropy:
         return _Group(self, members, draw, math.log(max(vocabulary, 2)))
 
     def entropy_of(self, replies: npt.NDArray[np.float64]) -> float:
-        """Of the first tokens of a reply, in nats."""
+        """Return the mean or summed entropy of the first tokens of a reply, in nats."""
         first = replies[: self.tokens]
         return float(first.mean() if self.entropy == "mean" else first.sum())
 
     def branches(self, change: float, draw: float) -> bool:
-        """Whether an episode branches at a change of entropy, in parts of the largest there can be."""
+        """Return whether an episode branches at this change of entropy.
+
+        Args:
+            change: change of entropy, as a fraction of the maximum entropy.
+            draw: uniform random number in [0, 1).
+        """
         chance = self.base + self.slope * change
         return draw < min(max(chance, 0.0), 1.0) if self.threshold is None else chance > self.threshold
 
 
 class _Group:
-    """Turns are decided in order, each once all episodes that are under way have written it or are over.
+    """The branches of one group.
 
-    So what branches does not depend on which of them was quicker.
+    Turns are decided in order.  A turn is decided once every running episode has written its reply or has ended, so
+    the branches do not depend on which episode was faster.
     """
 
     def __init__(self, rule: AtEntropy, members: Sequence[int], draw: Draw, log_vocabulary: float) -> None:
         self._rule, self._draw, self._log_vocabulary = rule, draw, log_vocabulary
         self._waiting = deque(members)
-        self._entropies: dict[int, list[float]] = {}  # of the beginning of each reply, by member
-        self._begins: dict[int, int] = {}  # first own turn
+        self._entropies: dict[int, list[float]] = {}  # entropy of the first tokens of each reply, by member
+        self._begins: dict[int, int] = {}  # first turn that each member played itself
         self._over: set[int] = set()
-        self._turn = 1  # the next to be decided
+        self._turn = 1  # the next turn to decide
 
     def first(self) -> Sequence[Branch]:
-        never = not (self._rule.base or self._rule.slope)  # so that nothing is to be waited for
+        never = not (self._rule.base or self._rule.slope)  # no episode can branch, so all begin at once
         number = len(self._waiting) if never else min(self._rule.initial, len(self._waiting))
         return [self._begun(Branch(self._waiting.popleft())) for _ in range(number)]
 
@@ -77,17 +83,17 @@ class _Group:
         return found
 
     def _is_written(self) -> bool:
-        """Whether all that are under way have a reply of the turn, of which there is one."""
+        """Return whether all running episodes have written the turn, and at least one has."""
         has = {member: len(known) > self._turn for member, known in self._entropies.items()}
         return any(has.values()) and all(has[member] or member in self._over for member in has)
 
     def _branches(self) -> list[Branch]:
-        """Those of the turn, in the order of their parents."""
+        """Return the branches of the current turn, ordered by parent."""
         found = []
         for member, known in sorted(self._entropies.items()):
             if (
                 len(known) <= self._turn or self._begins[member] == self._turn
-            ):  # one that has just left another
+            ):  # too short, or itself branched at this turn
                 continue
             change = (known[self._turn] - known[0]) / self._log_vocabulary
             if not self._rule.branches(change, self._draw(member, self._turn)):
@@ -104,24 +110,25 @@ class _Group:
 
 
 class EntropyBranch(Refill):
-    """``P_k = base + slope (H_k - H_0) / log V`` is the chance to branch before reply k: ARPO, arXiv 2507.19849.
+    """A structure that branches episodes where the entropy of replies rises: ARPO, arXiv 2507.19849.
 
-    ``H_k`` is the entropy of the first ``tokens`` of reply k, after the observation; 0 is the first reply.  An episode
-    that branches goes on as it is, and ``copies`` further members of its group go on from the same observation.
-    ``rollout.members`` is the budget of leaves: members that no branch has begun when all others are over begin at the
-    opening.  Groups are refilled as by `Refill`.
+    The probability of branching before reply k is ``P_k = base + slope (H_k - H_0) / log V``.  ``H_k`` is the entropy
+    of the first ``tokens`` of reply k, after the observation; 0 is the first reply.  An episode that branches
+    continues, and ``copies`` more episodes of its group continue from the same observation.  ``rollout.members`` is
+    the total number of leaves: when all running episodes have ended, the remaining ones start from the opening.
+    Groups are refilled as by `Refill`.
 
     Args:
-        initial: members that begin at the opening at once; None: half of them.
-        base, slope: of the chance, which is cut to [0, 1].
-        tokens: see above; of a shorter reply all.
-        copies: see above, as far as there are members left.
-        threshold: None draws with chance P; a number branches where P is larger, without chance.
+        initial: number of episodes per group that start at the opening; None: half of the group.
+        base, slope: constants of the probability, which is clamped to [0, 1].
+        tokens: number of first tokens, see above; a shorter reply uses all of its tokens.
+        copies: see above; fewer if the group has fewer episodes left.
+        threshold: None branches with probability P; a number branches wherever P is larger.
         entropy: ``mean`` or ``sum`` over these tokens.
         max_waves: see `Refill`.
 
     Raises:
-        ValueError: a value out of range.
+        ValueError: a value is out of range.
     """
 
     requires = frozenset({FORK, ENTROPIES, PLAYED})

@@ -1,4 +1,7 @@
-"""Lessons in the prompt in place of gradients: written by the policy itself from groups in which some fail."""
+"""A structure that improves the prompt with lessons instead of updating weights.
+
+The policy writes the lessons itself, from groups in which some episodes fail.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ _DONE = {"add": "added", "update": "updated", "delete": "deleted", "merge": "mer
 
 @dataclass(frozen=True)
 class LessonsHook(PlayHook):
-    """Show lessons in the opening: below the name of the game, or at the end of the system message."""
+    """A hook that adds the lessons to the first prompt.
+
+    They stand below the name of the game, or at the end of the system message.
+    """
 
     lessons: str
 
@@ -52,14 +58,17 @@ class LessonsHook(PlayHook):
 
 
 class _Interview:
-    """Asks the policy in rounds, which all ranks take part in, and counts what that takes."""
+    """Rounds of questions to the policy, with counts of questions and tokens.
+
+    All ranks must take part in each round.
+    """
 
     def __init__(self, so_far: SoFar) -> None:
         self._so_far = so_far
         self.counts = dict.fromkeys(("asked", "unanswered", "asked_tokens", "answer_tokens"), 0)
 
     def ask(self, purpose: str, texts: Mapping[tuple[int, ...], str]) -> dict[tuple[int, ...], str]:
-        """An answer to each text, drawn with a key of its own."""
+        """Return an answer to each text, each sampled with its own key."""
         seed, iteration = self._so_far.seed, self._so_far.iteration
         keys = [seeds.make_key(seed, f"experience/{purpose}", iteration, *address) for address in texts]
         asked = self._so_far.ask(
@@ -71,23 +80,24 @@ class _Interview:
 
 
 class Experience(Refill):
-    """Keeps a list of lessons that stands in the opening of every episode, evaluations included.
+    """A structure that shows a list of lessons in the first prompt of every episode.
 
-    Training-Free GRPO, arXiv 2510.08191.  Of each group in which some members solve their game and some do not, the
-    policy is asked three times: for a summary of each episode; for at most ``lessons`` lessons from all summaries and
-    outcomes; and for operations on the list (add, update, delete, merge).  Where several groups ask for operations, it
-    is asked once more, to make one list of them all.  Operations are JSON, read strictly: what cannot be read, or names
-    an item that is not there, is dropped and counted.  Groups are refilled as by `Refill`.
+    Evaluations see the list too.  Training-Free GRPO, arXiv 2510.08191.  For each group in which some episodes solve
+    the task and some do not, the policy is asked three times: for a summary of each episode; for at most ``lessons``
+    lessons from all summaries and outcomes; and for operations on the list (add, update, delete, merge).  If several
+    groups propose operations, the policy is asked once more to combine them into one list.  Operations are JSON and
+    parsed strictly: an operation that cannot be parsed, or names a missing item, is dropped and counted.  Groups are
+    refilled as by `Refill`.
 
     Args:
-        max_items: of the list.
-        max_chars: of an item; a longer one is dropped.
-        lessons: of a group.
-        transcript: characters of an episode that are shown for its summary: its beginning and its end.
+        max_items: maximum number of items in the list.
+        max_chars: maximum length of an item in characters; longer items are dropped.
+        lessons: maximum number of lessons per group.
+        transcript: number of characters of an episode shown for its summary, from its beginning and its end.
         max_waves: see `Refill`.
 
     Raises:
-        ValueError: a value out of range.
+        ValueError: a value is out of range.
     """
 
     curves = (
@@ -145,12 +155,12 @@ class Experience(Refill):
             "operations", {at: for_operations(self._items, text) for at, text in told.items()}
         )
         read = [(at, self._read(answer)) for at, answer in answers.items()]
-        # every rank changes the list alike
+        # all ranks must make the same changes to the list
         everyones = sorted(gather_objects(read), key=lambda each: each[0])
         wanted, num_bad = self._one_list([found for _, (found, _) in everyones if found], interview)
         self._items, done = lessons.changed(self._items, wanted, max_items=self._max_items)
         done["dropped"] += num_bad + sum(bad for _, (_, bad) in everyones)
-        is_first = float(get_rank() == 0)  # what all ranks know is told once, what each did is summed
+        is_first = float(get_rank() == 0)  # metrics are summed over ranks; shared ones count on rank 0 only
         return {
             "items": (is_first * len(self._items), is_first),
             **{name: (is_first * done[kind], is_first) for kind, name in _DONE.items()},
@@ -164,9 +174,12 @@ class Experience(Refill):
     def _one_list(
         self, proposals: list[list[Operation]], interview: _Interview
     ) -> tuple[list[Operation], int]:
-        """What is done where groups have asked for operations, and how many of an answer about them were dropped.
+        """Combine the operations that groups propose into one list.
 
-        Where the answer holds none, those of the groups are done, one after the other.
+        If the policy's answer holds no operations, those of the groups are used in order.
+
+        Returns:
+            the operations, and the number of dropped entries of the answer.
         """
         is_asked = len(proposals) > 1 and get_rank() == 0
         answers = interview.ask("one list", {(): for_one_list(self._items, proposals)} if is_asked else {})

@@ -20,15 +20,15 @@ from lit_agentrl.rl.preference.pairing import Pairs, all_pairs, select_pairs
 
 @dataclass(frozen=True, kw_only=True)
 class Exploring(PreferenceLoss):
-    """A loss of pairs with an exploration bonus: XPO, arXiv 2405.21046.
+    """A preference loss with an exploration bonus: XPO, arXiv 2405.21046.
 
     ``L(pairs) + alpha * mean over the reference's trajectories of sum_t log p``.  The second term lowers the
-    probability of what the reference does already.  Rows with ``is_opponent_B`` are those of the reference; the mean
+    probability of what the reference already does.  Rows with ``is_opponent_B`` were sampled by the reference; the mean
     (nats per trajectory) is over all of them in a minibatch, with or without a pair, on all ranks.  Gradient flows
     through ``logp_BT`` of both.
 
     Attributes:
-        alpha: weight of the second term, per nat, >= 0; with 0 the loss equals that of the pairs bit for bit.
+        alpha: weight of the second term, per nat, >= 0; with 0 the loss equals the loss of the pairs bit for bit.
 
     Raises:
         ValueError: see `PreferenceLoss`; or ``alpha`` is negative or not finite.
@@ -44,11 +44,11 @@ class Exploring(PreferenceLoss):
         )
 
     def needs(self, tensor: str) -> bool:
-        """Return True for ``is_opponent_B`` and the tensors of the loss of pairs."""
+        """Return True for ``is_opponent_B`` and the tensors of the preference loss."""
         return tensor == "is_opponent_B" or super().needs(tensor)
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Prepare the pairs, and keep all trajectories of the reference."""
+        """Prepare the pairs, and retain all trajectories of the reference."""
         columns = super().prepare(tensors)
         if self.alpha:
             columns["keep_B"] = columns["keep_B"] | _find_explored(tensors)
@@ -62,7 +62,7 @@ class Exploring(PreferenceLoss):
         }
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the shares of the pairs and of the mean log-prob, and metrics."""
+        """Return the loss of the pairs plus the weighted mean log-prob, and metrics."""
         loss, metrics = super().loss(tensors)
         is_explored_B = _find_explored(tensors)
         summed = torch.where(
@@ -96,7 +96,7 @@ def opposed(
     is_opponent_B: Tensor,
     min_gap: float = 0.0,
 ) -> Pairs:
-    """All pairs of one trajectory of the policy and one of the opponent: XPO.
+    """Pair each trajectory of the policy with each of the opponent: XPO.
 
     Either side may be the better one.  ``is_opponent_B`` marks rows of the opponent; the other arguments are as for
     `all_pairs`.
@@ -120,10 +120,10 @@ def against_opponent(
     is_opponent_B: Tensor,
     baseline: float = 0.5,
 ) -> Advantage:
-    """Share of the group's opponents that a trajectory beats: Nash-MD, arXiv 2312.00886.
+    """Compute the share of opponents that a trajectory beats: Nash-MD, arXiv 2312.00886.
 
-    ``1/M sum_j P(i > j) - baseline`` over the M opponents j; a tie counts as one half.  Opponents (``is_opponent_B``)
-    and groups without one get 0.  ``baseline`` is in [0, 1].
+    ``1/M sum_j P(i > j) - baseline`` over the M opponents j of the group; a tie counts as one half.  Opponents
+    (``is_opponent_B``) and groups without one get 0.  ``baseline`` is in [0, 1].
     """
     require(0 <= baseline <= 1, "baseline", baseline, "in [0, 1]")
     trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)

@@ -1,4 +1,4 @@
-"""The second half of each group by a policy that has been moved away from the first half."""
+"""A structure that samples half of each group after moving away from the other half."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from lit_agentrl.rollout.structures.base import SoFar, Structure, Trial, members
 
 
 class Forget(Structure):
-    """EEPO, arXiv 2510.05837: half of each group, and where entropy is low, the rest after a step away from it.
+    """A structure that moves the policy away from half of each group: EEPO, arXiv 2510.05837.
 
-    Where the mean entropy of a sampled token, averaged over the last ``window`` iterations, is below ``threshold``,
-    one step of SGD lowers the probability of the first half's tokens, the other half is played with the weights after
-    it, and the step is taken back.  These rows keep the log-probs of the weights that sampled them.  Not confirmed by a
-    source: ``window`` and ``epsilon``.
+    If the mean entropy of a sampled token, averaged over the last ``window`` iterations, is below ``threshold``, one
+    SGD step lowers the probability of the first half's tokens, the second half is played with the changed weights, and
+    the step is undone.  These rows keep the log-probs of the weights that sampled them.  ``window`` and ``epsilon`` are
+    not confirmed by a source.
 
     Args:
-        threshold: nats.
-        window: iterations.
-        lr: of the step.
-        epsilon: probabilities count as at most ``1 - epsilon`` in it.
+        threshold: entropy in nats.
+        window: number of iterations.
+        lr: learning rate of the step.
+        epsilon: the step clamps probabilities to at most ``1 - epsilon``.
 
     Raises:
-        ValueError: a value out of range.
+        ValueError: a value is out of range.
     """
 
     curves = ("forgotten_share", "first_half_entropy")
@@ -52,7 +52,7 @@ class Forget(Structure):
         require_number("lr", lr, "> 0", lambda value: value > 0)
         require_number("epsilon", epsilon, "in (0, 1)", lambda value: 0 < value < 1)
         self._threshold, self._window, self._trial = threshold, window, Trial(lr, epsilon)
-        self._entropies: list[float] = []  # of first halves, of the last iterations
+        self._entropies: list[float] = []  # mean entropy of the first halves in the last iterations
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         if members < 2:
@@ -89,7 +89,7 @@ class Forget(Structure):
         self._entropies = [float(entropy) for entropy in state["entropies"]]
 
     def _entropy(self, so_far: SoFar) -> float:
-        """Nats a token, of the first wave, over all ranks."""
+        """Compute the mean entropy of the first wave over all ranks, in nats per token."""
         turns = [turn for e in so_far.sampled if e.wave == 0 for turn in e.turns]
         own = [
             float(sum(turn.reply_entropies.sum() for turn in turns)),

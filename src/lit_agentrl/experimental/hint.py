@@ -1,4 +1,4 @@
-"""The beginning of a solution for prompts that no episode solves."""
+"""A structure that shows the beginning of a solution for unsolved prompts."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ _INTRO = "This is the beginning of a solution, which you can refer to:"
 
 
 def solution(env: World, observation: str, *, horizon: int) -> str | None:
-    """The best play of the state that an environment is in, as JSON; None where the game knows none."""
+    """Return the optimal actions from an environment's state as JSON, or None if unknown."""
     actions = env.optimal_actions(horizon=horizon)
     return None if not actions else json.dumps([str(action) for action in actions])
 
 
 def beginning(found: str, share: float, *, kind: Format) -> str:
-    """The first ``share`` of a solution: of its actions, or of the characters of a text; at least one of them.
+    """Return the first ``share`` of a solution, at least one action or character.
 
-    ``round(share n)`` of ``n``, as the released code of GHPO (arXiv 2507.10628) cuts its solutions.
+    It takes ``round(share n)`` of ``n`` actions, or characters of a text, as the released code of GHPO (arXiv
+    2507.10628) cuts its solutions.
 
     Args:
-        found: what `solution` gave.
+        found: the result of `solution`.
         share: in (0, 1].
-        kind: of the game's actions.
+        kind: format of the game's actions.
 
     >>> beginning('["Up", "Left", "Down", "Down"]', 0.5, kind="names")
     'Up || Left'
@@ -58,7 +59,7 @@ def beginning(found: str, share: float, *, kind: Format) -> str:
 
 @dataclass(frozen=True)
 class HintHook(PlayHook):
-    """Show the first ``share`` of a solution at the end of the opening."""
+    """A hook that appends the first ``share`` of a solution to the first prompt."""
 
     share: float
 
@@ -80,20 +81,20 @@ class HintHook(PlayHook):
 
 
 class Hint(Refill):
-    """Plays a group that no member solves again, told more and more of the solution.
+    """A structure that replays unsolved groups with growing parts of the solution: GHPO, arXiv 2507.10628.
 
-    GHPO, arXiv 2507.10628, by its released code: the whole group is played again with the first of ``shares`` of the
-    reference solution at the end of the opening, then with the next, until a member solves it or there are no more.
-    What is trained on are the episodes of the last try, with the prompt that they had.  The reference is the best play
-    that the game knows.  Groups are refilled as by `Refill`, once all hints are given.
+    As in GHPO's released code, the whole group is played again with the first of ``shares`` of the reference solution
+    at the end of the first prompt, then with the next share, until an episode solves it or no share is left.  Training
+    uses the episodes of the last try, with the prompt that they saw.  The reference is the optimal play that the game
+    knows.  Groups are refilled as by `Refill`, once all hints are given.
 
     Args:
-        shares: of the solution, growing.
-        start: iterations before the first hint.
-        max_waves: see `Refill`; waves of hints count as well.
+        shares: shares of the solution, increasing.
+        start: number of iterations before the first hint.
+        max_waves: see `Refill`; waves of hints count too.
 
     Raises:
-        ValueError: shares that do not grow within (0, 1], or a start below 0.
+        ValueError: ``shares`` do not increase within (0, 1], or ``start`` is negative.
     """
 
     curves = ("hinted_share", "hint_solved_share", "hint")
@@ -123,7 +124,7 @@ class Hint(Refill):
 
     def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
         unsolved = self._unsolved(so_far)
-        if not int(sum_over_ranks(torch.tensor(len(unsolved)))):  # ranks draw further prompts together
+        if not int(sum_over_ranks(torch.tensor(len(unsolved)))):  # ranks must refill together
             return super().after_wave(so_far)
         return [
             EpisodeSpec(
@@ -135,7 +136,7 @@ class Hint(Refill):
         ]  # fmt: skip
 
     def train_on(self, so_far: SoFar) -> Sequence[Episode]:
-        last = {e.group: e.member // so_far.members for e in so_far.sampled}  # tries are played in order
+        last = {e.group: e.member // so_far.members for e in so_far.sampled}  # the last try of a group wins
         return [e for e in so_far.sampled if e.member // so_far.members == last[e.group]]
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
@@ -148,7 +149,7 @@ class Hint(Refill):
         }
 
     def _unsolved(self, so_far: SoFar) -> list[list[Episode]]:
-        """Last tries that no member solved, and that a further hint may follow."""
+        """Return the last tries that no episode solved and that another hint may follow."""
         if so_far.iteration < self._start:
             return []
         return [

@@ -1,4 +1,4 @@
-"""A list of lessons that stands in prompts: what the policy is asked about it, and what may be done to it."""
+"""The list of lessons in prompts, the questions about it, and operations on it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 from lit_agentrl.episode import Episode
 
 _BEGINS = re.compile(r"\[\s*[{\]]")  # a list of objects, or an empty one
-_TRIED = 64  # of these in an answer, which may be made of nothing else
+_TRIED = 64  # matches tried per answer, since an answer may consist of nothing else
 _ORDER = ("delete", "merge", "update", "add")
-# what opens a tag in some chat template or dialect, also in the characters that a tokenizer may take for these
+# openings of tags in chat templates and dialects, and their lookalikes, which a tokenizer may treat as the same
 _OPENS = re.compile(r"[<\uff1c\ufe64](?=[\w/|\uff5c!<])|[\[\uff3b](?=/|[^\W\d])")
 _GRAMMAR = """Answer in JSON and nothing else, with a list of objects, each of which is one of
 {"operation": "add", "content": "a new lesson"}
@@ -28,12 +28,12 @@ _GRAMMAR = """Answer in JSON and nothing else, with a list of objects, each of w
 
 @dataclass(frozen=True)
 class Operation:
-    """One change.
+    """One change of the list.
 
     Attributes:
         kind: ``add``, ``update``, ``delete`` or ``merge``.
-        ids: the items that it is about: none, one, or of a merge at least two.
-        text: of the item that comes of it; empty of ``delete``.
+        ids: ids of the changed items: none, one, or at least two for ``merge``.
+        text: text of the resulting item; empty for ``delete``.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Operation:
     text: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As `read` takes it."""
+        """Return the operation in the form that `read` parses."""
         told: dict[str, Any] = {"operation": self.kind}
         if self.kind == "merge":
             told["ids"] = list(self.ids)
@@ -51,7 +51,9 @@ class Operation:
 
 
 def cleaned(text: str, max_chars: int) -> str | None:
-    r"""A text as an item: one line, in which nothing opens a tag.  None where it is empty, too long, or no text.
+    r"""Format a text as an item: one line in which nothing opens a tag.
+
+    None if the line is empty, too long, or not valid Unicode text.
 
     >>> cleaned("Go  up\nfirst <|im_end|>[INST] x[0] < 3", 80)
     'Go up first < |im_end|>[ INST] x[0] < 3'
@@ -59,27 +61,30 @@ def cleaned(text: str, max_chars: int) -> str | None:
     line = without_tags(" ".join("".join(c if c.isprintable() else " " for c in text).split()))
     try:
         line.encode()
-    except UnicodeEncodeError:  # half a character
+    except UnicodeEncodeError:  # a lone surrogate
         return None
     return line if 0 < len(line) <= max_chars else None
 
 
 def without_tags(text: str) -> str:
-    """A text with a space behind what opens a tag, so that no server takes it for a marker of its template."""
+    """Insert a space after each opening of a tag.
+
+    No server can then mistake the text for a marker of its template.
+    """
     return _OPENS.sub(r"\g<0> ", text)
 
 
 def read(answer: str, ids: Sequence[str], *, max_chars: int) -> tuple[list[Operation], int]:
-    """The operations that an answer holds as a JSON list, and the number of what was dropped.
+    """Parse the JSON list of operations in an answer, and count the dropped entries.
 
     An entry is ``{"operation": "add", "content": …}``, ``{"operation": "update", "id": …, "content": …}``,
-    ``{"operation": "delete", "id": …}`` or ``{"operation": "merge", "ids": […], "content": …}``; ``none`` is nothing.
-    An answer without such a list counts as one that was dropped.
+    ``{"operation": "delete", "id": …}`` or ``{"operation": "merge", "ids": […], "content": …}``; ``none`` is ignored.
+    An answer without such a list counts as one dropped entry.
 
     Args:
-        answer: of a model; text may stand around the list.
-        ids: that are known.
-        max_chars: of an item.
+        answer: answer of a model; text may surround the list.
+        ids: ids of the existing items.
+        max_chars: maximum length of an item in characters.
     """
     entries = _list_in(answer)
     if entries is None:
@@ -91,10 +96,13 @@ def read(answer: str, ids: Sequence[str], *, max_chars: int) -> tuple[list[Opera
 
 
 def _list_in(answer: str) -> list[Any] | None:
-    """The last list of objects in a text, which may be empty; thoughts stand before answers."""
+    """Return the last list of objects in a text, which may be an empty list.
+
+    The last one counts, because models write their thoughts before their answer.
+    """
     found, end = None, 0
     for begins in islice(_BEGINS.finditer(answer), _TRIED):
-        if begins.start() < end:  # within the one before
+        if begins.start() < end:  # inside the previous list
             continue
         with suppress(ValueError, RecursionError):
             value, end = json.JSONDecoder().raw_decode(answer, begins.start())
@@ -103,7 +111,7 @@ def _list_in(answer: str) -> list[Any] | None:
 
 
 def _operation(entry: dict[str, Any], known: set[str], max_chars: int) -> Operation | None:
-    """What an entry asks for; None where it makes no sense."""
+    """Parse an entry into an operation; None if it is invalid."""
     kind = entry.get("operation")
     kind = kind.lower() if isinstance(kind, str) else ""
     if kind == "none":
@@ -128,19 +136,19 @@ def _operation(entry: dict[str, Any], known: set[str], max_chars: int) -> Operat
 def changed(
     items: dict[str, str], operations: Sequence[Operation], *, max_items: int
 ) -> tuple[dict[str, str], Counter[str]]:
-    """The list after operations that were asked for at once, numbered anew, and how many of each kind were done.
+    """Apply simultaneous operations, and return the renumbered list and counts by kind.
 
-    A delete beats all else about its item.  Of several merges and updates of an item the first counts, and a merge
-    before an update.  An item that is there already is not added again.  What is left undone is counted as
-    ``dropped``, but for equal additions.  A merged item stands at the first of its places, and added ones at the end,
-    as long as there is room.
+    A delete takes precedence over all other operations on its item, and a merge over an update; among several merges or
+    updates of an item, the first counts.  An item that already exists is not added again.  Operations that are not
+    applied count as ``dropped``, except duplicate additions.  A merged item takes the first of its places, and new
+    items are appended while there is room.
 
     >>> both = [Operation("merge", ("G0", "G1"), "a, b"), Operation("add", (), "c")]
     >>> changed({"G0": "a", "G1": "b"}, both, max_items=2)
     ({'G0': 'a, b', 'G1': 'c'}, Counter({'merge': 1, 'add': 1}))
     """
     kept, done = dict(items), Counter[str]()
-    settled: set[str] = set()  # items that an operation was about
+    settled: set[str] = set()  # items that an operation has changed
     for operation in sorted(operations, key=lambda each: _ORDER.index(each.kind)):
         kind, ids, text = operation.kind, operation.ids, operation.text
         if kind == "add" and text.casefold() in {each.casefold() for each in kept.values()}:
@@ -165,12 +173,12 @@ def changed(
 
 
 def listed(items: Mapping[str, str]) -> str:
-    """The lessons as they stand in prompts, one a line; empty without any."""
+    """Format the lessons for a prompt, one per line; empty if there are none."""
     return "\n".join(f"{name}: {text}" for name, text in items.items())
 
 
 def for_summary(episode: Episode, limit: int) -> str:
-    """Asks what happened in an episode, of which so many characters are shown."""
+    """Write the question what happened in an episode, showing ``limit`` characters of it."""
     turns = [f"Game:\n{turn.observation}\nYou:\n{turn.reply_text}" for turn in episode.turns]
     return (
         f"You played an episode of {episode.task_name}:\n\n{_cut(without_tags(chr(10).join(turns)), limit)}\n\n"
@@ -180,7 +188,7 @@ def for_summary(episode: Episode, limit: int) -> str:
 
 
 def for_lessons(episodes: Sequence[Episode], summaries: Sequence[str], number: int) -> str:
-    """Asks what the solved episodes of a group did better than the others."""
+    """Write the question what a group's solved episodes did better than the others."""
     told = [
         f"Episode {k}, {_outcome(episode)}: {_cut(without_tags(summary), 1000)}"
         for k, (episode, summary) in enumerate(zip(episodes, summaries, strict=True), start=1)
@@ -193,7 +201,7 @@ def for_lessons(episodes: Sequence[Episode], summaries: Sequence[str], number: i
 
 
 def for_operations(items: Mapping[str, str], lessons: str) -> str:
-    """Asks what new lessons change in the list."""
+    """Write the question how new lessons should change the list."""
     return (
         f"This list of lessons stands in the prompt of every episode:\n{listed(items) or '(empty)'}\n\n"
         f"New lessons:\n{_cut(without_tags(lessons), 4000)}\n\nWhat is to be done to the list? {_GRAMMAR}"
@@ -201,7 +209,7 @@ def for_operations(items: Mapping[str, str], lessons: str) -> str:
 
 
 def for_one_list(items: Mapping[str, str], proposals: Sequence[Sequence[Operation]]) -> str:
-    """Asks for one list of operations in place of several."""
+    """Write the question how to combine several lists of operations into one."""
     told = [json.dumps([each.to_json() for each in one], ensure_ascii=False) for one in proposals]
     return (
         f"This list of lessons stands in the prompt of every episode:\n{listed(items) or '(empty)'}\n\n"
@@ -215,7 +223,7 @@ def _outcome(episode: Episode) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """Its beginning and its end, where it is longer."""
+    """Shorten a text to ``limit`` characters from its beginning and end."""
     if len(text) <= limit:
         return text
     return f"{text[: (limit + 1) // 2]} … {text[len(text) - limit // 2 :]}"

@@ -1,4 +1,4 @@
-"""Tree search over turns: each further episode goes on from the state that UCT selects."""
+"""Tree search over turns: each new episode continues from the state that UCT selects."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from lit_agentrl.rollout.structures.refill import Refill
 
 @dataclass(eq=False)
 class Node:
-    """What the policy reads before a turn.
+    """A state of the tree: what the policy reads before a turn.
 
     Attributes:
-        turn: so many replies lead here.
-        member: episode that wrote the last of them; of the opening the first of the group.
-        is_end: the game was over there.
-        visits: episodes that begin here or below, also those that are not over.
-        scores: of those that are over, as `Search.evaluated` has them.
-        begun: episodes that begin here and are not over.
-        children: by the reply that was written here, in the order of the members that wrote them.
+        turn: number of replies that lead here.
+        member: episode that wrote the last of these replies; for the opening, the first of the group.
+        is_end: True if the game was over here.
+        visits: number of episodes that start here or below, including unfinished ones.
+        scores: values of the finished ones of these episodes, as returned by `Search.evaluated`.
+        begun: number of unfinished episodes that start here.
+        children: one node for each reply written here, in the order of the episodes that wrote them.
     """
 
     turn: int
@@ -41,7 +41,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Search:
-    """The rule of `Mcts`, whose options these are."""
+    """The search rule of `Mcts`, with its options."""
 
     constant: float
     width: int
@@ -58,9 +58,10 @@ class Search:
         return episode.total_reward if self.score == "return" else float(episode.success)
 
     def evaluated(self, episode: Episode, turns: int) -> list[float]:
-        """What an episode says of each state of its path, from the opening to its end after so many ``turns``.
+        """Return an episode's estimate of the value of each state on its path.
 
-        ``(1 - w) z + w (points before the state + V(state))``, w the critic's share, z the score.  The end has z.
+        The path leads from the opening to the end after ``turns`` turns.  With the critic's share w and the score z,
+        the value is ``(1 - w) z + w (reward before the state + V(state))``; at the end it is z.
         """
         score = self.score_of(episode)
         if not self.critic_share:
@@ -73,16 +74,16 @@ class Search:
         return [*found, score]
 
     def expands(self, node: Node) -> bool:
-        """Whether one more turn may be sampled there."""
+        """Return whether one more turn may be sampled at a node."""
         is_within = self.depth is None or node.turn <= self.depth
         return not node.is_end and is_within and len(node.children) + node.begun < self.width
 
     def is_open(self, node: Node) -> bool:
-        """Whether one more turn may be sampled there or below."""
+        """Return whether one more turn may be sampled at a node or below it."""
         return self.expands(node) or any(map(self.is_open, node.children))
 
     def selected(self, root: Node) -> list[Node]:
-        """The path from the opening to where the next turn is sampled; empty where there is no such place."""
+        """Return the path from the root to the node to expand; empty if none."""
         low, high = min(root.scores, default=0.0), max(root.scores, default=0.0)
         path = [root]
         while not self.expands(path[-1]):
@@ -92,24 +93,30 @@ class Search:
             parent = path[-1].visits
             path.append(
                 max(found, key=lambda child: self.bound(child, parent, low, high))
-            )  # the first of equals
+            )  # ties go to the first
         return path
 
     def bound(self, node: Node, parent: int, low: float, high: float) -> float:
-        """``Q + c sqrt(ln N(parent) / N)``, with Q between 0 at ``low`` and 1 at ``high``."""
+        """Compute the UCT bound of a node.
+
+        ``Q + c sqrt(ln N(parent) / N)``, with Q scaled to 0 at ``low`` and 1 at ``high``.
+        """
         mean = sum(node.scores) / len(node.scores)
         q = (mean - low) / (high - low) if high > low else 0.0
         return q + self.constant * math.sqrt(math.log(parent) / node.visits)
 
 
 class _Group:
-    """A round is chosen once all episodes of the last one are over, so it does not matter which was quicker."""
+    """The search tree of one group.
+
+    A round is selected once all episodes of the last one have ended, so it does not depend on their speed.
+    """
 
     def __init__(self, rule: Search, members: Sequence[int]) -> None:
         self._rule = rule
         self._waiting = deque(members)
         self._root = Node(0, members[0])
-        self._paths: dict[int, list[Node]] = {}  # to where each episode that is under way has begun
+        self._paths: dict[int, list[Node]] = {}  # path to the start of each episode of the round
         self._over: list[Episode] = []
 
     def first(self) -> Sequence[Branch]:
@@ -130,7 +137,7 @@ class _Group:
         found: list[Branch] = []
         while self._waiting and len(found) < self._rule.together:
             path = self._rule.selected(self._root)
-            if not path and found:  # there may be more once this round is over
+            if not path and found:  # more nodes may open once this round has ended
                 break
             found.append(self._begun(self._waiting.popleft(), path or [self._root]))
         return found
@@ -148,7 +155,7 @@ class _Group:
     def _back_up(self, episode: Episode) -> None:
         path = self._paths[episode.member]
         path[-1].begun -= 1
-        if episode.failed:  # it tells nothing
+        if episode.failed:  # it has no score
             for node in path:
                 node.visits -= 1
             return
@@ -159,34 +166,36 @@ class _Group:
             node = Node(turn, episode.member, is_end=turn == written, visits=1)
             path[-1].children.append(node)
             path.append(node)
-        for node in path:  # those above the first new state are told its value
+        for node in path:  # nodes above the first new state receive that state's value
             node.scores.append(said[min(max(node.turn, first), written)])
 
 
 class Mcts(Refill):
-    """Episodes of a group grow a search tree over turns: UCT, Kocsis and Szepesvari 2006.
+    """A structure that grows a search tree over turns in each group: UCT.
 
-    An episode is a simulation.  It is selected where it begins: from the opening, as long as ``width`` replies have
-    been sampled at a state, to the child with the largest ``Q + constant sqrt(ln N(parent) / N(child))``; of equal
-    ones the one that was sampled first.  Q is the mean score of the episodes through a child, scaled so that the
-    lowest score of the group is 0 and the highest 1; N counts these episodes.  There it writes a new reply, and it is
-    played to its end; all its turns become nodes, and its score counts in all of them.  What cannot be expanded any
-    more is not visited again, and a group of which nothing can goes on from the opening.  ``rollout.members`` is the
-    number of simulations, which is that of leaves.  Groups are refilled as by `Refill`.
-    `lit_agentrl.experimental.siblings` makes step pairs and values of what was played.
+    Kocsis and Szepesvari 2006.  Each episode is a simulation.  Selection starts at the opening; while a state already
+    has ``width`` sampled replies, it moves on to the child with the largest
+    ``Q + constant sqrt(ln N(parent) / N(child))``; ties go to the child that was sampled first.  Q is the mean score of
+    the episodes through a child, scaled so that the lowest score of the group is 0 and the highest 1; N counts these
+    episodes.  At the selected state the episode writes a new reply and is played to its end; all its turns become
+    nodes, and its score counts in all nodes of its path.  A state that cannot be expanded any more is not visited
+    again; if no state of a group can be expanded, further episodes start from the opening.  ``rollout.members`` is the
+    number of simulations, which equals the number of leaves.  Groups are refilled as by `Refill`.
+    `lit_agentrl.experimental.siblings` makes step pairs and values from the played episodes.
 
     Args:
         constant: c of UCT.
-        width: replies that are sampled at a state.
-        depth: turns before a reply that search samples at most; 0 plays independent episodes, None: any.
-        together: episodes of a group that are under way at once.  Those that are not over count in N alone.
-        score: ``return`` in points of the game, or ``success``.
-        critic_share: w of ``(1 - w) z + w (points so far + V)``, the value of a state that is new to the tree: z is the
-            score of the episode that was played from it, V the critic's value of it.  It counts in the states above it.
+        width: number of replies sampled at a state.
+        depth: maximum number of turns before a reply that the search samples; 0 plays independent episodes, None sets
+            no maximum.
+        together: number of episodes of a group that run at once.  Unfinished episodes count only in N.
+        score: ``return``, the total reward of the game, or ``success``.
+        critic_share: w of ``(1 - w) z + w (reward so far + V)``, the value of a state that is new to the tree: z is the
+            score of the episode played from it, V the critic's value of it.  The states above it use the same value.
         max_waves: see `Refill`.
 
     Raises:
-        ValueError: a value out of range.
+        ValueError: a value is out of range.
     """
 
     requires = frozenset({FORK, PLAYED})
@@ -226,7 +235,7 @@ class Mcts(Refill):
         self._rule = replace(self._rule, values=training.values)
 
     def branching(self, members: int) -> Branching | None:
-        # all would begin at the opening: nothing is to be waited for
+        # all episodes would start at the opening, so none has to wait for another
         return None if self._rule.depth == 0 or self._rule.width >= members else self._rule
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:

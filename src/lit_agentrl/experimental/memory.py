@@ -1,4 +1,4 @@
-"""Episodes of earlier iterations beside the new ones."""
+"""A structure that adds episodes of earlier iterations to the new ones."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from lit_agentrl.rollout.pack import trajectory_id
 from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.refill import Refill
 
-_FURTHER = 1 << 19  # members from here on are not of the group that they stand beside
+_FURTHER = 1 << 19  # member numbers from here on mark stored episodes that were added to a group
 
 
 class Memory(Refill):
-    """Keeps the episodes of the last iterations, and trains on some of them again: the off-policy rows of ArCHer.
+    """A structure that stores recent episodes and trains on some of them again: ArCHer.
 
-    Beside each new episode stand ``rows`` of those kept, drawn at random and with replacement, with the log-probs of
-    the weights that sampled them and the points that they had.  They are of any instance: estimators that compare the
-    members of a group are refused.  An estimator decides what they teach; `archer` gives them to the critic alone.
-    Groups are refilled as by `Refill`.
+    These are ArCHer's off-policy rows.  For each new episode, ``rows`` stored episodes are drawn at random with
+    replacement, and retain the log-probs of the weights that sampled them and their rewards.  They may belong to any
+    task, so estimators that compare the episodes of a group are refused.  The estimator decides how to use them;
+    `archer` uses them only for the critic.  Groups are refilled as by `Refill`.
 
     Args:
-        iterations: whose episodes are kept.
-        rows: of those kept beside each new episode; 0 keeps none.
+        iterations: number of iterations whose episodes are stored.
+        rows: number of stored episodes added for each new episode; 0 stores none.
         max_waves: see `Refill`.
 
     Raises:
-        ValueError: a value out of range.
+        ValueError: a value is out of range.
     """
 
     curves = ("kept_episodes", "remembered_share", "remembered_age")
@@ -50,7 +50,7 @@ class Memory(Refill):
         require_whole("rows", rows, 0, 16)
         self._iterations, self._rows = iterations, rows
         super().__init__(max_waves)
-        self._kept: list[Episode] = []  # from the oldest to the last
+        self._kept: list[Episode] = []  # oldest first
 
     def train_on(self, so_far: SoFar) -> Sequence[Episode]:
         return [*so_far.sampled, *self._drawn(so_far)]
@@ -62,7 +62,7 @@ class Memory(Refill):
             own = [
                 replace(e, env_seconds=0.0) for e in so_far.sampled if not e.failed and e.num_action_tokens
             ]
-            # every rank keeps those of all, in one order
+            # every rank stores the episodes of all ranks in the same order
             new = sorted(gather_objects(own), key=trajectory_id)
             oldest = so_far.iteration + 1 - self._iterations
             self._kept = [e for e in [*self._kept, *new] if e.iteration >= oldest]
@@ -80,7 +80,7 @@ class Memory(Refill):
         self._kept = [Episode.from_plain(plain) for plain in state["kept"]]
 
     def _draws(self, so_far: SoFar) -> list[tuple[int, Episode]]:
-        """Which of those kept stands beside which new episode."""
+        """Draw stored episodes by index, each with the new episode that it is added to."""
         if not self._kept:
             return []
         return [

@@ -1,4 +1,7 @@
-"""A second player of each group, the reference or a mixture of policy and reference, and the engine of both."""
+"""A second player in each group: the reference, or a mixture with the policy.
+
+The engine of both players is here too.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ Around = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class OpponentHook(PlayHook):
-    """Let the opponent write all replies of an episode."""
+    """A hook that lets the opponent write all replies of an episode."""
 
     def mark_episode(self, episode: Episode) -> None:
         episode.source = Source.OPPONENT
@@ -46,19 +49,20 @@ class OpponentHook(PlayHook):
 
 
 class Opponent(Refill):
-    """The last members of each group are played by ``policy^(1 - mix) reference^mix``, token by token.
+    """A structure in which an opponent plays the last episodes of each group.
 
-    With 1 it is the reference, as in XPO (arXiv 2405.21046); between 0 and 1 a geometric mixture, as in Nash-MD (arXiv
-    2312.00886).  Episodes meet the same instance as those of the policy, and keep the log-probs of who sampled them.
-    Evaluations are played by the policy alone.  Groups are refilled as by `Refill`.
+    The opponent is ``policy^(1 - mix) reference^mix``, token by token.  With 1 it is the reference, as in XPO (arXiv
+    2405.21046); between 0 and 1 it is a geometric mixture, as in Nash-MD (arXiv 2312.00886).  Its episodes have the
+    same task as those of the policy, and retain the log-probs of the player that sampled them.  Only the policy plays
+    evaluations.  Groups are refilled as by `Refill`.
 
     Args:
         mix: share of the reference, from 0 to 1.
-        opponents: members of a group that the opponent plays; None: half of them, the smaller half.
+        opponents: number of episodes per group that the opponent plays; None: half of them, rounded down.
         max_waves: see `Refill`.
 
     Raises:
-        ValueError: a value out of range.
+        ValueError: a value is out of range.
     """
 
     requires = frozenset(
@@ -84,10 +88,10 @@ class Opponent(Refill):
         super().__init__(max_waves)
 
     def branching(self, members: int) -> Branching | None:
-        """None; it is checked here that both have an episode.
+        """Return None, and check that policy and opponent each play an episode of the group.
 
         Raises:
-            ValueError: one of them has none.
+            ValueError: one of them plays no episode.
         """
         require(
             1 <= self._number(members) < members, "opponents", self._opponents,
@@ -109,7 +113,10 @@ class Opponent(Refill):
         ]
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        """Points and success of opponents, and how often the policy earns more than an opponent of its group."""
+        """Return reward and success of opponents, and the policy's win rate.
+
+        The policy wins against an opponent of its group if it earns more; a tie counts one half.
+        """
         wins, duels = 0.0, 0
         for group in by_group(so_far.sampled).values():
             own, others = (
@@ -133,14 +140,15 @@ def _is_opponent(episode: Episode) -> bool:
 
 
 class Mixture:
-    """Reads with both networks: ``(1 - mix) logits + mix reference logits``, so ``policy^(1 - mix) reference^mix``.
+    """A reader that mixes the logits of two networks: Nash-MD, arXiv 2312.00886.
 
-    A softmax makes it a distribution, at each token: Nash-MD, arXiv 2312.00886.  A network whose share is 0 is not
-    asked, so that 0 is the policy and 1 the reference to the bit.
+    ``(1 - mix) logits + mix reference logits``, normalised by a softmax at each token, gives
+    ``policy^(1 - mix) reference^mix``.  A network whose share is 0 is not run, so 0 is bit-identical to the policy,
+    and 1 to the reference.
 
     Args:
-        network: the policy's.
-        reference: its tokens are the policy's; the policy's own network with adapters is the base.
+        network: network of the policy.
+        reference: network with the policy's tokens; if it is the policy's own network with adapters, they are disabled.
         mix: share of the reference, from 0 to 1.
 
     Raises:
@@ -150,7 +158,7 @@ class Mixture:
     def __init__(self, network: PreTrainedModel, reference: PreTrainedModel, mix: float) -> None:
         require(0 <= mix <= 1, "mix", mix, "from 0, the policy, to 1, the reference")
         off: Around = nullcontext
-        if find_adapter_layers(reference):  # which would be looked for at every token
+        if find_adapter_layers(reference):  # searched once here rather than at every token
 
             def off() -> AbstractContextManager[object]:
                 return disable_adapters(reference)
@@ -169,11 +177,11 @@ class Mixture:
             yield
 
     def make_cache(self, num_slots: int, max_length: int) -> _Caches:
-        """See `Reader`."""
+        """Make a cache for both networks; see `Reader`."""
         return _Caches(inference.make_cache(num_slots, max_length) for inference, _, _ in self._players)
 
     def read(self, cache: _Caches, packed: Packed) -> Tensor:
-        """See `Inference.read`."""
+        """Read tokens with both networks; see `Inference.read`."""
         found = []
         for (inference, around, _), own in zip(self._players, cache, strict=True):
             with around():
@@ -186,7 +194,7 @@ class Mixture:
 
 
 class _Caches(list[Any]):
-    """The state that each network has of the slots."""
+    """The cache of each network."""
 
     def move(self, source: int, target: int, length: int) -> None:
         for cache in self:
@@ -194,26 +202,27 @@ class _Caches(list[Any]):
 
 
 def _as_wide(logits_AV: Tensor, vocabulary: int) -> Tensor:
-    """Cut to the ids of the policy, or filled up with what is never drawn."""
+    """Cut logits to the policy's vocabulary, or pad them with -inf, which is never sampled."""
     missing = vocabulary - logits_AV.shape[-1]
     return torch.nn.functional.pad(logits_AV, (0, missing), value=-math.inf) if missing else logits_AV
 
 
 class OpponentEngine:
-    """Two engines of one kind, of which each episode is in one: the policy's, and the opponent's.
+    """Two engines of one kind, one for the policy and one for the opponent.
 
-    The policy's plays as it would alone.  Both decode in turns, on one clock.
+    Each episode is played by one of them.  The policy's engine plays as it would without an opponent.  The two engines
+    take turns to decode.
 
     Args:
-        make: an engine that takes a ``reader``.
-        network: the policy's.
-        forward_context: the strategy's precision context.
+        make: function that makes an engine and takes a ``reader``.
+        network: network of the policy.
+        forward_context: precision context of the strategy.
         mix: see `Mixture`.
-        reference: None: no opponent will be asked to play.
-        given: handed to ``make``.
+        reference: network of the reference; None if no opponent will play.
+        given: further arguments for ``make``.
 
     Raises:
-        ValueError: as of ``make`` and `Mixture`, or slots cannot hold the state of the reference.
+        ValueError: see ``make`` and `Mixture`; or slots cannot hold the state of the reference.
     """
 
     def __init__(
@@ -250,10 +259,10 @@ class OpponentEngine:
         return sum(engine.num_pending for engine in self._engines)
 
     def submit(self, request: TurnRequest) -> None:
-        """See :class:`Engine`.
+        """Submit a request to the engine of its player; see :class:`Engine`.
 
         Raises:
-            ValueError: the reply is to be an opponent's, and there is none.
+            ValueError: the request asks for a reply of the opponent, and there is none.
         """
         is_opponent = request.player == SECOND_PLAYER
         if is_opponent and len(self._engines) == 1:
@@ -261,7 +270,7 @@ class OpponentEngine:
         self._engines[is_opponent].submit(request)
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
-        """See :class:`Engine`; the policy's first."""
+        """Poll both engines, the policy's first; see :class:`Engine`."""
         return [
             result
             for engine in self._engines
@@ -277,7 +286,7 @@ class OpponentEngine:
             engine.close(episode)
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
-        for engine in self._engines:  # the policy's network is one: it is written once
+        for engine in self._engines:  # both engines share the policy's network, so it is loaded once
             engine.load(weights, version)
             weights = None
 

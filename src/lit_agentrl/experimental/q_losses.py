@@ -24,7 +24,9 @@ def expectile(
     is_value_target_BT: Tensor | None = None,
     share: float = 0.7,
 ) -> ValueLoss:
-    """Expectile loss of V, squared loss of Q: IQL, arXiv 2110.06169, equation 5.
+    """Compute the expectile loss of V and squared loss of Q: IQL.
+
+    arXiv 2110.06169, equation 5.
 
     ``|share - 1[u < 0]| u^2`` with ``u = ret - V``, but ``1/2 u^2`` at turn ends.  For `archer` and `iql`: V, at the
     first token of a turn, is fitted to an upper expectile of Q, which is learnt at the last token.  ``share=0.5`` is
@@ -50,7 +52,7 @@ def conservative(
     is_value_target_BT: Tensor | None = None,
     coef: float = 1.0,
 ) -> ValueLoss:
-    """Squared loss with a conservative regulariser: CQL, arXiv 2006.04779, equation 4.
+    """Compute the squared loss with a conservative regulariser: CQL, arXiv 2006.04779, equation 4.
 
     ``1/2 (Q(s, a) - ret)^2 + coef (logsumexp_a' Q(s, a') - Q(s, a))``.  The second term lowers Q of tokens that are not
     in the data.  ``coef=0`` is Q-learning without it.  ``spread_BT`` is ``logsumexp_a' Q(s, a') - Q(s, a)`` (in reward
@@ -80,7 +82,7 @@ def implicit(
     share: float = 0.7,
     coef: float = 1.0,
 ) -> ValueLoss:
-    """Loss of Q and V with a conservative regulariser: ILQL, arXiv 2206.11871.
+    """Compute the loss of Q and V with a conservative regulariser: ILQL, arXiv 2206.11871.
 
     ``(Q(s, a) - ret)^2 + |share - 1[u < 0]| u^2 + coef (logsumexp_a' Q(s, a') - Q(s, a))`` with ``u = Q_target - V``.
     Q of the sampled token is fitted to ``return_BT``, V to an upper expectile of Q of the target network
@@ -121,7 +123,7 @@ def ilql(
     turn_discount: float = 0.99,
     sharpness: float = 0.0,
 ) -> Advantage:
-    """Weights of imitation from implicit language Q-learning: ILQL, arXiv 2206.11871.
+    """Compute imitation weights by implicit language Q-learning: ILQL, arXiv 2206.11871.
 
     ``w_t = min(exp(sharpness (Q(s_t, a_t) - V(s_t))), 100)``; an action is a token.  ``value_BT`` is V,
     ``implicit_q_BT`` is Q of the sampled token (in reward units), and ``target_implicit_q_BT`` is Q of the target

@@ -1,4 +1,4 @@
-"""Successes of earlier iterations in place of a row of groups that fail altogether."""
+"""A structure that puts earlier successes into groups in which every episode fails."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from lit_agentrl.rollout.structures.refill import Refill
 
 
 class Replay(Refill):
-    """Keeps the last successes of each instance, and puts one into a group of it in which all fail.
+    """A structure that stores successes by task and adds them to failed groups.
 
-    ARPO-replay (arXiv 2505.16282), by its released code: a group fails where the population standard deviation of its
-    scores is below ``max_std`` and their mean below ``max_mean``.  A success that is drawn at random from those kept
-    of the same instance then stands in place of its first episode, with the log-probs of the weights that sampled it
-    and the points that it had.  Episodes of the iteration whose score is above ``min_score`` are kept afterwards.  The
-    score is 1 of an episode that solved its game, else 0.  Groups are refilled as by `Refill`.
+    ARPO-replay (arXiv 2505.16282), as in its released code: a group fails if the population standard deviation of its
+    scores is below ``max_std`` and their mean below ``max_mean``.  A success, drawn at random from those stored for the
+    same task, then replaces its first episode, with the log-probs of the weights that sampled it and its own rewards.
+    Episodes of the iteration whose score is above ``min_score`` are stored afterwards.  The score is 1 for an episode
+    that solved its task, else 0.  Groups are refilled as by `Refill`.
 
-    Only an instance that is played again is replayed (``rollout.instances``).
+    Only tasks that are played repeatedly can be replayed (``rollout.instances``).
 
     Args:
-        size: successes that are kept of an instance, the last ones.
-        instances: of which successes are kept; the one that has gained none for longest is forgotten first.
+        size: number of successes stored per task, the most recent ones.
+        instances: number of tasks with stored successes; the task without a new success for longest is removed first.
         min_score, max_std, max_mean: see above.
         max_waves: see `Refill`.
 
     Raises:
-        ValueError: a value out of range.
+        ValueError: a value is out of range.
     """
 
     curves = ("replaced_share", "kept_instances")
@@ -60,7 +60,7 @@ class Replay(Refill):
         self._size, self._instances = size, instances
         self._min_score, self._max_std, self._max_mean = min_score, max_std, max_mean
         super().__init__(max_waves)
-        self._kept: dict[str, list[Episode]] = {}  # the instance that gained one last stands last
+        self._kept: dict[str, list[Episode]] = {}  # ordered by the time of the last success
 
     def train_on(self, so_far: SoFar) -> Sequence[Episode]:
         replaced = self._replaced(so_far)
@@ -69,10 +69,10 @@ class Replay(Refill):
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
         replaced, groups = len(self._replaced(so_far)), len(by_group(so_far.sampled))
         own = [e for e in so_far.sampled if not e.failed and float(e.success) > self._min_score]
-        # every rank keeps those of all: the next time another one may play the instance
+        # every rank stores the successes of all ranks, since another rank may play the task next
         for episode in sorted(gather_objects(own), key=trajectory_id):
             kept = self._kept.pop(_instance(episode), [])
-            stored = replace(episode, env_seconds=0.0)  # which no resumed run could repeat
+            stored = replace(episode, env_seconds=0.0)  # a time, which a resumed run could not reproduce
             self._kept[_instance(episode)] = [*kept, stored][-self._size :]
         while len(self._kept) > self._instances:
             del self._kept[next(iter(self._kept))]
@@ -88,7 +88,7 @@ class Replay(Refill):
         }
 
     def _replaced(self, so_far: SoFar) -> dict[int, Episode]:
-        """What stands in place of which trajectory."""
+        """Choose the stored successes by the id of the trajectory that each replaces."""
         found: dict[int, Episode] = {}
         for group, members in by_group(so_far.sampled).items():
             kept = self._kept.get(_instance(members[0]))
@@ -106,5 +106,5 @@ class Replay(Refill):
 
 
 def _instance(episode: Episode) -> str:
-    """Equal for episodes of one instance of a game."""
+    """Return a key that is equal for episodes of the same task instance."""
     return f"{episode.task_name}/{episode.instance_id or episode.instance_seed}"

@@ -1,4 +1,4 @@
-"""Further tries at a game of one turn, after a word that the last one was wrong."""
+"""A structure that retries single-turn games after a message that the answer was wrong."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lit_agentrl.rollout.structures.refill import Refill
 
 @dataclass(frozen=True)
 class RetryHook(PlayHook):
-    """Begin the same task again after each reply that does not solve it.
+    """A hook that restarts the same task after each reply that does not solve it.
 
     Attributes:
-        tries: replies of an episode at most.
-        feedback: the whole message before each further try.
+        tries: maximum number of replies in an episode.
+        feedback: the whole message before each new try.
     """
 
     tries: int
@@ -38,18 +38,18 @@ class RetryHook(PlayHook):
 
 
 class Retry(Refill):
-    """Unary feedback: after a reply that does not solve its game the policy hears so, and tries the instance again.
+    """A structure that gives unary feedback on a wrong answer and allows another try.
 
     UFO, arXiv 2507.14295: a question becomes an episode of at most ``tries`` answers, and a success ends it.
-    Validation and test are of one try.  Groups are refilled as by `Refill`.
+    Validation and test allow one try.  Groups are refilled as by `Refill`.
 
     Args:
-        tries: replies of an episode at most.
-        feedback: the whole message after a reply that does not solve the game.
+        tries: maximum number of replies in an episode.
+        feedback: the whole message after a reply that does not solve the task.
         max_waves: see `Refill`.
 
     Raises:
-        ValueError: fewer than two tries, or a feedback without a word.
+        ValueError: ``tries`` is below 2, or ``feedback`` is blank.
     """
 
     requires = frozenset({WHOLE_CONTEXT})
@@ -93,10 +93,10 @@ class Retry(Refill):
 
 @dataclass(kw_only=True)
 class Tries(RewardPart):
-    """``discount^k 1[solved at turn k] - repeats (1 - E / T)``: UFO, arXiv 2507.14295.
+    """The reward for early success without repeated answers: UFO, arXiv 2507.14295.
 
-    k counts from 0.  T is the number of turns with a valid answer, E the number of distinct answers among them; without
-    valid answers the second term is 0.
+    ``discount^k 1[solved at turn k] - repeats (1 - E / T)``, where k counts from 0.  T is the number of turns with a
+    valid answer, E the number of distinct answers among them; without valid answers the second term is 0.
 
     Args:
         discount: gamma.

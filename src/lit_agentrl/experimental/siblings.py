@@ -1,7 +1,7 @@
-"""What a group says of its turns: replies to one past beside each other, step pairs, and values.
+"""Sibling replies, step pairs and values of the turns of a group.
 
-A state is all that the policy had read and written before a reply; replies of any two episodes to one state are
-siblings.  So this holds of trees, of branches, and of independent episodes, which share their opening.
+A state is everything that the policy had read and written before a reply.  Replies of any two episodes to the same
+state are siblings.  This covers trees, branches, and independent episodes, which share their opening.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Score = Callable[[Episode], float]
 
 
 def training_return(episode: Episode) -> float:
-    """Points as training sees them."""
+    """Return the training return of an episode, the default score."""
     return episode.training_return
 
 
@@ -30,9 +30,9 @@ class Sibling:
     """A reply to a state.
 
     Attributes:
-        group, member, turn: where it stands first: reply ``turn`` of that member.
-        trajectory: as ``trajectory_B``, of the row where it stands; ``turn`` is its ``turn_BT``.
-        visits: N, episodes that hold it there.
+        group, member, turn: its first occurrence: reply ``turn`` of that episode.
+        trajectory: ``trajectory_B`` of the row of this occurrence; ``turn`` is its ``turn_BT``.
+        visits: N, the number of episodes that contain it after this state.
         value: Q, the mean score of these episodes.
     """
 
@@ -46,14 +46,17 @@ class Sibling:
 
 @dataclass(frozen=True)
 class StepPair:
-    """The best and the worst reply to one state: what stands before ``turn`` is equal, token by token."""
+    """The best and the worst reply to one state.
+
+    Everything before ``turn`` is equal, token by token.
+    """
 
     best: Sibling
     worst: Sibling
 
     @property
     def gap(self) -> float:
-        """By how much the value of the best is larger."""
+        """The value of the best reply minus that of the worst."""
         return self.best.value - self.worst.value
 
     @property
@@ -63,11 +66,11 @@ class StepPair:
 
 
 def siblings(episodes: Sequence[Episode], score: Score = training_return) -> list[list[Sibling]]:
-    """The replies to each state, in the order in which episodes hold them; equal replies are one.
+    """Group the replies by state, in order of occurrence, with equal replies merged.
 
     Args:
-        episodes: of one iteration; those that failed tell nothing.
-        score: of an episode.
+        episodes: episodes of one iteration; failed ones are ignored.
+        score: function that scores an episode.
     """
     states: dict[bytes, dict[bytes, Sibling]] = {}
     scores: dict[bytes, list[float]] = {}
@@ -92,16 +95,16 @@ def step_pairs(
     min_visits: int = 1,
     min_gap: float = 0.0,
 ) -> list[StepPair]:
-    """Of each state the best against the worst reply: the step pairs of MCTS-DPO, arXiv 2405.00451.
+    """Pair the best and worst reply to each state: MCTS-DPO, arXiv 2405.00451.
 
     Args:
         episodes: see `siblings`.
         score: see `siblings`.
-        min_visits: of either reply; others are not looked at.
-        min_gap: the values differ by more.
+        min_visits: minimum number of visits of a reply; replies with fewer are ignored.
+        min_gap: the values of a pair differ by more than this.
 
     Returns:
-        at most one pair of a state.  Of equal values the reply that stands first is taken.
+        at most one pair per state.  Ties go to the reply that occurs first.
     """
     found = []
     for replies in siblings(episodes, score):
@@ -117,16 +120,17 @@ def step_pairs(
 def turn_values(
     episodes: Sequence[Episode], score: Score = training_return
 ) -> list[list[tuple[float, float]]]:
-    """V of the state before each reply, and Q of the reply: what a value of steps learns (SVPO, arXiv 2406.10858).
+    """Compute V before each reply and Q of the reply: SVPO, arXiv 2406.10858.
 
-    V is the mean score of all episodes that hold the state, Q of those that hold state and reply.
+    These are the targets of a step-level value.  V is the mean score of all episodes that contain the state, Q of those
+    that contain state and reply.
 
     Args:
         episodes: see `siblings`.
         score: see `siblings`.
 
     Returns:
-        of each episode a pair for each reply; none of one that failed.
+        for each episode, a pair (V, Q) for each reply; an empty list for failed episodes.
     """
     scores: dict[bytes, list[float]] = {}
     held: dict[int, list[tuple[bytes, bytes]]] = {}
@@ -139,7 +143,7 @@ def turn_values(
 
 
 def _replies(episodes: Sequence[Episode]) -> Iterator[tuple[Episode, int, bytes, bytes]]:
-    """Each reply with its number, the key of its state, and that of state and reply."""
+    """Yield episode, turn number, state key, and key of state plus reply, for each reply."""
     for episode in episodes:
         if episode.failed:
             continue
@@ -152,5 +156,5 @@ def _replies(episodes: Sequence[Episode]) -> Iterator[tuple[Episode, int, bytes,
 
 
 def _key(before: bytes, tokens: NDArray[np.int64]) -> bytes:
-    """Of what has a key, with tokens behind it."""
+    """Hash the key of a token sequence together with the tokens that follow it."""
     return hashlib.sha256(before + tokens.tobytes()).digest()

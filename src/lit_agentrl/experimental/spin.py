@@ -1,4 +1,4 @@
-"""Pairs of imitation: kept successes against the policy's own play, SPIN."""
+"""Preference pairs for imitation, stored successes against the policy's own episodes: SPIN."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def demonstrated(
     source_B: Tensor,
     min_gap: float = 0.0,
 ) -> Pairs:
-    """Trajectories of other sources, such as stored successes, against worse ones: SPIN.
+    """Pair trajectories of other sources, such as stored successes, with worse ones: SPIN.
 
     ``source_B`` is 0 for rows that the current policy has sampled; the other arguments are as for `all_pairs`.
     """

@@ -73,7 +73,7 @@ def tree(
     state_key_BK: Tensor,
     reward_BT: Tensor,
 ) -> Targets:
-    """Critic targets from the tree of a group: SVPO, arXiv 2406.10858.
+    """Compute critic targets from the tree of a group: SVPO, arXiv 2406.10858.
 
     ``V(s)`` at the first token of a turn and ``Q(s, a)`` at its last are means of the reward-to-go over the episodes
     that contain the state or the reply: the values of a tree search without discount.  The structure `mcts` uses V.  A
@@ -104,7 +104,7 @@ def tree_state(
     min_gap: float = 0.0,
     most: int | None = 1,
 ) -> Pairs:
-    """Pairs of replies to one state whose Q differ: MCTS-DPO, arXiv 2405.00451, and SVPO.
+    """Pair replies to one state whose Q differ: MCTS-DPO, arXiv 2405.00451, and SVPO.
 
     Q is that of `tree`, whereas `equal_state` uses the return of one episode.  If several episodes contain a reply, the
     pair uses the first of them.  The other arguments are as for `equal_state`; ``min_gap`` is in the units of Q.

@@ -34,10 +34,10 @@ def archer(
     turn_discount: float = 0.95,
     whiten: bool = True,
 ) -> Advantage:
-    """``A_k = Q_k - V_k`` at all tokens of turn k: a turn-level critic, ArCHer.
+    """Compute advantages with a turn-level critic: ArCHer.
 
-    One critic predicts both: ``V_k`` is its value before the first token of the turn, ``Q_k`` its value before the last
-    one, when the reply is complete except for its end.  Its targets are
+    ``A_k = Q_k - V_k`` at all tokens of turn k.  One critic predicts both: ``V_k`` is its value before the first token
+    of the turn, ``Q_k`` its value before the last one, when the reply is complete except for its end.  Its targets are
 
         V_k <- Q_k,        Q_k <- r_k + turn_discount V_(k+1),    V after the last turn is 0
 
@@ -86,7 +86,7 @@ def iql(
     sharpness: float = 3.0,
     cap: float = 100.0,
 ) -> Advantage:
-    """Weights of advantage-weighted imitation per turn: implicit Q-learning, arXiv 2110.06169.
+    """Compute advantage-weighted imitation weights per turn: implicit Q-learning, arXiv 2110.06169.
 
     ``w_k = min(exp(sharpness (Q_k - V_k)), cap)`` at all tokens of turn k; an action is a reply.  ``V_k``, ``Q_k`` and
     their targets are those of `archer`; the loss `expectile` fits V to an upper expectile of Q (equations 5 and 6).  Q
@@ -117,7 +117,7 @@ def iql_executor(
     sharpness: float = 3.0,
     cap: float = 100.0,
 ) -> Advantage:
-    """`iql` of the executor's turns, with each sub-task as its own episode.
+    """Compute `iql` of the executor's turns, with each sub-task as its own episode.
 
     V is 0 after the last turn before a plan, as at the end of the episode.  Plans have weight 0 and no critic target.
     HRL-TAR's executor, offline; no primary source is known.
@@ -153,7 +153,7 @@ def cql(
     turn_discount: float = 0.99,
     sharpness: float = 3.0,
 ) -> Advantage:
-    """Weights of imitation from conservative Q-learning per token: CQL, arXiv 2006.04779.
+    """Compute imitation weights by conservative Q-learning per token: CQL, arXiv 2006.04779.
 
     ``w_t = exp(sharpness (Q(s_t, a_t) - max_a Q(s_t, a)))``.  An action is a token, so Q of all actions is available:
     ``q_BT`` is Q of the sampled token, ``value_BT`` the maximum over tokens.  The target is

@@ -1,4 +1,4 @@
-"""Two levels of one policy: a planner says what is to be done, an executor acts, and one of them may be frozen."""
+"""Two levels of one policy: a planner and an executor, either possibly frozen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _ASK = "First plan what you will do next, in one or two sentences. Do not act ye
 
 @dataclass(frozen=True)
 class PlanHook(PlayHook):
-    """Ask for a plan before each ``every`` replies that act; the game plays nothing of it."""
+    """A hook that asks for a plan before each ``every`` replies that act.
+
+    The game does not play the plan.
+    """
 
     every: int
 
@@ -53,22 +56,22 @@ class PlanHook(PlayHook):
 
 
 class TwoLevel(Refill):
-    """Before every ``every`` replies that act, the policy writes one that is a plan: HRL-TAR.
+    """A structure in which the policy plans before every ``every`` replies that act: HRL-TAR.
 
-    A planner's turn is asked for in words, and the game plays nothing of it: no action, no point, no turn of the game's
-    budget.  It stands in the dialogue, and the replies after it are those of the executor.  Evaluations are played so
-    too.  Groups are refilled as by `Refill`.
+    The prompt asks for the plan, and the game does not play it: a plan takes no action, earns no reward and uses no
+    turn of the game's budget.  It remains in the dialogue, and the replies after it are those of the executor.
+    Evaluations are played in the same way.  Groups are refilled as by `Refill`.
 
     Args:
-        every: replies of the executor for each plan; 0: there is no plan, and episodes are independent; None: one plan
-            an episode.
-        trains: level whose tokens the loss has: ``both``, ``planner``, ``executor``, or ``alternate``: the executor and
-            the planner in turn.  Tokens of the other one count in no loss and no mean; advantages see them.
-        period: iterations in which a level trains before the other does, with ``alternate``; None: 1.
+        every: number of executor replies per plan; 0: no plans, and independent episodes; None: one plan per episode.
+        trains: level whose tokens the loss includes: ``both``, ``planner``, ``executor``, or ``alternate``, which
+            alternates between executor and planner.  Tokens of the other level are excluded from losses and means, but
+            not from advantages.
+        period: number of iterations before the trained level changes, with ``alternate``; None: 1.
         max_waves: see `Refill`.
 
     Raises:
-        ValueError: a value out of range, or one that nothing would read.
+        ValueError: a value is out of range or would have no effect.
     """
 
     requires = frozenset({WHOLE_CONTEXT})
@@ -139,7 +142,7 @@ class TwoLevel(Refill):
 
 
 def subtask_returns(episode: Episode) -> list[float]:
-    """Points as training sees them, from each plan to the next one or the end."""
+    """Sum the training rewards from each plan to the next one or the end."""
     found: list[float] = []
     for turn in episode.turns:
         if turn.player == PLANNER or not found:
@@ -149,7 +152,7 @@ def subtask_returns(episode: Episode) -> list[float]:
 
 
 def _entropy(turns: Sequence[Turn]) -> tuple[float, int]:
-    """Nats, summed over tokens, and how many these are."""
+    """Return the entropy summed over tokens, in nats, and the number of tokens."""
     return (
         sum(float(turn.reply_entropies.sum()) for turn in turns),
         sum(len(turn.reply_entropies) for turn in turns),
@@ -171,9 +174,10 @@ def two_level(
     cost: float = 0.0,
     eps: float = 1e-6,
 ) -> Advantage:
-    """Returns of planner turns over the episode, of executor turns over one plan: HRL-TAR.
+    """Compute advantages of planner and executor turns: HRL-TAR.
 
-    ``r_k`` is the sum of ``reward_BT`` over the sampled tokens of turn k:
+    Returns of planner turns extend over the episode, those of executor turns over one plan.  ``r_k`` is the sum of
+    ``reward_BT`` over the sampled tokens of turn k:
 
         planner:   G_k = (r_k - cost) + d_k G_k+1,   d_k = discount where turn k+1 is a plan, else 1
         executor:  G_k = r_k + e_k G_k+1,            e_k = 0 where turn k+1 is a plan, else turn_discount
@@ -195,7 +199,7 @@ def two_level(
     turn_BT = turn_index(is_action_BT=is_counted_BT, is_turn_end_BT=is_turn_end_BT)
     reward_BT = sum_over_turn(
         x_BT=reward_BT.double(), is_action_BT=is_counted_BT, turn_BT=turn_BT
-    )  # of the whole turn, used at its end
+    )  # reward of the whole turn, used at its end
     one = reward_BT.new_ones(())  # in the dtype of the rewards
     is_end_BT = is_counted_BT & is_turn_end_BT
     chain = {"is_action_BT": is_end_BT, "trajectory_B": trajectory_B, "first_turn_B": first_turn_B}

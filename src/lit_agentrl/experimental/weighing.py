@@ -1,4 +1,4 @@
-"""Weights of reward parts, fitted so that their sum ranks the recorded episodes of a prompt."""
+"""Weights of reward parts, fitted to rank the recorded episodes of each prompt."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ from lit_agentrl.rl.preference.judging import Verdicts
 from lit_agentrl.rollout.adviser import Adviser
 from lit_agentrl.text.token_bytes import hash_tokenizer
 
-_LEAST = 1e-6  # a weight below it leaves its rule out
+_LEAST = 1e-6  # rules with a smaller weight are left out
 
 
 class Pairs(NamedTuple):
     """Two answers to a prompt, the better one first."""
 
-    gap_PF: Tensor  # score of each rule, better less worse
-    base_P: Tensor  # the same of what the rules are added to
-    table_PC: Tensor  # prompt, 0, and the sampled tokens of both; see `judging.COLUMNS`
+    gap_PF: Tensor  # score of each rule, better minus worse
+    base_P: Tensor  # the same difference of the base reward, to which the rules are added
+    table_PC: Tensor  # prompt, 0, and the numbers of sampled tokens of both; see `judging.COLUMNS`
 
     def judged(self, margin_P: Tensor) -> Verdicts:
-        """How margins rank them."""
+        """Judge the pairs by the given reward margins."""
         table_PC = self.table_PC.clone()
         table_PC[:, 1] = margin_P
         return Verdicts(table_PC)
 
 
 def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
-    """Fit a weight to each rule, and judge them on prompts that are held out.
+    """Fit a weight to each rule, and evaluate the weights on held-out prompts.
 
     Args:
         cfg: the options of ``conf/weigh.yaml``.
-        described: options of reward parts and of the model, as of training.
+        described: options of reward parts and the model, as for training.
 
     Yields:
-        What came of it, in lines for people; the last one are options of training.
+        A report in lines; the last one holds options for training.
 
     Raises:
-        ValueError: an option makes no sense, a folder that is no such, or a part that cannot be weighed.
+        ValueError: an option or folder is invalid, or a reward part cannot have a fitted weight.
     """
     _check_options(cfg)
     with name_errors("data"):
@@ -115,7 +115,7 @@ def _check_options(cfg: DictConfig) -> None:
 
 
 def _options(described: Sequence[str], base: Sequence[str], weights: Mapping[str, float]) -> str:
-    """What trains with these weights; options of parts that are left out are left out, too."""
+    """Return the options for training with these weights, without those of omitted parts."""
     chosen = (*base, *weights)
     mine = ("model", *(f"reward.{name}." for name in chosen))
     own = [
@@ -128,7 +128,7 @@ def _options(described: Sequence[str], base: Sequence[str], weights: Mapping[str
 
 
 def _parts(pipeline: RewardPipeline) -> tuple[dict[str, Shaping], dict[str, RewardPart]]:
-    """The rules, and what they are added to."""
+    """Split the reward parts into rules and the base reward."""
     rules: dict[str, Shaping] = {}
     base: dict[str, RewardPart] = {}
     for name, part in pipeline.parts.items():
@@ -156,7 +156,7 @@ def _pairs(
     base: dict[str, RewardPart],
     cfg: DictConfig,
 ) -> dict[str, Pairs]:
-    """All pairs of each side whose answers and whose worth differ."""
+    """Collect all pairs of different answers and scores on each side of the split."""
     episodes = [episode for group in prompts for episode in group]
     columns = []
     for name, rule in rules.items():
@@ -215,7 +215,7 @@ def _lines(
 
 
 def hinge(weight_F: Tensor, *, gap_PF: Tensor, base_P: Tensor) -> Tensor:
-    """Hinge loss of the weighted rules on pairs, a scalar.
+    """Compute the hinge loss of the weighted rules on pairs, a scalar.
 
     ``mean over pairs of max(0, 1 - (R(better) - R(worse)))`` with ``R = base + sum_i w_i phi_i``.
 

@@ -1,4 +1,4 @@
-"""The routers of a mixture of experts, and what a run does about them."""
+"""The routers of a mixture of experts, and the options of a run for them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ REPLAYS = ("none", "old")
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """What is done about the routers of a policy; the defaults do nothing.
+    """Options for the routers of a policy; the defaults change nothing.
 
     Args:
-        loss: weight of `routing.Pass.balance` in the loss of the policy.
-        frozen: the routers are not trained.
-        replay: which experts the update takes: ``none``: those that the router chooses then; ``old``: those that it
-            chose before the iteration's first step, found by one more pass over the rows.
+        loss: weight of the load-balancing loss, `routing.Pass.compute_balance`, in the loss of the policy.
+        frozen: True if the routers are not trained.
+        replay: experts that the update uses: ``none``: those that the router chooses at that time; ``old``: those that
+            it chose before the iteration's first step, found by one more pass over the rows.
 
     Raises:
-        ValueError: a value out of range, naming the option of `load_pretrained`.
+        ValueError: a value is out of range; the message names the option of `load_pretrained`.
     """
 
     loss: float = 0.0
@@ -39,7 +39,7 @@ class Routing:
         require_one_of("routing_replay", self.replay, REPLAYS)
 
     def given(self) -> str:
-        """The first option that does something, as it was typed; empty where none does."""
+        """Return the first active option as typed on the command line, or an empty string."""
         typed = {
             f"router_loss={self.loss}": self.loss,
             f"freeze_router={str(self.frozen).lower()}": self.frozen,
@@ -49,9 +49,9 @@ class Routing:
 
 
 def routers_of(network: nn.Module) -> list[nn.Module]:
-    """The modules that choose experts, in order; none of a dense network.
+    """Return the modules that choose experts, in order; empty for a dense network.
 
-    They are those whose logits transformers records as ``router_logits``.
+    These are the modules whose logits transformers records as ``router_logits``.
     """
     kinds: list[Any] = []
     for module in network.modules():
@@ -63,7 +63,7 @@ def routers_of(network: nn.Module) -> list[nn.Module]:
 
 
 def freeze(network: nn.Module) -> None:
-    """Leave the routers as they are: no gradient, and so no part of an optimizer."""
+    """Freeze the routers, so that they have no gradient and no optimizer updates them."""
     for router in routers_of(network):
         for parameter in router.parameters():
             parameter.requires_grad_(False)

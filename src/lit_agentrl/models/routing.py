@@ -1,4 +1,4 @@
-"""Router choices of a mixture of experts: recorded, replayed, and balanced."""
+"""Recording, replay and balancing of the router choices of a mixture of experts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Routers:
     ) -> Iterator[Pass]:
         """Record the routers' choices in passes over these rows, and set them if given.
 
-        A backward pass that runs layers again must be inside the context too.
+        A backward pass that recomputes layers must be inside the context too.
 
         Args:
             tokens_BT: Rows as in `score_tokens`, whose last column is not read; None for any tokens, whose choices
@@ -77,7 +77,7 @@ class Routers:
             layout = Layout.of(tokens_BT, packing if is_packed else None)
         trace = Pass(len(self.modules), self.num_choices, layout)
         if experts_BK is not None and tokens_BT is not None and layout is not None:
-            width = tokens_BT.shape[1] * self.num_choices  # a filler row has none
+            width = tokens_BT.shape[1] * self.num_choices  # filler rows have no choices
             given_BK = pad(experts_BK[:, :width], (0, max(0, width - experts_BK.shape[1])), value=NO_EXPERT)
             chosen_NK = layout.flatten(given_BK.reshape(len(given_BK), -1, self.num_choices))
             trace.given = chosen_NK.long().view(len(chosen_NK), len(self.modules), -1)
@@ -151,10 +151,10 @@ class Layout:
 
 
 class _GivenExperts(TorchFunctionMode):
-    """Replaces a router's choice of experts by given ones, with the router's weights for them.
+    """A mode that replaces a router's choice of experts with given ones.
 
-    Model families differ in how they weight and normalise, but all choose by ``topk`` over the experts; those with
-    groups first choose by a ``topk`` over the groups.
+    The given experts have the router's weights.  Model families differ in how they weight and normalise, but all choose
+    by ``topk`` over the experts; those with groups first choose by a ``topk`` over the groups.
     """
 
     def __init__(self, given_NK: Tensor, num_experts: int, num_groups: int | None) -> None:
@@ -210,7 +210,7 @@ class Pass:
         self.logits, self.indices, self.weights, self.flips = ([None] * self.num_layers for _ in range(4))
 
     def route(self, layer: int, router: Any, forward: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Run the forward of a router."""
+        """Run a router's forward, with given experts if any, and record its outputs."""
         if self.given is None:
             output = forward(*args, **options)
         else:
