@@ -63,7 +63,7 @@ OPENING: dict[str, Any] = {
     "name": "sokoban", "rules": "", "actions": Actions("names", ("Up",)), "observation": "P _", "max_turns": 5,
     "max_actions": 10, "max_actions_per_turn": 5,
 }  # fmt: skip
-PROBLEMS = CONFIG_DIR.parents[2] / "examples/own_data/problems.jsonl"
+PROBLEMS = CONFIG_DIR.parent / "examples/own_data/problems.jsonl"
 
 
 def one_point() -> float:
@@ -135,7 +135,7 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         raw = Path(__file__).with_name("envs") / "mcp_raw.py"
         overrides += [
             f"env.game.command=[{sys.executable},-S,{raw},book]",
-            f"env.game.path={CONFIG_DIR.parents[2] / 'examples/own_mcp/tasks.jsonl'}",
+            f"env.game.path={CONFIG_DIR.parent / 'examples/own_mcp/tasks.jsonl'}",
         ]
     if choices.get("reference", "start") != "start":
         overrides.append("algo/kl=loss_k2")
