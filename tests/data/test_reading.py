@@ -168,7 +168,7 @@ ANSWER = {"prompt": "# P", "completion": reply("Up")}
 LIST = {"prompt": "# P", "completions": [reply("Up"), reply("Down")], "scores": [1, 0]}
 MALFORMED: list[tuple[type[Kind], Any, str]] = [
     (Pairs, "{", "it is no JSON"),
-    (Pairs, "[1]", "it is no object"),
+    (Pairs, "[1]", "it is not an object"),
     (Pairs, '{"prompt": "a", "prompt": "b"}', "column prompt stands there twice"),
     (Pairs, '{"margin": NaN}', "NaN is no number of JSON"),
     (Pairs, {}, "column chosen is missing (there are none)"),

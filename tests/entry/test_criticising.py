@@ -107,7 +107,7 @@ def test_a_judge_criticises_what_was_recorded(
             ),
             (command(url).replace("=critique", "=loud"), "asks=loud must be one of better, critique"),
             (f"data=said out=o asks=critique {of}", "data: said holds no episodes"),
-            (f"data=episodes out=episodes asks=critique {of}", "out: episodes holds no critiques"),
+            (f"data=episodes out=episodes asks=critique {of}", "out: episodes is not a folder of critiques"),
             (
                 f"data=episodes out=o asks=critique {of}",
                 "no readable reply in 6 of 6 critiques (more than max_unread",
