@@ -33,7 +33,7 @@ CASES = [
     ("val=5", "val is a section"),
     ("algo.clip=null", "write algo/clip=NAME; valid:"),
     ("env=mixture env.weights=[1,-1]", "env.weights is a section; set one of its options: "),
-    ("optim.optimizer=adam", "name the class of one"),
+    ("optim.optimizer=adam", "give the class of one"),
     ("hydra.output_subdir=/tmp/elsewhere", "would write outside of the run folder"),
     ("--cfg jobb", "valid: --cfg job"),
     ("engine.num_slots=0", "engine.num_slots=0 must be a whole number from 1 to"),

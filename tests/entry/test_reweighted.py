@@ -110,7 +110,7 @@ def test_what_is_refused(trained: Path, finished_run: Path, in_empty_folder: Pat
     ):
         assert said in refused(options, main_evaluate)
     levels = "algo=ilql algo/structure=two_level model/lora=levels env=bandit"
-    assert "critic.beta=1 reweighs the tokens of one adapter" in refused(levels)
+    assert "no critic reweighs the policy, not given by critic.beta=1" in refused(levels)
     Path("weights").mkdir()
     server = "engine=openai engine.url=http://127.0.0.1:1 engine.weights_folder=weights engine.push=[{path:/x,json:{}}]"
     assert "computes without the critic, by whose values critic.beta=1" in refused(
