@@ -273,7 +273,7 @@ def test_heads_of_a_resumed_run_are_those_of_the_whole_run_and_pay(
         (["algo=dpo", "data=referred"], "data=referred needs an algorithm that scores an answer beside a reference"),
         (["algo=polar", "data=referred", "algo.zero_at=0"], "zero_at is for cost models, and referred=true scores"),
         (["algo=bradley_terry", "data=pairs", "data.score=[a,b]"], "data.score=[a,b] needs a group for each"),
-        (["algo=dpo", "data=ranked", "data.score=[a,b]"], "data.score=[a,b] needs an algorithm that trains a reward model"),
+        (["algo=dpo", "data=ranked", "data.score=[a,b]"], "[a,b] needs an algorithm that trains a reward"),
         (["algo=cost_model", "data=ranked", "data.score=[a,b]"], "data.score=[a,b] makes several heads, and algo"),
         (["algo=process_reward", "algo/label=solved", "data=unpaired", "data.score=[a,b]"], "reads none of them: set"),
         (["algo=dpo", "data=pairs", "data.held_out=0.1"], "data.held_out=0.1 needs an algorithm that"),
