@@ -94,6 +94,6 @@ def test_rooms_are_the_same_in_two_processes() -> None:
         "from lit_agentrl.envs.adapters.babyai import BabyAI as B\n"
         "for id in ('GoToLocal', 'BossLevel'):\n"
         "    env = B(id=f'BabyAI-{id}-v0', split='val')\n"
-        "    for seed in range(10): print(env.reset(seed=seed), env.optimal_actions(horizon=1), env._content())\n"
+        "    for seed in range(10): print(env.reset(seed=seed), env.optimal_actions(horizon=1), env._get_content())\n"
     )
     assert len(printed_alike(script)) > 20_000

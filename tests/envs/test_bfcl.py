@@ -124,7 +124,7 @@ def test_tasks_are_the_same_in_two_processes() -> None:
         "import numpy as np\nfrom lit_agentrl.envs.adapters.bfcl import BFCL\n"
         "env, rng = BFCL(split='val'), np.random.default_rng(0)\n"
         "for seed in range(10):\n"
-        "    print(env.reset(seed=seed), env._content())\n"
+        "    print(env.reset(seed=seed), env._get_content())\n"
         "    for _ in range(5): print(env.step(env.random_action(rng))[0]) if env._is_running else None\n"
     )
     assert len(printed_alike(script)) > 20_000

@@ -92,6 +92,6 @@ def test_games_are_the_same_in_two_processes() -> None:
         "from lit_agentrl.envs.adapters.textarena import TextArena as T, GAMES\n"
         "for id in GAMES:\n"
         "    env = T(id=id, split='val')\n"
-        "    for seed in range(3): print(id, env.reset(seed=seed), env.step('[up]'), env._content())\n"
+        "    for seed in range(3): print(id, env.reset(seed=seed), env.step('[up]'), env._get_content())\n"
     )
     assert len(printed_alike(script)) > 30_000

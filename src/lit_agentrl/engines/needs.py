@@ -28,7 +28,8 @@ def open_engine(make: Callable[..., Engine], *, parts: Iterable[Part] = ALONE, *
     """
     with name_errors("engine"):
         engine = make(**given)
-    match([*parts, describe_engine(type(engine).__name__, engine.capabilities)])
+    # what games provide is matched where they have been tried
+    match([*parts, describe_engine(type(engine).__name__, engine.capabilities)], undecided={"env"})
     return engine
 
 

@@ -232,7 +232,8 @@ class Mcts(Refill):
         super().__init__(max_waves)
 
     def setup(self, training: Training) -> None:
-        self._rule = replace(self._rule, values=training.values)
+        if self.asks_critic:  # else the rule stays plain data, which may travel to another process
+            self._rule = replace(self._rule, values=training.values)
 
     def branching(self, members: int) -> Branching | None:
         # all episodes would start at the opening, so none has to wait for another
