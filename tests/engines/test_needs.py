@@ -11,7 +11,7 @@ from lit_agentrl.engines.base import Capabilities
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.needs import ALONE, open_engine
 from lit_agentrl.engines.scripted import ScriptedEngine
-from lit_agentrl.facts import ENTROPIES, EXACT_LOG_PROBS, FORK, TAKES_WEIGHTS, TOKEN_IDS
+from lit_agentrl.facts import COSTS, ENTROPIES, EXACT_LOG_PROBS, FORK, STATE_KEYS, TAKES_WEIGHTS, TOKEN_IDS
 from lit_agentrl.requirements import Fact, describe_part
 from tests.entry.test_structure import built
 
@@ -68,6 +68,11 @@ def test_training_needs_ids_weights_and_perhaps_entropies(kind: type[ScriptedEng
     with pytest.raises(ValueError, match=f"{fact.sentence}, not given by engine={kind.__name__}"):
         open_engine(make, parts=[asking, *ALONE])
     assert isinstance(open_engine(make), kind)
+
+
+def test_what_only_a_game_can_provide_is_not_missed_before_games_are_tried() -> None:
+    asking = describe_part("algo.advantage", name="gigpo", requires=[STATE_KEYS, COSTS])
+    assert isinstance(open_engine(scripted, parts=[asking, *ALONE]), ScriptedEngine)
 
 
 def test_an_engine_that_is_not_asked_for_more_is_handed_on() -> None:

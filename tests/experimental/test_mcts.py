@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -147,6 +148,13 @@ def test_a_search_whose_values_are_a_critics() -> None:
         told.append(node.scores)
     assert growth._root.scores == [2.0, 3.0, -8.0] and told == [[3.0, -8.0], [-8.0], [1.0], [7.0]]
     assert [child.scores for child in growth._root.children] == [[2.0], [3.0, -8.0]]
+
+
+def test_the_rule_of_a_search_without_a_critic_travels_to_another_process() -> None:
+    structure = Mcts()
+    rule = structure.branching(6)
+    structure.setup(Training(lambda episode: []))
+    assert pickle.loads(pickle.dumps(structure.branching(6))) == rule
 
 
 @pytest.mark.slow

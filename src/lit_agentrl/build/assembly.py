@@ -202,7 +202,7 @@ def _engine(cfg: DictConfig, parts: Parts, policy: Policy, others: Sequence[Part
 
 
 def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:
-    """Instantiate the entries of a group, each of which has a ``_target_``; skip null entries.
+    """Instantiate the entries of a group by their ``_target_``; skip null entries.
 
     Raises:
         ValueError: an entry is neither a target nor null, or its object does not inherit ``kind``.

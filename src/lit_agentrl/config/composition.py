@@ -24,7 +24,7 @@ from lit_agentrl.renamed import get_current_name
 
 
 def check_folders(folders: Sequence[str | Path]) -> None:
-    """Refuse config folders of which Hydra would silently ignore a part.
+    """Refuse config folders that Hydra would silently ignore in part.
 
     Raises:
         UserError: more than one folder, since Hydra reads only the last; or a file with the name of a shipped one,

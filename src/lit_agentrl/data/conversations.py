@@ -1,4 +1,4 @@
-"""Conversion of messages in files to episodes, of which the replies are trained on.
+"""Convert conversations in files to episodes whose replies are trained on.
 
 Contents are plain text: none of their tokens is a marker of template or tokenizer.
 """

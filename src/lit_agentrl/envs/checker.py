@@ -21,7 +21,7 @@ from lit_agentrl.envs.world import World
 
 Make = Callable[[str], World]
 _HORIZON = 10  # actions of one checked episode
-_ATTEMPTS = 10  # plays, of which one must leave the global generators unchanged
+_ATTEMPTS = 10  # plays at most; one must leave the global generators unchanged
 _UNKNOWN_ACTION = "no such action"
 
 

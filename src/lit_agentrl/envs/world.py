@@ -1,4 +1,4 @@
-"""The interface of text games, of which only ``reset`` and ``step`` are required."""
+"""The interface of text games; only ``reset`` and ``step`` are required."""
 
 from __future__ import annotations
 

@@ -224,15 +224,15 @@ class Mcts(Refill):
                 f"critic_share={critic_share:g} mixes points with score={score}; set score=return, or critic_share=0"
             )
         self._rule = Search(constant, width, depth, together, score, critic_share)
-        self.asks_critic = critic_share > 0
-        if self.asks_critic:
+        self._asks_critic = critic_share > 0
+        if self._asks_critic:
             alone = "algo.structure.critic_share=0"
             asked = (VALUES, PLAYED_HERE, WHOLE_WEIGHTS)
             self.requires |= {Requirement(fact, remedy=alone) for fact in asked}
         super().__init__(max_waves)
 
     def setup(self, training: Training) -> None:
-        if self.asks_critic:  # else the rule stays plain data, which may travel to another process
+        if self._asks_critic:  # else the rule stays plain data, which may travel to another process
             self._rule = replace(self._rule, values=training.values)
 
     def branching(self, members: int) -> Branching | None:

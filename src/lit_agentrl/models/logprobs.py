@@ -126,9 +126,7 @@ def read_hidden_at(
     """
     wider_BT = torch.nn.functional.pad(tokens_BT, (0, 1))
     place = torch.nonzero(is_read_BT, as_tuple=True)
-    if (
-        packing is not None
-    ):  # of which the last token of each row is left out, as nothing is predicted from it
+    if packing is not None:  # without the last token of each row: nothing is predicted from it
         packing = Packing([length + 1 for length in packing.lengths], packing.common)
     return _read_states(network, _make_inputs(network, wider_BT, place, packing))
 

@@ -19,7 +19,7 @@ BOX_OFF_REWARD = -1.0
 COMPLETION_REWARD = 10.0
 
 _ROOM, _LENGTH = 11, 12  # purpose keys
-LENGTHS = {"falling": 2, "uniform": 1}  # number of uniform draws of the length, of which the smallest is used
+LENGTHS = {"falling": 2, "uniform": 1}  # uniform draws of the length; the smallest one is used
 _ATTEMPTS_PER_LENGTH = 20  # layouts tried for one solution length before another length is drawn
 
 KINDS = ("wall", "floor", "target", "box on target", "box", "player", "player on target")

@@ -31,7 +31,7 @@ class PocketWorld(TextEnv):
     answer is right where one was asked for.  Best play knows the calls that solve it.
 
     Args:
-        levels: levels of difficulty; 0: four templates of which scenarios are held out, 1: one app, 2: two apps,
+        levels: levels of difficulty; 0: four templates with held-out scenarios, 1: one app, 2: two apps,
             3: three apps or many calls.
         partial: whether a part of the required changes earns its share, but 0 once anything else has changed.
         split: ``train``, ``val`` or ``test``, decided by the template above level 0; only ``test`` needs music and

@@ -49,7 +49,7 @@ class Dataset(TextEnv):
 
     The reward function is called by name with those of its arguments that are ``question``, ``reference``, ``answer``,
     ``turn`` (number of earlier answers) or a column of the data; constants are set next to its ``_target_``.  It
-    returns a reward, of which 1 or more (or True) counts as solved, or a `Verdict`.
+    returns a reward (1 or more, or True, counts as solved), or a `Verdict`.
 
     Chance answers with the reference of a random row, the oracle with that of the row itself; without references
     neither is known.
