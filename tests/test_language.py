@@ -31,18 +31,12 @@ CONTRACTS = (
 # rooms that a reader has not been through yet
 UNREAD: tuple[str, ...] = (
     "build",
-    "callbacks",
     "config",
     "evaluate",
     "experimental",
-    "loggers",
-    "models",
-    "offline",
     "report",
     "rollout",
     "runs",
-    "strategies",
-    "update",
 )
 
 

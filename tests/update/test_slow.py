@@ -81,7 +81,7 @@ def test_values_of_tokens() -> None:
     batch = recorded()[1]
     rows = {"tokens_BT": batch.tokens_BT, "is_action_BT": batch.is_action_BT}
     with torch.no_grad():
-        found = module.critic.named(module.critic(module.network, **rows))
+        found = module.critic.name_columns(module.critic(module.network, **rows))
     is_action_BT = batch.is_action_BT
     assert (found["spread_BT"][is_action_BT] > 0).all() and (found["value_BT"] >= found["q_BT"]).all()
     assert not found["q_BT"][~is_action_BT].any() and found["q_BT"][is_action_BT].any()

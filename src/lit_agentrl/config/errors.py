@@ -27,12 +27,12 @@ class UserError(ValueError):
 
     Args:
         message: the line to print.
-        is_told: whether another process prints the message.
+        is_printed: whether another process prints the message.
     """
 
-    def __init__(self, message: str, *, is_told: bool = False) -> None:
+    def __init__(self, message: str, *, is_printed: bool = False) -> None:
         super().__init__(escape_unprintable(message))
-        self.is_told = is_told
+        self.is_printed = is_printed
 
 
 class RunError(RuntimeError):

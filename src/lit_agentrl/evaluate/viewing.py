@@ -13,7 +13,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from lit_agentrl.callbacks.markup import clean, reply_parts
+from lit_agentrl.callbacks.markup import clean, split_reply
 from lit_agentrl.episode import Episode, FinishReason, Turn
 from lit_agentrl.text.dialects.base import Dialect
 
@@ -57,7 +57,7 @@ def turn_view(turn: Turn, dialect: Dialect) -> RenderableType:
 
 
 def _done(turn: Turn, dialect: Dialect) -> Iterator[tuple[str, Text]]:
-    for role, written in reply_parts(turn, dialect):
+    for role, written in split_reply(turn, dialect):
         if written.strip():
             yield (
                 {"think": "thinks", "answer": "answers"}.get(role, "writes"),

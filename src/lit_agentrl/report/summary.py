@@ -223,7 +223,7 @@ def flat_scores(summary: Summary) -> dict[str, float]:
     return flat
 
 
-def beside(row: Mapping[str, Any], levels: Mapping[str, float]) -> dict[str, Any]:
+def add_references(row: Mapping[str, Any], levels: Mapping[str, float]) -> dict[str, Any]:
     """Return a metrics row with chance and oracle success added if it has validation success.
 
     Args:

@@ -90,7 +90,7 @@ class Players:
             return
         is_ahead = self._first_wave is not None
         device = next(self._network.parameters()).device
-        network = self._hooks.whole_copy(self._network).to(device)
+        network = self._hooks.unshard_on_every_rank(self._network).to(device)
         worker = self._worker.open(self._rules, network, self._context, is_ahead=is_ahead)
         if self._first_wave is None:
             self._now = PlayNow(worker, self._weights)
@@ -103,7 +103,7 @@ class Players:
 
     def _weights(self) -> dict[str, Tensor]:
         """Return the weights, gathered completely before anything is sent."""
-        return get_named_weights(self._hooks.whole_copy(self._network))
+        return get_named_weights(self._hooks.unshard_on_every_rank(self._network))
 
     def play(self, wave: Wave, version: int) -> Played:
         """Play the episodes of an evaluation; ``version`` is the version of the network's weights."""

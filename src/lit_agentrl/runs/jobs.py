@@ -129,7 +129,7 @@ def join(job: ranks.Job, *, on_failure: OnFailure) -> None:
     try:
         load_train()(cfg, job)
     except Exception as error:
-        is_named = not number or hasattr(error, "is_told")
+        is_named = not number or hasattr(error, "is_printed")
         on_failure(error, cfg.traceback, "" if is_named else f"rank {number}: ")
 
 

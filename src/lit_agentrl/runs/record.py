@@ -22,7 +22,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lit_agentrl import __version__
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint
-from lit_agentrl.callbacks.iteration_log import measured
+from lit_agentrl.callbacks.iteration_log import get_iteration_metrics
 from lit_agentrl.config.errors import first_line
 from lit_agentrl.envs.levels import Levels
 from lit_agentrl.episode import Outcome
@@ -67,7 +67,7 @@ class Totals(Callback):
         self.used.update(batch.used)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        row = measured(pl_module)
+        row = get_iteration_metrics(pl_module)
         self.counts["iterations"] = trainer.current_epoch + 1
         for name in ("action_tokens", "prefilled_tokens"):
             self.counts[name] += int(row.get(f"rollout/{name}", 0))

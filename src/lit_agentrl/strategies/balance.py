@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def longest_first(
+def assign_longest_first(
     *, loads: Sequence[int], parts: Sequence[int], ranks: Sequence[int], world_size: int
 ) -> list[int]:
     """Assign trajectories to ranks greedily, longest first, each to the least loaded rank.

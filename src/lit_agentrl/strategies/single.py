@@ -13,7 +13,7 @@ def single() -> str:
     return "auto"
 
 
-def accelerator(wanted: str) -> str:
+def choose_accelerator(wanted: str) -> str:
     """Return the accelerator to use: ``auto`` chooses CUDA if available, never an Apple GPU.
 
     On a machine with only an Apple GPU, ``auto`` is the CPU: random draws and statistics are computed in float64,

@@ -19,7 +19,7 @@ from lit_agentrl.models.policy import Policy
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.objective import ALWAYS, Objective, Term, add_metrics, metric_values
 from lit_agentrl.rl.policy.algorithm import Algorithm
-from lit_agentrl.update.critic import Critic, explained
+from lit_agentrl.update.critic import Critic, compute_explained_variance
 from lit_agentrl.update.gradients import assign_buckets
 from lit_agentrl.update.microbatches import select_rows
 from lit_agentrl.update.minibatches import add_fillers, name_units, split_minibatches
@@ -252,9 +252,9 @@ class Updater:
             row["train/steps"] = float(steps)
         self.progress.require_finite_weights(loop)
         if critic is not None:
-            row["critic/explained_variance"] = explained(tensors)
+            row["critic/explained_variance"] = compute_explained_variance(tensors)
             if "cost_return_BT" in tensors:
-                row["critic/cost_explained_variance"] = explained(tensors, "cost_")
+                row["critic/cost_explained_variance"] = compute_explained_variance(tensors, "cost_")
         for term in self.objective.terms():
             if not term.is_before:
                 row |= self._update_term(term, tensors, totals, row)
