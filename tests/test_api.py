@@ -69,7 +69,7 @@ def test_metrics_are_a_table(result: Result) -> None:
     assert metrics["iteration"] == [0, 1, 2] and len(metrics) == 3
     assert metrics.rows[0]["rollout/success"] is None and None not in metrics["val/success"]
     assert "val" in narrow(repr(metrics)) and f"of {len(metrics.columns)} columns" in repr(metrics)
-    with pytest.raises(KeyError, match="val/sucess is no metric of this run"):
+    with pytest.raises(KeyError, match="val/sucess is not a metric of this run"):
         metrics["val/sucess"]
 
 

@@ -34,7 +34,6 @@ UNREAD: tuple[str, ...] = (
     "config",
     "evaluate",
     "experimental",
-    "report",
     "rollout",
     "runs",
 )

@@ -45,7 +45,7 @@ def test_a_sweep_becomes_a_page_words_and_tables(
     main(["report", "sweep"])
     told = capsys.readouterr()
     assert told.out == "6 runs in 2 cells: 6 completed.\nwritten to report/index.html\n"
-    assert "the 95 % interval of the interquartile mean of A on bandit holds the truth in" in told.err
+    assert "the 95 % interval of the interquartile mean of A on bandit covers the true value in" in told.err
     text = (tmp_path / "report" / "index.html").read_text()
     tags = Tags(text)
     names = [tag for tag, _ in tags.found]
@@ -137,7 +137,7 @@ def test_two_runs_are_compared_by_their_instances(make_run: MakeRun, tmp_path: P
     main(["report", *folders, "--out", str(tmp_path / "r"), "--stage", "last"])
     with open(tmp_path / "r" / "comparisons.csv") as file:
         (row,) = csv.DictReader(file)
-    assert row["rests_on"] == "8 instances of one run each" and float(row["p"]) == pytest.approx(2 / 64)
+    assert row["rests_on"] == "8 tasks of one run each" and float(row["p"]) == pytest.approx(2 / 64)
     assert "says nothing about other seeds" in (tmp_path / "r" / "index.html").read_text()
 
 
@@ -160,7 +160,7 @@ def test_no_file_of_others_is_overwritten(
     for out in (mine, grid):
         with pytest.raises(SystemExit):
             main(["report", str(grid), "--out", str(out)])
-        assert f"out={out} holds files that no report wrote" in capsys.readouterr().err
+        assert f"out={out} contains files that no report wrote" in capsys.readouterr().err
     assert (mine / "index.html").read_text() == "my page"
     with pytest.raises(SystemExit):
         main(["report", str(grid), "--stage", "start"])

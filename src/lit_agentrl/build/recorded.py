@@ -18,7 +18,7 @@ from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.envs.levels import Levels
 from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.report.verdicts import NEAR, PAIRS, of_head_named
+from lit_agentrl.report.verdicts import NEAR, PAIRS, name_head_game
 from lit_agentrl.rl.imitation import Imitating
 from lit_agentrl.rl.objective import SCORES, Objective
 from lit_agentrl.rl.preference.judging import Verdicts, judge
@@ -87,7 +87,7 @@ class HeldOut:
         """Return chance and oracle levels of each set of pairs, in the form of games."""
         found = self._verdicts[split]
         numbers = {PAIRS: len(found), NEAR: int(found.is_near_P.sum())}
-        numbers |= {of_head_named(name): len(each) for name, each in self._of_heads[split].items()}
+        numbers |= {name_head_game(name): len(each) for name, each in self._of_heads[split].items()}
         return {name: Levels(0.5, None, 1.0, None, n) for name, n in numbers.items() if n}
 
     def told(self, split: str) -> str:

@@ -12,7 +12,11 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import play_agents
 from lit_agentrl.episode import Outcome
-from lit_agentrl.report.statistics import clustered_share_interval, group_means, mean_interval
+from lit_agentrl.report.statistics import (
+    compute_clustered_share_interval,
+    compute_group_means,
+    compute_mean_interval,
+)
 from lit_agentrl.report.summary import Estimate, estimate
 
 START = "start"  # the weights before training, with the same sampling
@@ -55,7 +59,7 @@ def baselines(
 def _by_instance(outcomes: Sequence[Outcome]) -> dict[int, float]:
     played = [each for each in outcomes if not each.failed]
     groups = [each.group for each in played]
-    means = group_means([float(each.success) for each in played], groups)
+    means = compute_group_means([float(each.success) for each in played], groups)
     return dict(zip(dict.fromkeys(groups), means, strict=True))
 
 
@@ -69,8 +73,8 @@ def _told(
     ]
     success, groups = zip(*played, strict=True)
     return {
-        "success": estimate(clustered_share_interval(list(success), list(groups))),
-        "difference": estimate(mean_interval([ours[group] - theirs[group] for group in both])),
+        "success": estimate(compute_clustered_share_interval(list(success), list(groups))),
+        "difference": estimate(compute_mean_interval([ours[group] - theirs[group] for group in both])),
     }
 
 

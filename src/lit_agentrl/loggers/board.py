@@ -63,7 +63,7 @@ def format_scores(summary: reports.Summary) -> str:
             if score is None:
                 continue
             iteration = "–" if score["iteration"] is None else score["iteration"]
-            cells = [reports.with_interval(score["success"]), reports.with_interval(score["return"])]
+            cells = [reports.format_estimate(score["success"]), reports.format_estimate(score["return"])]
             lines.append(
                 f"| {game['name']} | {game['split']} | {stage} | {iteration} | {score['success']['n']} | "
                 f"{' | '.join(cells)} |"
@@ -122,9 +122,9 @@ def draw_learning_curve(
     Returns:
         An image (height, width, 3 colours; bytes).
     """
-    from lit_agentrl.report.page.drawing import as_pixels, pixels
+    from lit_agentrl.report.page.drawing import create_pixel_figure, render_pixels
 
-    figure, canvas = pixels((5.5, 3.4), dpi=140)
+    figure, canvas = create_pixel_figure((5.5, 3.4), dpi=140)
     axes: Any = figure.add_subplot()
     axes.plot(*_get_points(metrics, "rollout/success"), label="rollout", color="C0", alpha=0.4)
     axes.plot(*_get_points(metrics, "val/success"), label="validation", color="C0", linewidth=2, marker=".")
@@ -142,7 +142,7 @@ def draw_learning_curve(
     axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    return as_pixels(canvas)
+    return render_pixels(canvas)
 
 
 def _get_points(metrics: Metrics, name: str) -> tuple[list[float], list[float]]:

@@ -18,7 +18,7 @@ from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from lit_agentrl.report import summary as reports
-from lit_agentrl.report.table import rows_up_to
+from lit_agentrl.report.table import iterate_rows
 
 _log = logging.getLogger(__name__)
 _NEEDED = ("mlflow", "sqlalchemy", "alembic")
@@ -134,13 +134,13 @@ class MLflowLog(MLFlowLogger):
             ),
             default=-1,
         )
-        for step, row in rows_up_to(self._home / "metrics.csv", iterations):
+        for step, row in iterate_rows(self._home / "metrics.csv", iterations):
             self.log_metrics(row, step)
 
     @rank_zero_only
     def conclude(self, summary: reports.Summary) -> None:
         """Record the closing scores, and end the run."""
-        scores = {f"{_SCORES}{name}": value for name, value in reports.flat_scores(summary).items()}
+        scores = {f"{_SCORES}{name}": value for name, value in reports.flatten_scores(summary).items()}
         self._open()
         super().log_metrics(scores, summary["iterations"])
         self._close("FINISHED")

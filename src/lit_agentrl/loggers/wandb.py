@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lit_agentrl.checks import require
 from lit_agentrl.report import summary as reports
-from lit_agentrl.report.table import rows_up_to
+from lit_agentrl.report.table import iterate_rows
 
 _log = logging.getLogger(__name__)
 _NO_PROJECT = "/\\#?%:"  # characters that W&B refuses at the start of a run
@@ -149,13 +149,13 @@ class WandbLog(WandbLogger):
         if not self.is_live:
             shutil.rmtree(self.folder, ignore_errors=True)
         self._logged = -1
-        for step, row in rows_up_to(self._home / "metrics.csv", iterations):
+        for step, row in iterate_rows(self._home / "metrics.csv", iterations):
             self.log_metrics(row, step)
 
     @rank_zero_only
     def conclude(self, summary: reports.Summary) -> None:
         """Record the closing scores, and end the run."""
-        self.experiment.summary.update({"status": summary["status"], **reports.flat_scores(summary)})
+        self.experiment.summary.update({"status": summary["status"], **reports.flatten_scores(summary)})
         self._close(exit_code=0)
 
     @rank_zero_only

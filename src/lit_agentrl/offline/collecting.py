@@ -58,7 +58,7 @@ class Collected:
     """A folder of collected episodes, with a line about each game for people."""
 
     folder: EpisodeFolder
-    describe_result: tuple[str, ...]
+    lines: tuple[str, ...]
 
 
 def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> Collected:

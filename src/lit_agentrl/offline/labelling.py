@@ -55,7 +55,7 @@ class LabelKind(Protocol):
         settle: repairs what a killed process left, and describes how much there is.
         ask: returns the labels of some prompts and counts of the questions, including ``asked`` and ``unread``.
         add: writes a shard of labels.
-        lines: yields the lines to print at the end.
+        describe_result: yields the lines to print at the end.
     """
 
     least: int

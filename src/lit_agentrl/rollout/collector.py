@@ -17,7 +17,7 @@ from lit_agentrl.checks import blame
 from lit_agentrl.distributed import gather_rows, get_rank, sum_over_ranks
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.facts import MORE_GROUPS
-from lit_agentrl.report.iteration import rollout_row, stop_if_failing
+from lit_agentrl.report.iteration import compute_rollout_row, stop_if_failing
 from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind
@@ -152,7 +152,7 @@ class Collector:
         batch.used = used_by_all(played)
         row |= {f"engine/{name}": value for name, value in batch.used.items()}
         names, seconds = [task.name for task in self.rules.tasks], time.perf_counter() - started
-        return row | rollout_row(
+        return row | compute_rollout_row(
             batch, names, seconds=seconds, device=device, playing_seconds=elsewhere or None
         )
 

@@ -29,7 +29,7 @@ from lit_agentrl.episode import Outcome
 from lit_agentrl.files import read_complete_lines
 from lit_agentrl.report import outcomes as by_instance
 from lit_agentrl.report import summary as reports
-from lit_agentrl.report.statistics import wilson_interval
+from lit_agentrl.report.statistics import compute_wilson_interval
 from lit_agentrl.runs.run_folder import FolderInUse, lock_folder
 
 _PHASES = ("rollout", "update", "validate")
@@ -190,7 +190,7 @@ class RunRecord:
             all_mine = [e for e in outcomes if e.task_name == name]
             mine = [e for e in all_mine if not e.failed]
             if of_split == split and mine:
-                self._solved[name, split, stage] = by_instance.of(all_mine)
+                self._solved[name, split, stage] = by_instance.list_solved(all_mine)
                 game[stage] = reports.score(
                     [e.success for e in mine],
                     [e.total_reward for e in mine],
@@ -320,7 +320,7 @@ def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
 def _estimate_level(share: float | None, n: int) -> reports.Score | None:
     if share is None:
         return None
-    interval = reports.estimate(wilson_interval(round(share * n), n))
+    interval = reports.estimate(compute_wilson_interval(round(share * n), n))
     return {"iteration": None, "success": interval, "return": None}
 
 

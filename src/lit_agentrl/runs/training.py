@@ -313,9 +313,9 @@ def print_results(run: Run, summary: reports.Summary) -> None:
         if isinstance(logger, Concludes):
             logger.conclude(summary)
     console = Console()
-    console.print(reports.closing_table(summary))
+    console.print(reports.build_closing_table(summary))
     if summary["engine"]:
-        console.print(f"engine, of the whole run: {reports.told(summary['engine'])}", soft_wrap=True)
+        console.print(f"engine, of the whole run: {reports.format_usage(summary['engine'])}", soft_wrap=True)
     console.print(f"results in {run.folder}", soft_wrap=True)
     console.print(f"look at them with: tensorboard --logdir {run.folder}", soft_wrap=True)
     if trust := trust_note(run.folder):

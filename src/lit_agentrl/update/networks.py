@@ -83,7 +83,7 @@ class Networks:
                 "or use model/lora=default"
             )
         asks = routing.loss > 0 or routing.replay != "none"
-        self._routers = Routers(policy, routing.given()) if asks else None
+        self._routers = Routers(policy, routing.format_first_option()) if asks else None
         if routing.replay != "none" and settings.packing == "shared":
             raise ValueError(
                 "packing=shared computes common prefixes once, but under model.routing_replay each row has its own "
@@ -277,7 +277,7 @@ class Networks:
         with save_memory(self._settings.checkpoint_activations, self._own_trunk):
             output_BT = self.critic(self.policy, **rows, packing=packing, hidden_AD=hidden_AD)
         columns = self.critic.name_columns(output_BT)
-        loss, metrics = self.critic.value_loss(columns, part)
+        loss, metrics = self.critic.compute_loss(columns, part)
         if (extra := objective.value_loss(part | columns)) is not None:
             loss, metrics = loss + extra[0], metrics | extra[1]
         return self.critic.coef * loss, metrics

@@ -131,12 +131,12 @@ def _tell(entry: records.Entry, swept: frozenset[str], on_failure: jobs.OnFailur
 def _close(cell: Cell, plan: sweepers.Plan) -> None:
     """Print the table of all runs, their folder, and the command that resumes the sweep."""
     sweep = cell.sweep
-    entries = records.latest(records.read(sweep))
+    entries = records.list_latest(records.read(sweep))
     if not entries:
         return
     planned = dict(enumerate(_told(job) for job in plan.jobs)) if plan.is_whole else None
     console = Console()
-    console.print(records.table(entries, planned))
+    console.print(records.build_table(entries, planned))
     console.print(f"results in {sweep}", soft_wrap=True)
     console.print(f"look at them with: tensorboard --logdir {sweep}", soft_wrap=True)
     ended = sum(entry["status"] in _ENDED for entry in entries)
@@ -151,14 +151,16 @@ def _told(job: Sequence[str]) -> list[str]:
 
 
 def _has_no_value(sweep: Path) -> bool:
-    entries = records.latest(records.read(sweep))
+    entries = records.list_latest(records.read(sweep))
     return bool(entries) and all(entry["monitored"] is None for entry in entries)
 
 
 def _where_to_continue(error: KeyboardInterrupt, sweep: Path) -> KeyboardInterrupt:
     """Return an interrupt that names an interrupted run of the sweep, if there is one."""
     cut_off = [
-        e["folder"] for e in records.latest(records.read(sweep)) if e["status"] in ("begun", "interrupted")
+        e["folder"]
+        for e in records.list_latest(records.read(sweep))
+        if e["status"] in ("begun", "interrupted")
     ]
     return error if isinstance(error, jobs.Interrupted) or not cut_off else jobs.Interrupted(cut_off[0])
 
