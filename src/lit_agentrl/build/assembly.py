@@ -45,7 +45,7 @@ from lit_agentrl.requirements import Part
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
-from lit_agentrl.rollout.players import Players
+from lit_agentrl.rollout.player import Player
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
@@ -150,12 +150,12 @@ def build(
         rules, settings, structure=parts.structure, select_groups=parts.select_groups,
         further_prompts=stream.make_wave, rewards=parts.rewards,
     )  # fmt: skip
-    players = Players(
+    player = Player(
         rules, parts.worker,
         (lambda i: collector.first_wave(stream.make_wave(i, wave=0))) if settings.overlap else None,
     )  # fmt: skip
     rollouts = RolloutCallback(
-        collector, players,
+        collector, player,
         val=Evaluation("val", parts.val_params, 1, settings.max_failed_share, parts.structure.evaluated),
         test=Evaluation("test", parts.test_params, 1, settings.max_failed_share, parts.structure.evaluated),
     )  # fmt: skip

@@ -131,12 +131,16 @@ class Collector:
         """
         self.begin(batch.iteration)
         started = time.perf_counter()
-        played = [self._play(self.first_wave(batch), batch, play)]
+        wave = self.first_wave(batch)
+        played = [play(wave)]
+        self._add(batch, wave, played[-1])
         trained, kept, want_more = self._keep_groups(batch, 1)
         waves = 1
         while (further := self._further(batch, waves, want_more)) is not None:
-            with self._weights(batch, waves, play, trial) as playing:
-                played.append(self._play(self._wave(batch.iteration, waves, further), batch, playing))
+            with self._weights(batch, waves, play, trial) as play_further:
+                wave = self._wave(batch.iteration, waves, further)
+                played.append(play_further(wave))
+                self._add(batch, wave, played[-1])
             waves += 1
             trained, kept, want_more = self._keep_groups(batch, waves)
         elsewhere = sum(each.seconds for each in played)
@@ -168,9 +172,8 @@ class Collector:
             branching = self.structure.branching(self.settings.members)
         return Wave("train", iteration, self.settings.params, tuple(specs), number, branching)
 
-    def _play(self, wave: Wave, batch: StepBatch, play: Callable[[Wave], Played]) -> Played:
-        """Play a wave and add its episodes to the batch."""
-        played = play(wave)
+    def _add(self, batch: StepBatch, wave: Wave, played: Played) -> None:
+        """Add the episodes of a wave to the batch."""
         for spec, episode in zip(wave.specs, played.episodes, strict=True):
             (batch.greedy_episodes if spec.greedy else batch.episodes).append(episode)
         if len({trajectory_id(episode) for episode in batch.episodes}) < len(batch.episodes):
@@ -180,7 +183,6 @@ class Collector:
             )
         stop_if_failing(played.episodes, self.settings.max_failed_share)
         self._of_engine |= played.row  # a wave in which this rank plays nothing has an empty row
-        return played
 
     def _further(self, batch: StepBatch, waves: int, want_more: bool) -> Sequence[EpisodeSpec] | None:
         """Return this rank's next episodes; None if no rank has any."""

@@ -12,9 +12,7 @@ from lit_agentrl.report.iteration import of_all_ranks, stop_if_failing
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.structures.base import members_of
-from lit_agentrl.rollout.workers.base import Played, used_by_all
-
-Play = Callable[[Wave, int], Played]
+from lit_agentrl.rollout.workers.base import Play, used_by_all
 
 
 @dataclass
