@@ -78,7 +78,7 @@ class Seat:
         self.loaded: int | None = None
         self.why = ""
 
-    def play_wave(self, share: Share, load: int, version: int) -> Played:
+    def play(self, share: Share, load: int, version: int) -> Played:
         crew = self.crew
         time.sleep(crew.generator.uniform(0, 0.004))
         with crew.one_at_a_time:
@@ -178,7 +178,7 @@ def test_the_same_episodes_are_not_lost_for_ever() -> None:
 class Stuck(Seat):
     """The first worker never answers until it is killed."""
 
-    def play_wave(self, share: Share, load: int, version: int) -> Played:
+    def play(self, share: Share, load: int, version: int) -> Played:
         if self.crew.opened == 1:
             while not self.why:
                 time.sleep(0.01)

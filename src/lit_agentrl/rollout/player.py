@@ -21,7 +21,7 @@ from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.schedules import PlayAhead, PlayNow, SyncedWorker, measure_staleness
-from lit_agentrl.rollout.workers.base import Play, Played, WorkerSettings
+from lit_agentrl.rollout.workers.base import Played, WorkerSettings
 from lit_agentrl.rollout.workers.inline import LocalPlayer
 
 
