@@ -51,7 +51,7 @@ def test_the_last_members_of_each_group_are_the_opponents() -> None:
     assert [(s.group, s.member, s.instance_seed) for s in Opponent().plan(PROMPTS, 4)] == [
         (s.group, s.member, s.instance_seed) for s in plain
     ]
-    assert Opponent().evaluated(plain) == plain, "evaluations are of the policy alone"
+    assert Opponent().plan_evaluation(plain) == plain, "evaluations are of the policy alone"
 
 
 def test_rows_say_who_played_and_means_are_of_the_policy() -> None:

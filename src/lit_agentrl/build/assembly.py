@@ -156,8 +156,8 @@ def build(
     )  # fmt: skip
     rollouts = RolloutCallback(
         collector, player,
-        val=Evaluation("val", parts.val_params, 1, settings.max_failed_share, parts.structure.evaluated),
-        test=Evaluation("test", parts.test_params, 1, settings.max_failed_share, parts.structure.evaluated),
+        val=Evaluation("val", parts.val_params, 1, settings.max_failed_share, parts.structure.hook.plan_evaluation),
+        test=Evaluation("test", parts.test_params, 1, settings.max_failed_share, parts.structure.hook.plan_evaluation),
     )  # fmt: skip
     measured = held_out or games
     levels = {
@@ -175,7 +175,7 @@ def build(
     )  # fmt: skip
     folder = Path(cfg.run_dir)
     loggers = with_table(build_dict(cfg, "logger", Logger), folder)
-    notes = Notes(folder, parts.structure.notes)
+    notes = Notes(folder, parts.structure.hook.make_notes)
     callbacks = [rollouts, notes, *extra_callbacks, *build_dict(cfg, "callbacks", pl.Callback)]
     if held_out or len(levels) == len(games.val):  # otherwise the means would lack some games
         chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
@@ -198,7 +198,7 @@ def _engine(cfg: DictConfig, parts: Parts, policy: Policy, others: Sequence[Part
     check_server(make)
     if get_levels(policy.network):
         make = partial(LevelEngine, make)
-    return partial(open_engine, parts.structure.wrap_engine(make), parts=others)
+    return partial(open_engine, parts.structure.hook.wrap_engine(make), parts=others)
 
 
 def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:

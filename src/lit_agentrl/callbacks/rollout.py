@@ -18,7 +18,7 @@ from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.player import Player
 from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.scheduler import Wave
-from lit_agentrl.rollout.structures.base import Training, Trial
+from lit_agentrl.rollout.structures.hook import TemporaryStep, Training
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.update.critic import played_with
@@ -57,7 +57,7 @@ class RolloutCallback(Callback):
                 return list_turn_values(of_critic, pack([episode]).to(pl_module.device).to_dict())
 
         reference = None if networks is None else networks.reference
-        reference = self.collector.structure.setup(Training(values, reference))
+        reference = self.collector.structure.hook.setup(Training(values, reference))
         critic = None if networks is None else networks.critic
         played = played_with(network, critic)
         self._player.open(network, context, hooks, reference=reference, evaluated=played)
@@ -110,7 +110,7 @@ class RolloutCallback(Callback):
             return self._player.play_training(wave, version)
 
         @contextmanager
-        def trial(episodes: Sequence[Episode], step: Trial) -> Iterator[Callable[[Wave], Played]]:
+        def trial(episodes: Sequence[Episode], step: TemporaryStep) -> Iterator[Callable[[Wave], Played]]:
             played = [episode for episode in episodes if episode.num_action_tokens and not episode.failed]
             with unlearn(
                 agent.policy.network, pack(played).to_dict() if played else None, lr=step.lr, epsilon=step.epsilon,

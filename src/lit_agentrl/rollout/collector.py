@@ -28,11 +28,12 @@ from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.base import MAX_WAVES, SoFar, Structure, Trial
+from lit_agentrl.rollout.structures.base import MAX_WAVES, SoFar, Structure
+from lit_agentrl.rollout.structures.hook import TemporaryStep
 from lit_agentrl.rollout.workers.base import Played, counted, used_by_all
 
 # takes a step on episodes, plays with the weights after it within the context, and then undoes it
-TryOut = Callable[[Sequence[Episode], Trial], AbstractContextManager[Callable[[Wave], Played]]]
+TryOut = Callable[[Sequence[Episode], TemporaryStep], AbstractContextManager[Callable[[Wave], Played]]]
 _STRUCTURE = "algo.structure"  # key in the state next to the names of reward parts, which contain no dot
 
 
@@ -98,7 +99,7 @@ class Collector:
         if batch.trajectories is None:
             return
         with _told():
-            if (found_BT := self.structure.left_out(batch.iteration, batch.trajectories)) is not None:
+            if (found_BT := self.structure.hook.mask_tokens(batch.iteration, batch.trajectories)) is not None:
                 batch.columns[LEFT_OUT] = found_BT
 
     def first_wave(self, prompts: StepBatch) -> Wave:
@@ -204,7 +205,7 @@ class Collector:
     ) -> Iterator[Callable[[Wave], Played]]:
         """Yield a function that plays the next wave with the weights that the structure wants."""
         with _told():
-            step = self.structure.trial(self._so_far(batch, waves, want_more=False))
+            step = self.structure.hook.plan_temporary_step(self._so_far(batch, waves, want_more=False))
         if step is None:
             yield play
             return

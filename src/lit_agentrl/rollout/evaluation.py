@@ -22,7 +22,7 @@ class Evaluation:
     Attributes:
         max_failed_share: Share of the episodes whose game may fail before the run stops.
         branching: How episodes of a group continue from each other; None if they are independent.
-        told: The run structure's transformation of the episode specs, see `Structure.evaluated`.
+        told: The run structure's transformation of the episode specs, see `StructureHook.plan_evaluation`.
         outcomes: Outcomes of the last evaluation, of all ranks.
         iteration: Iteration of the weights that were evaluated.
     """
