@@ -254,7 +254,7 @@ def measure(plan: Plan, device: torch.device) -> float:
     """Measure the peak tensor bytes of two optimizer steps of two micro-batches each.
 
     The steps are like those of the trainer.  On CUDA the allocator counts, elsewhere the storages of tensors are
-    counted (`Counter`).
+    counted (`StorageCounter`).
 
     Raises:
         ValueError: the plan cannot run on one device.

@@ -36,7 +36,7 @@ PHASES = ("rollout", "score", "update", "validate")
 def format_duration(seconds: float) -> str:
     """Format a duration for people: ``7.4 s``, ``3:05``, ``2:03:05``.
 
-    >>> duration(7.42), duration(185), duration(7385)
+    >>> format_duration(7.42), format_duration(185), format_duration(7385)
     ('7.4 s', '3:05', '2:03:05')
     """
     if seconds < 60:

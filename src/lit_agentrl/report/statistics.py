@@ -161,7 +161,7 @@ def compute_clustered_share_interval(
 ) -> Interval:
     """Compute the interval of a success share over episodes, some of which share a prompt.
 
-    It is `shares_interval` of the prompts' shares, and ``n`` is the number of groups.  At group size 1 it equals
+    It is `compute_share_interval` of the prompts' shares, and ``n`` is the number of groups.  At group size 1 it equals
     Wilson's interval.
 
     Raises:

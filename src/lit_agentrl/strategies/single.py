@@ -6,7 +6,7 @@ from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 
 
 def single() -> str:
-    """Return the name of Lightning's default strategy for one device; see `accelerator`.
+    """Return the name of Lightning's default strategy for one device; see `choose_accelerator`.
 
     A run on several devices needs a strategy that distributes work; assembly refuses such a run with this one.
     """

@@ -124,7 +124,7 @@ class Critic(nn.Module):
     ) -> Tensor:
         """Compute the columns of the head for action tokens; 0 elsewhere.
 
-        One column is (B, T), several are (B, T, C); `named` maps them to names.  Gradients flow into head and trunk.
+        One column is (B, T), several are (B, T, C); `name_columns` maps them to names.  Gradients flow into head and trunk.
         Precision is as in `score_tokens`.
 
         Args:
@@ -156,7 +156,7 @@ class Critic(nn.Module):
         """Compute this micro-batch's part of the minibatch's mean loss, and metrics for `add_metrics`.
 
         Args:
-            predictions: the columns of :meth:`named`, with gradient.
+            predictions: the columns of :meth:`name_columns`, with gradient.
             part: holds ``old_value_BT``, ``return_BT``, ``is_value_target_BT`` and ``value_weight_BT``, which
                 sums to 1 over the targets of the whole minibatch on all ranks.
         """

@@ -24,7 +24,10 @@ except ImportError as error:
         "figures need the package matplotlib; install it with: pip install 'lit-agentrl[figures]'"
     ) from error
 
-INK, FAINT = "#01fe01", "#02fe02"  # placeholders that `_inline` replaces with the CSS variables of the page
+INK, FAINT = (
+    "#01fe01",
+    "#02fe02",
+)  # placeholders that `_extract_svg` replaces with the CSS variables of the page
 SERIES = tuple(f"#03fe{number:02x}" for number in range(8))
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (8, 3)))
 _STYLE: Any = {

@@ -98,7 +98,7 @@ def _simulate_experiments(
 
 
 def estimate_coverage_of_mean(values: Sequence[float], episodes: Sequence[int]) -> float | None:
-    """Estimate the coverage of `mean` at this number of runs and episodes, by simulation."""
+    """Estimate the coverage of `compute_mean` at this number of runs and episodes, by simulation."""
     if len(values) < 2:
         return None
     played, truth = _simulate_experiments(values, episodes, _SIMULATED)
@@ -109,7 +109,7 @@ def estimate_coverage_of_mean(values: Sequence[float], episodes: Sequence[int]) 
 
 
 def estimate_coverage_of_interquartile(values: Sequence[float], episodes: Sequence[int]) -> float | None:
-    """Estimate the coverage of `interquartile` of one game, by simulation.
+    """Estimate the coverage of `compute_interquartile_mean` of one game, by simulation.
 
     The truth is the interquartile mean of very many runs.
     """

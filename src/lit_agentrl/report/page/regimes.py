@@ -24,7 +24,7 @@ class ThoughtInformation(NamedTuple):
     Attributes:
         mutual: I(X; Z).
         entropy: H(Z | X).
-        most: upper bound of I(X; Z), the log of the number of observations.
+        max_mutual: upper bound of I(X; Z), the log of the number of observations.
     """
 
     mutual: float

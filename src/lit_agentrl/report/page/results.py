@@ -37,7 +37,7 @@ class Result:
         normalised_coverage: coverage of its bootstrap interval.
         detectable: difference between two such cells that is detected in 4 of 5 experiments, by the std over seeds.
         by_episodes: difference between two runs that is detected in 4 of 5 experiments if seeds had no effect.
-        same_again: 95 % quantile of the difference between two halves of the cell.
+        split_half: 95 % quantile of the difference between two halves of the cell.
     """
 
     cell: Cell

@@ -229,7 +229,7 @@ def flatten_settings(config: Any) -> dict[str, str]:
     Raises:
         ValueError: it is no mapping, or has too many values.
 
-    >>> flat_settings({"seed": 1, "algo": {"clip": {"low": 0.2}}, "env": [1, 2]})
+    >>> flatten_settings({"seed": 1, "algo": {"clip": {"low": 0.2}}, "env": [1, 2]})
     {'algo.clip.low': '0.2', 'env.0': '1', 'env.1': '2'}
     """
     if not isinstance(config, Mapping):
