@@ -62,5 +62,5 @@ def test_a_page_shows_how_thoughts_moved(
     label = next(each for each in labels if each.endswith("against entropy") and "script" not in each)
     assert label == "Four regimes of thoughts on bandit: information against entropy"
     assert "Runs by regime: A: 1 × diverse, 1 × diverse → template; B: 1 × diverse → low entropy." in text
-    for words in ("compressed", "low entropy", "template", "diverse", "I(X;Z), nats a thought"):
+    for words in ("compressed", "low entropy", "template", "diverse", "I(X;Z), nats per thought"):
         assert words in text

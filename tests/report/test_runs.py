@@ -54,7 +54,7 @@ def test_what_was_lost_counts_and_what_may_go_on_does_not(make_run: MakeRun, tmp
         (0.125, 0),
         (0.125, 8),
     ]
-    assert cell.normalised(name, "last") == [pytest.approx(3 / 7), 0.0, 0.0]
+    assert cell.list_normalised(name, "last") == [pytest.approx(3 / 7), 0.0, 0.0]
 
 
 def test_runs_that_left_no_folder_are_those_of_the_sweep(make_run: MakeRun, tmp_path: Path) -> None:

@@ -124,8 +124,8 @@ class Critic(nn.Module):
     ) -> Tensor:
         """Compute the columns of the head for action tokens; 0 elsewhere.
 
-        One column is (B, T), several are (B, T, C); `name_columns` maps them to names.  Gradients flow into head and trunk.
-        Precision is as in `score_tokens`.
+        One column is (B, T), several are (B, T, C); `name_columns` maps them to names.  Gradients flow into head and
+        trunk.  Precision is as in `score_tokens`.
 
         Args:
             policy: the network whose trunk is read if the critic has none.
