@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from lit_agentrl.build.assembly import Run, build
-from lit_agentrl.config.composition import compose_job, task_loader
+from lit_agentrl.config.composition import compose_job, make_task_loader
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import Capabilities, SamplingParams
@@ -23,7 +23,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.games.sokoban import Sokoban
 from lit_agentrl.episode import Episode
 from lit_agentrl.evaluate import diagnosing
-from lit_agentrl.evaluate.score_table import table_of
+from lit_agentrl.evaluate.score_table import build_table
 from lit_agentrl.report.table import as_text
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
@@ -46,7 +46,7 @@ def run_of(folder: Path, *overrides: str) -> Run:
     cfg = compose_job("train", ["env=sokoban", "test.episodes=4", "val.episodes=2", *overrides])
     OmegaConf.set_struct(cfg, False)
     cfg.run_dir, cfg.callbacks, cfg.logger = str(folder), {}, {}
-    return build(cfg, task_loader())
+    return build(cfg, make_task_loader())
 
 
 def played(run: Run, params: SamplingParams) -> list[Episode]:
@@ -69,7 +69,7 @@ def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.Mo
     thoughts = thoughts_of(episodes)
     assert len(thoughts) >= 4 and {thought.turn for thought in thoughts} > {0}
     # teacher-forced, each thought is as likely after its own context as the engine says that it was
-    matched = diagnosing._likelihoods(run, thoughts[:4], params).diagonal().tolist()
+    matched = diagnosing._compute_log_likelihoods(run, thoughts[:4], params).diagonal().tolist()
     for thought, found in zip(thoughts, matched, strict=False):
         turn = episodes[thought.episode].turns[thought.turn]
         end = len(thought.opening)
@@ -77,7 +77,7 @@ def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.Mo
         assert found == pytest.approx(turn.reply_logps[len(thought.lead) : end].sum(), abs=1e-3)
     # greedy, with its own thoughts the policy plays the same episodes
     own = {(thought.episode, thought.turn): thought.opening for thought in thoughts}
-    again = diagnosing._played_again(
+    again = diagnosing._replay_ablated(
         run, "sokoban", "swapped", params, lambda asked, turn: own.get((asked.episode, turn), ())
     )
     assert list(again) == [
@@ -93,7 +93,7 @@ def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.Mo
     record: dict[str, Any] = {"env": "sokoban", "temperature": 0.0, "success": score, "return": score}
     record |= {"normalised": None, "thoughts": found}
     record["levels"] = dict.fromkeys(("chance_success", "oracle_success"), None)
-    text = as_text(table_of("start weights", cfg, [record], {}))
+    text = as_text(build_table("start weights", cfg, [record], {}))
     assert (
         "with others' thoughts" in text
         and "with best play's thoughts" in text
@@ -121,7 +121,7 @@ def test_of_two_adapters_a_thought_is_as_likely_as_the_level_that_wrote_it_says(
     assert {thought.is_plan for thought in sample} == {True, False}
 
     def apart(sample: list[Thought]) -> list[float]:
-        found = diagnosing._likelihoods(run, sample, params).diagonal().tolist()
+        found = diagnosing._compute_log_likelihoods(run, sample, params).diagonal().tolist()
         turns = [episodes[each.episode].turns[each.turn] for each in sample]
         own = [
             turn.reply_logps[len(each.lead) : len(each.opening)].sum()

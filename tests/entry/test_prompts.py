@@ -143,7 +143,7 @@ def test_a_disk_that_is_full_at_the_end_costs_the_file_alone(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(keeping, "write_atomic", full)
-    assert keeping.keep(tmp_path, "last", {"config": {}}) is None
+    assert keeping.write_results(tmp_path, "last", {"config": {}}) is None
     assert (
         "last.json cannot be written (No space left on device): results are shown" in capsys.readouterr().err
     )
@@ -153,7 +153,7 @@ def test_a_damaged_file_of_scores_costs_the_keeping_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "last.json").write_text("x")
-    assert keeping.keep(tmp_path, "last", {"config": {}}) is None
+    assert keeping.write_results(tmp_path, "last", {"config": {}}) is None
     assert "last.json cannot be written (Expecting value" in capsys.readouterr().err
 
 

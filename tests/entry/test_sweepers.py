@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.config.composition import compose_job, search_path
+from lit_agentrl.config.composition import compose_job, format_search_path
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.runs import process
 from lit_agentrl.runs.sweeps import sweepers
-from lit_agentrl.runs.sweeps.sweepers import planned, require_one_value
+from lit_agentrl.runs.sweeps.sweepers import plan_sweep, require_one_value
 from tests.conftest import thinned
 
 SWEEP = (pytest.mark.slow, pytest.mark.sweep)
@@ -20,7 +20,7 @@ OPTUNA = "hydra/sweeper=optuna"
 
 
 def plan(command: str) -> sweepers.Plan:
-    return planned(shlex.split(command))
+    return plan_sweep(shlex.split(command))
 
 
 def test_the_sweeper_that_lists_values_has_runs_in_hydras_order(tmp_path: Path) -> None:
@@ -28,7 +28,9 @@ def test_the_sweeper_that_lists_values_has_runs_in_hydras_order(tmp_path: Path) 
     file.parent.mkdir()
     lines = ["# @package _global_", "hydra:", "  sweeper:", "    params:", "      rollout.members: 4,8"]
     file.write_text("\n".join([*lines, "      seed: 5,6,7", ""]))
-    found = planned(shlex.split("experiment=mine algo=grpo,rloo seed=range(1,3)"), search_path([tmp_path]))
+    found = plan_sweep(
+        shlex.split("experiment=mine algo=grpo,rloo seed=range(1,3)"), format_search_path([tmp_path])
+    )
     told = "rollout.members=${rollout.members},algo=${hydra.runtime.choices.algo},seed=${seed}"
     named = f"hydra.sweep.subdir='${{hydra.job.num}}_{told}'"
     assert found.jobs == [  # what is typed wins over the file

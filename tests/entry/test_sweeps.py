@@ -193,8 +193,11 @@ def test_only_the_sweep_that_was_begun_goes_on(tmp_path: Path) -> None:
         "trust_run=true",
         f"hydra.sweep.dir={os.path.relpath(tmp_path)}",
     ]
-    asked = continuing.asked(given)
-    assert asked == (tmp_path, True, ["algo=grpo"]) and continuing.asked(["seed=1"]).folder is None
+    asked = continuing.split_resume_options(given)
+    assert (
+        asked == (tmp_path, True, ["algo=grpo"])
+        and continuing.split_resume_options(["seed=1"]).folder is None
+    )
     plan = sweepers.Plan([], [["seed=1", "algo=grpo"], ["seed=2", "algo=grpo"]], True, False, 1, frozenset())
     continuing.require_same(tmp_path, plan, plan.jobs)
     with pytest.raises(
@@ -206,6 +209,6 @@ def test_only_the_sweep_that_was_begun_goes_on(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="continued by hydra.sweeper.storage"):
         continuing.require_same(tmp_path, plan._replace(is_whole=False), plan.jobs)
     with pytest.raises(UserError, match="one sweep goes on, in its folder"):
-        continuing.asked([*given[:1], "hydra.sweep.dir=other"])
+        continuing.split_resume_options([*given[:1], "hydra.sweep.dir=other"])
     with pytest.raises(UserError, match="is no sweep: there is no runs.jsonl"):
-        continuing.asked([f"resume={tmp_path.parent}"])
+        continuing.split_resume_options([f"resume={tmp_path.parent}"])

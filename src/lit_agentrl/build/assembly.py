@@ -19,12 +19,12 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.build.games import Games, TaskLoader, check_prompts, check_thinking
-from lit_agentrl.build.making import engine_of, made, made_policy
+from lit_agentrl.build.making import get_engine_factory, instantiate_as, make_policy
 from lit_agentrl.build.matching import match_run
 from lit_agentrl.build.parts import Parts, build_parts
-from lit_agentrl.build.recorded import HeldOut, recordings
-from lit_agentrl.build.reference import kept_reference
-from lit_agentrl.build.strategy import is_parallel, processes_of, strategy_of
+from lit_agentrl.build.recorded import HeldOut, read_recordings
+from lit_agentrl.build.reference import build_reference_cache
+from lit_agentrl.build.strategy import build_strategy, count_processes, is_parallel
 from lit_agentrl.callbacks.iteration_log import Compares
 from lit_agentrl.callbacks.notes import Notes
 from lit_agentrl.callbacks.rollout import RolloutCallback
@@ -53,7 +53,7 @@ from lit_agentrl.strategies.single import accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
 
 
-def quieten() -> None:
+def suppress_warnings() -> None:
     """Suppress warnings that mean nothing with one batch per epoch; keep all others."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.accelerators.cuda").setLevel(logging.WARNING)
@@ -114,12 +114,12 @@ def build(
     Raises:
         ValueError: an invalid value; the message names the option.
     """
-    quieten()
+    suppress_warnings()
     bound_caches()
     parts = parts or build_parts(cfg, load_task)
     pl.seed_everything(cfg.seed, verbose=False)
     games, settings = parts.games, parts.rollout
-    policy = made_policy(cfg, trains=parts.algorithm.trains)
+    policy = make_policy(cfg, trains=parts.algorithm.trains)
     with name_errors("model"):  # the chat template belongs to the model
         chat = ChatRenderer(
             policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
@@ -129,13 +129,13 @@ def build(
     others = match_run(cfg, parts)  # again: a launcher may have started more processes
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
-        engine=_engine(cfg, parts, policy, others),
+        engine=_make_engine_factory(cfg, parts, policy, others),
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
         worlds=parts.worlds,
     )  # fmt: skip
     check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), parts=others)
     parts.worker.check(rules)
-    found = recordings(parts.data, policy, chat, settings, seed=cfg.seed)
+    found = read_recordings(parts.data, policy, chat, settings, seed=cfg.seed)
     recorded, beside = (None, found) if parts.plays else (found, None)
     is_judged = parts.algorithm.reads == SCORES
     held_out = HeldOut(recorded, parts.algorithm.heads) if is_judged and recorded is not None else None
@@ -171,7 +171,7 @@ def build(
         temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
         reference=parts.reference,
         is_reference_given=is_given,
-        kept=None if recorded is None else kept_reference(cfg, recorded, is_given=is_given),
+        kept=None if recorded is None else build_reference_cache(cfg, recorded, is_given=is_given),
     )  # fmt: skip
     folder = Path(cfg.run_dir)
     loggers = with_table(build_dict(cfg, "logger", Logger), folder)
@@ -188,13 +188,15 @@ def build(
     )  # fmt: skip
 
 
-def _engine(cfg: DictConfig, parts: Parts, policy: Policy, others: Sequence[Part]) -> Callable[..., Engine]:
+def _make_engine_factory(
+    cfg: DictConfig, parts: Parts, policy: Policy, others: Sequence[Part]
+) -> Callable[..., Engine]:
     """Return a function that makes the engine, after checking that its server, if any, answers.
 
     The function refuses an engine that lacks what the run needs.
     """
     require_positions(policy.network, cfg.rollout.max_context_tokens)
-    make = engine_of(cfg)
+    make = get_engine_factory(cfg)
     check_server(make)
     if get_levels(policy.network):
         make = partial(LevelEngine, make)
@@ -213,7 +215,7 @@ def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:
             continue
         if not isinstance(entry, DictConfig) or "_target_" not in entry:
             raise ValueError(f"{key}.{name!s}={format_value(entry)} must have a _target_, or be null")
-        found.append(made(cfg, f"{key}.{name!s}", kind))
+        found.append(instantiate_as(cfg, f"{key}.{name!s}", kind))
     return found
 
 
@@ -223,10 +225,10 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
     Raises:
         ValueError: several devices with a single-process strategy, or an unusable accelerator.
     """
-    strategy = strategy_of(cfg)
+    strategy = build_strategy(cfg)
     with name_errors("trainer"):
         device = accelerator(cfg.trainer.get("accelerator", "auto"))
-    if not is_parallel(strategy) and math.prod(processes_of(cfg)) > 1:
+    if not is_parallel(strategy) and math.prod(count_processes(cfg)) > 1:
         name = "single" if strategy == single() else type(strategy).__name__
         raise ValueError(
             f"trainer.devices={cfg.trainer.devices} trainer.num_nodes={cfg.trainer.num_nodes}: strategy={name} is "
@@ -257,6 +259,6 @@ def _as_it_is(data: Any) -> Any:
     return data
 
 
-def plain(cfg: DictConfig) -> dict[str, Any]:
+def to_plain_dict(cfg: DictConfig) -> dict[str, Any]:
     """Return the config as plain containers, with interpolations resolved."""
     return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]

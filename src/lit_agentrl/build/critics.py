@@ -31,7 +31,7 @@ def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Cr
         raise ValueError("critic has no _partial_; write _partial_: true into its YAML")
     if critic is None or (critic.func is separate_if_needed and not algorithm.needs("value_BT")):
         return None
-    return partial(_made_at, "critic", critic)
+    return partial(_make_critic, "critic", critic)
 
 
 def describe_critic(critic: Callable[[Policy], Critic] | None) -> Part:
@@ -57,7 +57,7 @@ def describe_critic(critic: Callable[[Policy], Critic] | None) -> Part:
     return describe_part("critic", name=name, requires=requires, provides=provides)
 
 
-def beta_of(cfg: DictConfig) -> float:
+def read_beta(cfg: DictConfig) -> float:
     """Return ``critic.beta``: evaluations reweight the policy by exp(beta Q); 0 turns it off.
 
     Raises:
@@ -68,9 +68,9 @@ def beta_of(cfg: DictConfig) -> float:
     return float(beta)
 
 
-def told_of_play(cfg: DictConfig) -> str:
+def describe_reweighting(cfg: DictConfig) -> str:
     """Return a line about evaluations that reweight the policy by its critic; may be empty."""
-    if not (beta := beta_of(cfg)):
+    if not (beta := read_beta(cfg)):
         return ""
     return (
         f"critic.beta={beta:g}: val and test play the policy reweighed by exp({beta:g} Q), as evaluate.py run= does; "
@@ -93,7 +93,7 @@ def set_beta(beta: float, saved: DictConfig) -> None:
     saved.critic.beta = beta
 
 
-def _made_at(key: str, make: Callable[..., Critic], policy: Policy) -> Critic:
+def _make_critic(key: str, make: Callable[..., Critic], policy: Policy) -> Critic:
     with name_errors(key):
         found = make(policy)
         if not isinstance(found, Critic):

@@ -127,7 +127,9 @@ def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
         )
     specs = {}
     for split in ("val", "test"):
-        names = game_names(f"{split}.envs", cfg[split].envs, [task.name for task in tasks[: len(weights)]])
+        names = read_game_names(
+            f"{split}.envs", cfg[split].envs, [task.name for task in tasks[: len(weights)]]
+        )
         indices = []
         for name in names:
             known = [task.name for task in tasks]
@@ -139,12 +141,12 @@ def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
     return Games(tasks, weights, specs["val"], specs["test"])
 
 
-def game_of(job: Sequence[str], search: Sequence[str] = ()) -> Task:
+def build_game(job: Sequence[str], search: Sequence[str] = ()) -> Task:
     """Build the single game that the options of a run name, with its limits.
 
     Args:
         job: overrides such as ``env=sokoban`` and ``env.game.size=7``.
-        search: the override that `composition.search_path` returns.
+        search: the override that `composition.format_search_path` returns.
 
     Raises:
         ValueError: an unknown option, an invalid value, or several games.
@@ -159,7 +161,7 @@ def game_of(job: Sequence[str], search: Sequence[str] = ()) -> Task:
     return task
 
 
-def game_names(option: str, given: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:
+def read_game_names(option: str, given: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:
     """Return the names of games that an option lists; a single name needs no brackets.
 
     Raises:

@@ -33,7 +33,7 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, ListConfig | list) else [value]
 
 
-def made(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
+def instantiate_as(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
     """Instantiate a section, whose object must inherit ``kind`` and so has its defaults.
 
     Raises:
@@ -50,7 +50,7 @@ def made(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
     return found
 
 
-def made_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
+def instantiate_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
     """Instantiate a section, whose object must have all members of a protocol.
 
     Raises:
@@ -67,7 +67,7 @@ def made_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
     return found
 
 
-def made_policy(cfg: DictConfig, *, trains: bool = True) -> Policy:
+def make_policy(cfg: DictConfig, *, trains: bool = True) -> Policy:
     """Instantiate the policy of a run.
 
     If nothing is trained, this may be a `RemotePolicy`, which stands for a model behind an API and has no network.
@@ -86,7 +86,7 @@ def made_policy(cfg: DictConfig, *, trains: bool = True) -> Policy:
     return policy
 
 
-def engine_of(cfg: DictConfig) -> Callable[..., Engine]:
+def get_engine_factory(cfg: DictConfig) -> Callable[..., Engine]:
     """Return the function that makes the engine.
 
     Raises:
@@ -99,7 +99,7 @@ def engine_of(cfg: DictConfig) -> Callable[..., Engine]:
     return found
 
 
-def other_engine(cfg: DictConfig, saved: DictConfig) -> DictConfig:
+def load_other_engine(cfg: DictConfig, saved: DictConfig) -> DictConfig:
     """Return the config of the engine that ``cfg.engine`` names, with the saved run's ``num_slots``.
 
     ``num_slots`` is copied only if both engines have it.
@@ -118,13 +118,13 @@ def other_engine(cfg: DictConfig, saved: DictConfig) -> DictConfig:
     return found
 
 
-def made_dialect(cfg: DictConfig) -> Dialect:
+def make_dialect(cfg: DictConfig) -> Dialect:
     """Instantiate the dialect (the reply grammar), and call each of its methods as a test.
 
     Raises:
         ValueError: a method is missing, raises, or returns a wrong type.
     """
-    dialect: Dialect = made_like(cfg, "dialect", Dialect)
+    dialect: Dialect = instantiate_like(cfg, "dialect", Dialect)
     with blame("dialect"):
         for kind in sorted(dialect.formats):
             actions, action = _ACTIONS[kind]
@@ -143,13 +143,13 @@ def made_dialect(cfg: DictConfig) -> Dialect:
     return dialect
 
 
-def made_wording(cfg: DictConfig) -> tuple[Prompt, Dialect]:
+def make_prompt_and_dialect(cfg: DictConfig) -> tuple[Prompt, Dialect]:
     """Instantiate the prompt and the dialect of replies.
 
     Raises:
         ValueError: thinking is forced, and the dialect has no opening tag for it.
     """
-    prompt, dialect = made(cfg, "prompt", Prompt), made_dialect(cfg)
+    prompt, dialect = instantiate_as(cfg, "prompt", Prompt), make_dialect(cfg)
     if prompt.force_think and not dialect.think_start:
         raise ValueError("prompt.force_think=true needs a dialect whose thinking is opened by a tag")
     return prompt, dialect

@@ -9,7 +9,7 @@ import torch
 from omegaconf import DictConfig
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.build.making import made
+from lit_agentrl.build.making import instantiate_as
 from lit_agentrl.checks import name_errors
 from lit_agentrl.data.beside import Beside
 from lit_agentrl.data.kinds import Kind
@@ -47,7 +47,7 @@ def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind |
             "or the experiment"
         )
     with name_errors("data"):
-        kind = made(cfg, "data", Kind)
+        kind = instantiate_as(cfg, "data", Kind)
         find_paths(kind)
     is_scored = algorithm.reads == SCORES
     if isinstance(kind, Beside):
@@ -70,7 +70,7 @@ class HeldOut:
     """
 
     def __init__(self, recorded: Recordings, heads: Sequence[str] = ()) -> None:
-        found = {split: _pairs_of(recorded, split, len(heads)) for split in ("val", "test")}
+        found = {split: _judge_pairs(recorded, split, len(heads)) for split in ("val", "test")}
         self._verdicts = {
             split: Verdicts(torch.cat([v.table_PC for v in each])) for split, each in found.items()
         }
@@ -108,7 +108,7 @@ class HeldOut:
         )
 
 
-def _pairs_of(recorded: Recordings, split: str, heads: int) -> list[Verdicts]:
+def _judge_pairs(recorded: Recordings, split: str, heads: int) -> list[Verdicts]:
     """Return the pairs of each head; one entry if there is a single head."""
     batch = recorded.make_held_out(split, 0)
     trajectories = batch.trajectories or TrajectoryBatch.make_empty()
@@ -117,7 +117,7 @@ def _pairs_of(recorded: Recordings, split: str, heads: int) -> list[Verdicts]:
     return [judge(view, trajectories.reward_BT) for view in views]
 
 
-def recordings(
+def read_recordings(
     kind: Kind | None, policy: Policy, chat: ChatRenderer, settings: RolloutSettings, *, seed: int
 ) -> Recordings | None:
     """Read the data set with the tokenizer and template of this policy.

@@ -11,7 +11,7 @@ from lit_agentrl.strategies.launching import count_devices
 from lit_agentrl.strategies.single import single
 
 
-def strategy_of(cfg: DictConfig) -> Strategy | str:
+def build_strategy(cfg: DictConfig) -> Strategy | str:
     """Instantiate ``strategy``, whose constructor checks its options.
 
     Raises:
@@ -31,7 +31,7 @@ def is_parallel(strategy: Strategy | str) -> bool:
     return isinstance(strategy, ParallelStrategy)
 
 
-def processes_of(cfg: DictConfig) -> tuple[int, int]:
+def count_processes(cfg: DictConfig) -> tuple[int, int]:
     """Return the processes per machine (one a device) and the number of machines of ``trainer``.
 
     Raises:

@@ -8,7 +8,7 @@ from contextlib import closing
 from omegaconf import DictConfig, open_dict
 
 from lit_agentrl.build.games import Games
-from lit_agentrl.build.making import made
+from lit_agentrl.build.making import instantiate_as
 from lit_agentrl.checks import blame
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.structures.base import Structure
@@ -24,13 +24,13 @@ _UNREAD = (
 def build_algorithm(cfg: DictConfig) -> tuple[Objective, Structure]:
     """Instantiate the algorithm, and the structure in ``algo.structure`` or else `Refill`."""
     if "structure" not in cfg.algo:
-        return _objective(cfg), Refill()
-    structure = made(cfg, "algo.structure", Structure)
+        return _build_objective(cfg), Refill()
+    structure = instantiate_as(cfg, "algo.structure", Structure)
     _refuse_old_members(structure)
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
         del cfg.algo.structure
-    return _objective(cfg), structure
+    return _build_objective(cfg), structure
 
 
 def _refuse_old_members(structure: Structure) -> None:
@@ -47,8 +47,8 @@ def _refuse_old_members(structure: Structure) -> None:
             )
 
 
-def _objective(cfg: DictConfig) -> Objective:
-    return made(cfg, "algo", Objective)
+def _build_objective(cfg: DictConfig) -> Objective:
+    return instantiate_as(cfg, "algo", Objective)
 
 
 def check_trained(structure: Structure, games: Games) -> None:
@@ -62,7 +62,7 @@ def check_trained(structure: Structure, games: Games) -> None:
             structure.check_game(task)
 
 
-def never_repeated(structure: Structure, games: Games, instances: int | None) -> str:
+def describe_missing_repeats(structure: Structure, games: Games, instances: int | None) -> str:
     """Return a line about a structure that needs repeated tasks but never gets them.
 
     The line is empty if the structure does not need them, or if a game or ``rollout.instances`` repeats tasks.

@@ -12,11 +12,18 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_agentrl.config.composition import check_sections, load_option, own_folders
+from lit_agentrl.config.composition import check_sections, list_user_folders, load_option
 from lit_agentrl.config.errors import UserError, explain
 from lit_agentrl.config.overrides import check_overrides, parse
 from lit_agentrl.config.signatures import check_targets, load_libraries
-from lit_agentrl.config.trust import TRUST_RUN, UntrustedError, games_of, is_trusted, require_shipped, settle
+from lit_agentrl.config.trust import (
+    TRUST_RUN,
+    UntrustedError,
+    find_games,
+    is_trusted,
+    require_shipped,
+    resolve_untrusted,
+)
 from lit_agentrl.renamed import rename_targets
 from lit_agentrl.report import sweep as records
 
@@ -26,7 +33,7 @@ RESUMABLE = (
 )  # fmt: skip
 
 
-def resumed_config(folder: Path, overrides: Sequence[str]) -> tuple[DictConfig, list[str]]:
+def read_resumed_config(folder: Path, overrides: Sequence[str]) -> tuple[DictConfig, list[str]]:
     """Return the config of a run to resume, overrides applied, and its config folders.
 
     Args:
@@ -49,7 +56,7 @@ def resumed_config(folder: Path, overrides: Sequence[str]) -> tuple[DictConfig, 
     trusted = is_trusted(given.pop(TRUST_RUN, False))
     chosen = str(given.pop("strategy", ""))
     asked = [("strategy", chosen)] if chosen else []
-    cfg, folders = saved_config(folder, "resume", trusted=trusted, asked=asked)
+    cfg, folders = read_saved_config(folder, "resume", trusted=trusted, asked=asked)
     if chosen:
         cfg.strategy = load_option("strategy", chosen, folders)
     for key, value in given.items():
@@ -82,7 +89,7 @@ _ADDED_SECTIONS = {"worlds": {"_target_": "lit_agentrl.rollout.worlds.pool.World
 _PROCESS = "lit_agentrl.rollout.workers.process.ProcessSettings"
 
 # the other options of a former algo.advantage=gvpo with which its gradient equals that of today's group loss
-_OF_GVPO = {
+_GVPO_OPTIONS = {
     "ratio": "ratios.none",
     "clip": "clipping.none",
     "aggregate": "aggregation.seq_mean_token_sum",
@@ -91,7 +98,7 @@ _OF_GVPO = {
 }
 
 
-def saved_config(
+def read_saved_config(
     folder: Path, option: str, *, trusted: bool = False, asked: Sequence[tuple[str, str]] = ()
 ) -> tuple[DictConfig, list[str]]:
     """Return the config that a run was started with, and its config folders.
@@ -111,7 +118,7 @@ def saved_config(
     found, folders = _read(folder, option)
     load_libraries()
     if not trusted:
-        found, folders = _harmless(found, folders, folder, option, asked), []
+        found, folders = _restrict_untrusted(found, folders, folder, option, asked), []
     cfg = OmegaConf.create(found)
     try:
         check_sections(cfg, "train")
@@ -126,13 +133,13 @@ def saved_config(
     return cfg, folders
 
 
-def trust_note(folder: Path) -> str:
+def format_trust_option(folder: Path) -> str:
     """Return what a command on this run folder must add: `` trust_run=true``, or nothing.
 
     It is needed if the run names code from outside of this package.
     """
     try:
-        _harmless(*_read(folder, "run"), folder, "run")
+        _restrict_untrusted(*_read(folder, "run"), folder, "run")
     except UntrustedError:
         return f" {TRUST_RUN}=true"
     except (UserError, OmegaConfBaseException):  # not a run folder, or broken: trust does not help
@@ -140,14 +147,14 @@ def trust_note(folder: Path) -> str:
     return ""
 
 
-def _harmless(
+def _restrict_untrusted(
     found: dict[str, Any], folders: Sequence[str], folder: Path, option: str,
     asked: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:  # fmt: skip
     try:
         _require_inner_links(folder)
-        settled = settle(found, folder)
-        require_shipped([*asked, *games_of(settled)], folders)
+        settled = resolve_untrusted(found, folder)
+        require_shipped([*asked, *find_games(settled)], folders)
     except UntrustedError as error:
         raise UntrustedError(f"{option}={folder}: {error}") from error
     return settled
@@ -181,14 +188,14 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
             inside += "; all of a sweep go on with -m, the options of the sweep, and resume=FOLDER"
         raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{inside}")
     try:
-        raw, of_hydra = (_plain(path) for path in (file, file.with_name("hydra.yaml")))
+        raw, of_hydra = (_load_plain(path) for path in (file, file.with_name("hydra.yaml")))
     except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeError) as error:
         raise UserError(f"{option}={folder}: its saved config cannot be read ({explain(error)})") from error
     if not isinstance(raw, dict) or not raw:
         raise UserError(f"{option}={folder}: {file} holds no config; copy the file anew, or give another run")
     try:
         raw = rename_targets(raw)
-        found, other = _up_to_date(raw), _other_loss(raw)
+        found, other = _drop_removed(raw), _find_other_loss(raw)
         _add_structure(found)
         _add_worker(found)
         _name_action(found)
@@ -207,14 +214,14 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
             found[group] = OmegaConf.to_container(load_option(group, name))
     for section, content in _ADDED_SECTIONS.items():
         found.setdefault(section, content)
-    return found, _config_folders(of_hydra)
+    return found, _find_config_folders(of_hydra)
 
 
-def _plain(file: Path) -> Any:
+def _load_plain(file: Path) -> Any:
     return OmegaConf.to_container(OmegaConf.load(file), resolve=False)
 
 
-def _config_folders(of_hydra: Any) -> list[str]:
+def _find_config_folders(of_hydra: Any) -> list[str]:
     """Return the user's config folders that the run read, if they still exist."""
     for name in ("hydra", "runtime", "config_sources"):
         of_hydra = of_hydra.get(name) if isinstance(of_hydra, dict) else None
@@ -224,28 +231,28 @@ def _config_folders(of_hydra: Any) -> list[str]:
         for each in sources
         if isinstance(each, dict)
     ]
-    return [path for path in own_folders(found) if Path(path).is_dir()]
+    return [path for path in list_user_folders(found) if Path(path).is_dir()]
 
 
-def _up_to_date(node: Any) -> Any:
+def _drop_removed(node: Any) -> Any:
     """Drop removed arguments from a config of an earlier version, whose targets are already renamed."""
     if isinstance(node, list):
-        return [_up_to_date(child) for child in node]
+        return [_drop_removed(child) for child in node]
     if not isinstance(node, dict):
         return node
-    node = _direct(node)
+    node = _convert_gvpo(node)
     target = str(node.get("_target_", ""))
     found = {}
     for name, child in node.items():
         idle, reason = _REMOVED.get(target, {}).get(name, (child, None))
         if reason is None:
-            found[name] = _up_to_date(child)
+            found[name] = _drop_removed(child)
         elif child != idle:
             _log.warning("%s=%s of the saved config is no option any more: %s", name, child, reason)
     return found
 
 
-def _direct(node: dict[str, Any]) -> dict[str, Any]:
+def _convert_gvpo(node: dict[str, Any]) -> dict[str, Any]:
     """Convert a former gvpo advantage into today's group loss; return other nodes unchanged."""
     advantage = node.get("advantage")
     if not isinstance(advantage, dict) or advantage.get("_target_") != "lit_agentrl.rl.policy.gvpo.gvpo":
@@ -313,21 +320,21 @@ def _name_action(cfg: Any) -> None:
         }
 
 
-def _other_loss(cfg: dict[str, Any]) -> str:
+def _find_other_loss(cfg: dict[str, Any]) -> str:
     """Return the option that makes a former gvpo differ from today's group loss, if any."""
     algo = cfg.get("algo") or {}
     if (algo.get("advantage") or {}).get("_target_") != "lit_agentrl.rl.policy.gvpo.gvpo":
         return ""
     if (cfg.get("rollout") or {}).get("overlap") is True:  # which implied a correction
         return "rollout.overlap=true"
-    for axis, name in _OF_GVPO.items():
+    for axis, name in _GVPO_OPTIONS.items():
         target = (algo.get(axis) or {}).get("_target_", f"lit_agentrl.rl.policy.{name}")
         if target != f"lit_agentrl.rl.policy.{name}":
             return f"algo.{axis}={target.rpartition('.')[2]}"
     return ""
 
 
-def run_folder_of(path: Path) -> Path:
+def find_run_folder(path: Path) -> Path:
     """Return the run folder of a path to that folder or to a checkpoint inside.
 
     Raises:

@@ -20,7 +20,7 @@ GREEDY = "greedy"  # the evaluated policy at temperature 0
 FEW_SHOT = "few-shot"  # the evaluated policy with the same sampling, and solved episodes in its prompt
 
 
-def baselines(
+def compute_baselines(
     task: Task,
     split: str,
     batch: StepBatch,
@@ -43,26 +43,28 @@ def baselines(
     for name, theirs in others.items():
         if theirs is not None:
             mine = [each for each in theirs if each.task_name == task.name]
-            found[name] = _told(_by_instance(mine), outcomes, [each for each in mine if not each.failed])
+            found[name] = _estimate_lead(
+                _average_by_prompt(mine), outcomes, [each for each in mine if not each.failed]
+            )
     groups = [int(group) for group in batch.group_P]
     played = play_agents(task, split, [int(each) for each in batch.seed_P], seed)
     for agent, scores in played.items():
         by_instance = {group: success for group, (success, _) in zip(groups, scores, strict=True)}
-        found[agent] = _told(by_instance, outcomes)
+        found[agent] = _estimate_lead(by_instance, outcomes)
     return found
 
 
-def _by_instance(outcomes: Sequence[Outcome]) -> dict[int, float]:
+def _average_by_prompt(outcomes: Sequence[Outcome]) -> dict[int, float]:
     played = [each for each in outcomes if not each.failed]
     groups = [each.group for each in played]
     means = group_means([float(each.success) for each in played], groups)
     return dict(zip(dict.fromkeys(groups), means, strict=True))
 
 
-def _told(
+def _estimate_lead(
     theirs: Mapping[int, float], outcomes: Sequence[Outcome], episodes: Sequence[Outcome] | None = None
 ) -> dict[str, Estimate]:
-    ours = _by_instance(outcomes)
+    ours = _average_by_prompt(outcomes)
     both = [group for group in ours if group in theirs]
     played = [(each.success, each.group) for each in episodes or ()] or [
         (v > 0, g) for g, v in theirs.items()
@@ -74,7 +76,7 @@ def _told(
     }
 
 
-def scores_of(found: Mapping[str, Any]) -> Iterator[tuple[str, Estimate, int]]:
+def list_scores(found: Mapping[str, Any]) -> Iterator[tuple[str, Estimate, int]]:
     """Yield the lines of the table: a name, an estimate, and n."""
     for name, each in found.items():
         yield name, each["success"], each["success"]["n"]

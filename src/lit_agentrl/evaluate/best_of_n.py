@@ -49,7 +49,7 @@ def check_options(cfg: DictConfig) -> None:
         raise UserError(
             "reward_model has no effect without best_of; set best_of=8 members=8, or leave it out"
         )
-    with _told():
+    with _name_option():
         if heads := read_about(path).heads:
             raise ValueError(
                 f"path={path} has several heads ({', '.join(heads)}), and best_of goes by one score; name a model "
@@ -58,7 +58,7 @@ def check_options(cfg: DictConfig) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _name_option() -> Iterator[None]:
     """Replace ``path=`` by ``reward_model=``, the option's name, in error messages."""
     try:
         yield
@@ -111,7 +111,7 @@ class Chooser:
         return [float(rows[-1]) for rows in torch.split(values, [len(e.turns) for e in episodes])]
 
 
-def opened(cfg: DictConfig, tokenizer: PreTrainedTokenizerBase) -> Chooser | None:
+def load_chooser(cfg: DictConfig, tokenizer: PreTrainedTokenizerBase) -> Chooser | None:
     """Load the reward model for ``best_of``; return None if ``best_of`` is not set.
 
     Raises:
@@ -120,7 +120,7 @@ def opened(cfg: DictConfig, tokenizer: PreTrainedTokenizerBase) -> Chooser | Non
     if not cfg.best_of:
         return None
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with _told():
+    with _name_option():
         model = load_model(cfg.reward_model, hash_tokenizer(tokenizer))
     network: torch.nn.Module = model.policy.network
     for part in (network, model.head):

@@ -16,8 +16,8 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.assembly import Run, build
 from lit_agentrl.build.critics import set_beta
 from lit_agentrl.build.games import TaskLoader
-from lit_agentrl.build.making import as_list, other_engine
-from lit_agentrl.build.parts import eval_params
+from lit_agentrl.build.making import as_list, load_other_engine
+from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.checks import format_value, require, require_number, require_one_of, require_whole
 from lit_agentrl.config.composition import load_option
@@ -29,11 +29,11 @@ from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate import best_of_n as choosing
 from lit_agentrl.evaluate import diagnosing
-from lit_agentrl.evaluate.again import play_again, require_shared
-from lit_agentrl.evaluate.baselines import FEW_SHOT, GREEDY, START, baselines
-from lit_agentrl.evaluate.keeping import can_keep, keep
-from lit_agentrl.evaluate.score_table import table_of
-from lit_agentrl.evaluate.scores import Scores, record_of
+from lit_agentrl.evaluate.again import replay_episodes, require_shared_weights
+from lit_agentrl.evaluate.baselines import FEW_SHOT, GREEDY, START, compute_baselines
+from lit_agentrl.evaluate.keeping import can_write, write_results
+from lit_agentrl.evaluate.score_table import build_table
+from lit_agentrl.evaluate.scores import Scores, make_record
 from lit_agentrl.evaluate.variants import find_games
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.rules import Rules
@@ -64,17 +64,17 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     checkpoint = find_checkpoint(cfg, folder)
     totals = Totals()
     totals.close()
-    announces = Announces(keeps=cfg.diagnostics or bool(cfg.best_of))
-    run = rebuilt(cfg, saved, load_task, extra_callbacks=[totals, announces])
+    announces = Announcer(keeps=cfg.diagnostics or bool(cfg.best_of))
+    run = rebuild_run(cfg, saved, load_task, extra_callbacks=[totals, announces])
     if cfg.diagnostics:
         diagnosing.check_run(run)
     if cfg.shots:
-        require_shared(run.cfg, f"shots={cfg.shots} of a run play through its network itself")
-    chooser = choosing.opened(cfg, run.module.policy.tokenizer)
+        require_shared_weights(run.cfg, f"shots={cfg.shots} of a run play through its network itself")
+    chooser = choosing.load_chooser(cfg, run.module.policy.tokenizer)
     target_folder = folder / "evaluations"
-    is_kept = can_keep(target_folder)
+    is_kept = can_write(target_folder)
     names = [run.games.tasks[spec.task].name for spec in run.games.test]
-    asked = [eval_params(run.rollouts.settings, float(value), "evaluate") for value in temperatures]
+    asked = [make_eval_params(run.rollouts.settings, float(value), "evaluate") for value in temperatures]
 
     def play(
         params: SamplingParams, path: Path | None, whose: str = "", members: int = cfg.members
@@ -88,7 +88,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
         )  # fmt: skip
         return run.rollouts.test.outcomes
 
-    others = _others(cfg, asked, play, checkpoint)
+    others = _play_baselines(cfg, asked, play, checkpoint)
     records = []
     for number, params in enumerate(asked):
         outcomes = play(params, None if number else checkpoint)  # the weights are loaded once
@@ -100,11 +100,11 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     used = dict(totals.used)
     written = {"config": OmegaConf.to_container(cfg), "results": records} | ({"engine": used} if used else {})
-    path = keep(target_folder, name, written) if is_kept else None
-    return Scores(records, path, table_of(f"{stage} weights", cfg, records, used))
+    path = write_results(target_folder, name, written) if is_kept else None
+    return Scores(records, path, build_table(f"{stage} weights", cfg, records, used))
 
 
-def _others(
+def _play_baselines(
     cfg: DictConfig,
     asked: Sequence[SamplingParams],
     play: Callable[..., list[Outcome]],
@@ -134,11 +134,11 @@ def _record(
     """Compute the record of the ``place``-th game from the outcomes of all games."""
     task = run.games.tasks[run.games.test[place].task]
     mine = [each for each in outcomes if each.task_name == task.name]
-    record = record_of(cfg, task.name, params.temperature, mine, asdict(find_levels(task, cfg.split)))
+    record = make_record(cfg, task.name, params.temperature, mine, asdict(find_levels(task, cfg.split)))
     if cfg.baselines:
         (batch,) = run.stream.test_dataloader()[place]
         shown = _after_shots(run, cfg.shots, place, params) if cfg.shots else None
-        record["baselines"] = baselines(
+        record["baselines"] = compute_baselines(
             task, cfg.split, batch, mine, others={**others, FEW_SHOT: shown}, seed=cfg.seed
         )
     played = [each for each in episodes if each.task_name == task.name]
@@ -156,7 +156,7 @@ def _after_shots(run: Run, shots: int, place: int, params: SamplingParams) -> Se
     screen.announce(f"playing {name} after {shots} solved episode{'s' * (shots != 1)}")
     rules = with_shots(run.rules, task, shots)
     require_room(rules, run.module.policy.network, shots)
-    return play_again(run, name, rules, replace(params, max_context_tokens=rules.max_context_tokens))
+    return replay_episodes(run, name, rules, replace(params, max_context_tokens=rules.max_context_tokens))
 
 
 def require_room(rules: Rules, network: PreTrainedModel | None, shots: int) -> None:
@@ -172,7 +172,7 @@ def require_room(rules: Rules, network: PreTrainedModel | None, shots: int) -> N
         raise UserError(f"shots={shots} makes episodes longer: {reason}lower shots") from error
 
 
-class Announces(Callback):
+class Announcer(Callback):
     """Callback that announces what is played, after the weights are loaded.
 
     Args:
@@ -251,10 +251,10 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
 
 
 # settings of training that an evaluation replaces by defaults
-_OF_TRAINING = (("strategy", "single"), ("worker", "none"), ("data", "rollouts"), ("reference", "start"))
+_REPLACED = (("strategy", "single"), ("worker", "none"), ("data", "rollouts"), ("reference", "start"))
 
 
-def rebuilt(
+def rebuild_run(
     cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[Callback] = ()
 ) -> Run:
     """Rebuild a finished run on one device, with ``seed``, ``episodes`` and ``env`` of ``cfg``."""
@@ -274,7 +274,7 @@ def rebuilt(
             saved.test.envs = saved.val.envs
         load_task = find_games(cfg, saved, load_task)
         saved.trainer.enable_progress_bar = False
-        for group, name in _OF_TRAINING:
+        for group, name in _REPLACED:
             saved[group] = load_option(group, name)
         saved.trainer.devices = saved.trainer.num_nodes = 1
         if saved.trainer.get("accelerator") != "cpu":
@@ -283,5 +283,5 @@ def rebuilt(
         if cfg.get("beta") is not None:
             set_beta(cfg.beta, saved)
         if cfg.get("engine") is not None:
-            saved.engine = other_engine(cfg, saved)
+            saved.engine = load_other_engine(cfg, saved)
     return build(saved, load_task, extra_callbacks=extra_callbacks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.build.games import TaskLoader, game_names, load_game
+from lit_agentrl.build.games import TaskLoader, load_game, read_game_names
 from lit_agentrl.checks import name_errors
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import VARIANT, parse
@@ -29,7 +29,7 @@ def find_games(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader) -> Tas
     """
     own = saved.env.get("name")  # a mixture has none
     try:
-        names = game_names("env", saved.test.envs, _trained(saved))
+        names = read_game_names("env", saved.test.envs, _list_trained_games(saved))
         for name in names if cfg.env is not None else ():
             if name != own:
                 load_game(load_task, name, f"env={name}")
@@ -58,6 +58,6 @@ def find_games(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader) -> Tas
     return lambda name: game if name == names[0] else load_task(name)
 
 
-def _trained(saved: DictConfig) -> list[str]:
+def _list_trained_games(saved: DictConfig) -> list[str]:
     weights = saved.env.get("weights")
     return [saved.env.name] if weights is None else [str(name) for name, weight in weights.items() if weight]

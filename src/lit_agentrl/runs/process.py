@@ -73,8 +73,8 @@ def _check_launched() -> None:
 
 
 # variables of GNU OpenMP, which reads them once, when torch is imported
-_HOW_THEY_WAIT = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-_HOW_MANY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _SPINS = 1000  # tens of microseconds, within which most small operations finish
 
 
@@ -106,7 +106,7 @@ class Load:
         """
         import torch
 
-        if self._since is None or any(name in os.environ for name in _HOW_MANY):
+        if self._since is None or any(name in os.environ for name in _THREAD_VARIABLES):
             return None
         if self._number is None:
             (began, before), (now, after) = self._since, measure_seconds()
@@ -138,7 +138,7 @@ def shorten_spin() -> None:
     core, the spinning threads then keep the cores from the thread that they wait for, after each of thousands of small
     operations.  A variable that the user has set takes precedence.
     """
-    if not any(name in os.environ for name in _HOW_THEY_WAIT):
+    if not any(name in os.environ for name in _SPIN_VARIABLES):
         os.environ["GOMP_SPINCOUNT"] = str(_SPINS)
 
 
@@ -153,7 +153,7 @@ def restore_threads(before: int) -> str | None:
     now = torch.get_num_threads()
     if now == before:
         return None
-    if (given := next((name for name in _HOW_MANY if name in os.environ), None)) is not None:
+    if (given := next((name for name in _THREAD_VARIABLES if name in os.environ), None)) is not None:
         return (
             f"{given} gives {now} threads, and this run began with {before}: its numbers will differ in their last "
             f"bits from those of a run that was not interrupted; {given}={before} keeps them"
@@ -173,7 +173,9 @@ def share_cores(processes: int) -> Iterator[None]:
 
     A variable that the user has set takes precedence.
     """
-    given = () if processes < 2 or any(name in os.environ for name in _HOW_MANY) else _HOW_MANY
+    given = (
+        () if processes < 2 or any(name in os.environ for name in _THREAD_VARIABLES) else _THREAD_VARIABLES
+    )
     os.environ.update(dict.fromkeys(given, str(max(1, count_cores() // processes))))
     try:
         yield

@@ -23,7 +23,7 @@ from lit_agentrl import __version__
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint
 from lit_agentrl.callbacks.iteration_log import measured
-from lit_agentrl.config.errors import first_line
+from lit_agentrl.config.errors import get_first_line
 from lit_agentrl.envs.levels import Levels
 from lit_agentrl.episode import Outcome
 from lit_agentrl.files import read_complete_lines
@@ -155,7 +155,7 @@ class RunRecord:
                 "python": platform.python_version(),
                 **{package: metadata.version(package) for package in PACKAGES},
             },
-            "git_revision": git_revision(),
+            "git_revision": find_git_revision(),
             "planned_iterations": planned,
         }
         self._games: dict[tuple[str, str], reports.Game] = {}
@@ -218,7 +218,7 @@ class RunRecord:
             **self._totals.counts,
             "seconds": dict(self._totals.seconds),
             "engine": dict(self._totals.used),
-            "peak_memory_bytes": peak_memory_bytes(),
+            "peak_memory_bytes": get_peak_memory_bytes(),
             "threads": self._totals.threads,
         }
         summary = cast(reports.Summary, fields)  # write() checks every field
@@ -259,7 +259,7 @@ def record_ending(folder: Path, *, is_writing: bool) -> Iterator[None]:
         tell("stopped", "interrupted")
         raise
     except Exception as error:
-        tell("failed", first_line(error))
+        tell("failed", get_first_line(error))
         raise
 
 
@@ -294,10 +294,10 @@ def require_not_lost(folder: Path, every: int) -> None:
         )
 
 
-def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
+def flatten_hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten the options that distinguish runs: each part's name or function, and its constants.
 
-    >>> hyperparameters({"algo": {"clip": {"_target_": "a.b.symmetric", "epsilon": 0.2}}, "run_dir": "x"})
+    >>> flatten_hyperparameters({"algo": {"clip": {"_target_": "a.b.symmetric", "epsilon": 0.2}}, "run_dir": "x"})
     {'algo.clip': 'symmetric', 'algo.clip.epsilon': 0.2}
     """
     flat: dict[str, Any] = {}
@@ -324,13 +324,13 @@ def _estimate_level(share: float | None, n: int) -> reports.Score | None:
     return {"iteration": None, "success": interval, "return": None}
 
 
-def peak_memory_bytes() -> int:
+def get_peak_memory_bytes() -> int:
     """Return the peak resident memory of this process in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def git_revision() -> str | None:
+def find_git_revision() -> str | None:
     """Return the git commit of the source tree that this package runs from, or None."""
     here, printed = Path(__file__), ""
     # ask whether git tracks this file: an installed package may lie inside of an unrelated repository

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_agentrl.checks import NotFinite
-from lit_agentrl.config.errors import first_line
+from lit_agentrl.config.errors import get_first_line
 from lit_agentrl.strategies.checkpoint_io import (
     CheckpointError,
     progress_of,
@@ -42,7 +42,7 @@ def name_good_checkpoint(error: Exception, cause: NotFinite, folder: Path, *, is
             path = last
         note = f"the last good checkpoint is {path}, of iteration {max(good.values())}"
     if note:
-        error.args = (f"{first_line(error)}; {note}", *error.args[1:])
+        error.args = (f"{get_first_line(error)}; {note}", *error.args[1:])
 
 
 def _read_progress(path: Path) -> dict[str, Any] | None:

@@ -47,7 +47,7 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
         yield
         return
     is_new = not folder.exists()
-    _held[folder] = _take(folder)
+    _held[folder] = _acquire_lock(folder)
     try:
         yield
     finally:
@@ -99,7 +99,7 @@ def require_idle(option: str, folder: Path) -> None:
         )
 
 
-def _take(folder: Path) -> int:
+def _acquire_lock(folder: Path) -> int:
     """Take the lock, and return its open file."""
     path, deadline = folder / LOCK, time.monotonic() + PATIENCE_S
     while True:
@@ -152,7 +152,7 @@ def _describe_owner(path: Path) -> str:
 
 
 _CONFIG = ".hydra"
-_OF_A_RUN = ("checkpoints", "transcripts", "metrics.csv")  # what a run writes first
+_FIRST_OUTPUTS = ("checkpoints", "transcripts", "metrics.csv")  # what a run writes first
 _LAST_OF_CONFIG = "overrides.yaml"  # the file that Hydra writes last
 _PLACES = {"dirpath", "save_dir"}  # options of callbacks and loggers
 _FOLDERS = ("checkpoints", "transcripts", "tensorboard", "hf")  # of a run, which may lack some
@@ -222,7 +222,7 @@ def _is_unused(folder: Path) -> bool:
     return not names or (names == {_CONFIG} and not (folder / _CONFIG / _LAST_OF_CONFIG).exists())
 
 
-def require_apart(jobs: Sequence[DictConfig], *, is_new: bool = True) -> None:
+def require_separate_folders(jobs: Sequence[DictConfig], *, is_new: bool = True) -> None:
     """Refuse a sweep whose runs share a folder, or use one that is not empty.
 
     Args:
@@ -303,7 +303,7 @@ def require_not_started(folder: Path) -> None:
     Raises:
         FolderInUse: another process has written to the folder.
     """
-    if any((folder / name).exists() for name in _OF_A_RUN):
+    if any((folder / name).exists() for name in _FIRST_OUTPUTS):
         raise FolderInUse(
             f"{folder} holds a run that another process has begun meanwhile; continue that with resume={folder}, or "
             "choose a new folder"

@@ -20,9 +20,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lit_agentrl.checks import require, require_whole
-from lit_agentrl.config.composition import compose_job, hydra_ready
-from lit_agentrl.config.errors import UserError, did_you_mean, nearest
-from lit_agentrl.config.overrides import parse, written
+from lit_agentrl.config.composition import compose_job, initialize_hydra
+from lit_agentrl.config.errors import UserError, find_nearest, suggest
+from lit_agentrl.config.overrides import format_overrides, parse
 from lit_agentrl.paths import CONFIG_DIR, PACKAGE_DIR
 
 CONFIG = CONFIG_DIR / "pipeline.yaml"
@@ -86,7 +86,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Given:
+class PipelineOptions:
     """The user's options for a pipeline, apart from the recipe and the folder.
 
     Attributes:
@@ -104,7 +104,7 @@ class Given:
     own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def recipes() -> list[str]:
+def list_recipes() -> list[str]:
     """Return the names of the shipped recipes."""
     return sorted(file.stem for file in FOLDER.glob("*.yaml"))
 
@@ -117,17 +117,20 @@ def read(name: str) -> Recipe:
     """
     own = name.endswith((".yaml", ".yml"))
     file = Path(name) if own else FOLDER / f"{name}.yaml"
-    if not own and name not in recipes():
-        hint = did_you_mean(nearest(name, recipes())) or f"valid: {', '.join(recipes())}, or a file.yaml"
+    if not own and name not in list_recipes():
+        hint = (
+            suggest(find_nearest(name, list_recipes()))
+            or f"valid: {', '.join(list_recipes())}, or a file.yaml"
+        )
         raise UserError(f"there is no recipe {name}; {hint}")
     said: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     try:
-        return _checked(said, file.read_text(encoding="utf-8"))
+        return _parse_recipe(said, file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"recipe={name}: {error}") from error
 
 
-def _checked(said: Any, text: str) -> Recipe:
+def _parse_recipe(said: Any, text: str) -> Recipe:
     known = {"rounds", "policy", "stages"}
     if not isinstance(said, dict) or set(said) != known:
         raise ValueError(f"it must have the keys {', '.join(sorted(known))}, and no others")
@@ -136,7 +139,13 @@ def _checked(said: Any, text: str) -> Recipe:
     if not isinstance(stages, dict) or not stages:
         raise ValueError("stages must hold NAME: [COMMAND, words …], at least one")
     for name, words in stages.items():
-        if not _NAME.fullmatch(str(name)) or name in (*_LISTS, *_NUMBERS, "weights", "all", *_own_keys()):
+        if not _NAME.fullmatch(str(name)) or name in (
+            *_LISTS,
+            *_NUMBERS,
+            "weights",
+            "all",
+            *_list_option_keys(),
+        ):
             raise ValueError(f"stages.{name}: choose another name, of small letters, digits and _")
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
             raise ValueError(f"stages.{name} must be a list of texts, the command first")
@@ -153,11 +162,11 @@ def _checked(said: Any, text: str) -> Recipe:
     )
 
 
-def _own_keys() -> list[str]:
+def _list_option_keys() -> list[str]:
     return [str(key) for key in OmegaConf.load(CONFIG)]
 
 
-def planned(recipe: Recipe, given: Given, *, rounds: int, out: Path) -> list[Stage]:
+def plan_stages(recipe: Recipe, given: PipelineOptions, *, rounds: int, out: Path) -> list[Stage]:
     """Return the stages of all rounds, with all placeholders replaced.
 
     Raises:
@@ -178,24 +187,24 @@ def planned(recipe: Recipe, given: Given, *, rounds: int, out: Path) -> list[Sta
             lists = {"policy": policy, "env": given.env, "judge": given.judge}
 
             def fill(place: str, weights: str | None = weights, numbers: Mapping[str, int] = numbers) -> str:
-                return _filled(place, numbers, made, weights)
+                return _fill_placeholder(place, numbers, made, weights)
 
-            filled = [each for word in words for each in _words(word, f"stages.{name}", lists, fill)]
+            filled = [each for word in words for each in _fill_word(word, f"stages.{name}", lists, fill)]
             own = given.own.get(name, ())
-            place = written({PLACE_OF[command]: str(folder)})
-            found.append(Stage(number, name, command, (*_replaced(filled, own), *place), folder))
+            place = format_overrides({PLACE_OF[command]: str(folder)})
+            found.append(Stage(number, name, command, (*_replace_words(filled, own), *place), folder))
             made.setdefault(name, []).append(folder)
             if name in recipe.policy:
                 weights = str(folder / "hf")
                 rest = [word for word in given.policy if not word.startswith(("model=", "model.name="))]
-                policy = (*written({"model": "hf", "model.name": weights}), *rest)
+                policy = (*format_overrides({"model": "hf", "model.name": weights}), *rest)
     return found
 
 
 def _start_weights(policy: Sequence[str]) -> str | None:
     """Return the folder or name of the initial model's weights, if its overrides give one."""
     words = [word for word in policy if word.startswith(("model=", "model."))]
-    with hydra_ready():
+    with initialize_hydra():
         model = compose_job("train", words).model
     target = str(model["_target_"])
     if target.endswith("load_nano"):
@@ -203,7 +212,7 @@ def _start_weights(policy: Sequence[str]) -> str | None:
     return None if OmegaConf.is_missing(model, "name") or "name" not in model else str(model.name)
 
 
-def _words(
+def _fill_word(
     word: str, where: str, lists: Mapping[str, Sequence[str]], fill: Callable[[str], str]
 ) -> Iterator[str]:
     """Yield a word of a stage with its placeholders replaced: one word, several, or none."""
@@ -224,7 +233,7 @@ def _words(
         ) from error
 
 
-def _filled(
+def _fill_placeholder(
     place: str, numbers: Mapping[str, int], made: Mapping[str, list[Path]], weights: str | None
 ) -> str:
     if place in numbers:
@@ -237,11 +246,11 @@ def _filled(
         value = [str(folder) for folder in made[name]]
     else:
         raise KeyError(place)
-    (word,) = written({"_": value})
+    (word,) = format_overrides({"_": value})
     return word.removeprefix("_=")
 
 
-def _replaced(words: Sequence[str], own: Sequence[str]) -> list[str]:
+def _replace_words(words: Sequence[str], own: Sequence[str]) -> list[str]:
     """Return the words of a stage, replaced by the user's words of the same key."""
     keys = [each.key_or_group for each in parse(own)]
     kept = [w for w, each in zip(words, parse(words), strict=True) if each.key_or_group not in keys]

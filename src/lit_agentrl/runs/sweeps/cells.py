@@ -28,7 +28,7 @@ from lit_agentrl.config.trust import TRUST_RUN
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report import sweep as records
 from lit_agentrl.runs import jobs, run_folder
-from lit_agentrl.runs.checking import Checked
+from lit_agentrl.runs.checking import CheckedJob
 from lit_agentrl.runs.sweeps import continuing
 
 PRINTED = "printed.txt"  # file in a run folder with the output of a run in another process
@@ -59,7 +59,7 @@ class Cell:
 
     sweep: Path
     command: str
-    checked: list[Checked]
+    checked: list[CheckedJob]
     on_failure: jobs.OnFailure | None
     count: int | None = None
     goes_on: bool = False
@@ -85,7 +85,7 @@ class Cell:
             "run": of_hydra.job.num, "folder": str(folder), "overrides": list(of_hydra.overrides.task),
             "status": "begun", "monitored": None, "error": None,
         }  # fmt: skip
-        if self.goes_on and (summary := continuing.ended(folder)) is not None:
+        if self.goes_on and (summary := continuing.read_final_summary(folder)) is not None:
             if summary["status"] == "failed" and self.on_failure is not None:
                 self.on_failure(UserError(summary["error"] or ""), cfg.traceback, f"{folder}: ")
             return self._told(entry, summary)
@@ -94,7 +94,7 @@ class Cell:
             of_all = f" ({entry['run'] + 1} of {self.count})" if self.count else ""
             screen.note(f"run {entry['run']}: {shlex.join(entry['overrides'])}{of_all}", style="bold")
         try:
-            is_new = not (self.goes_on and continuing.has_begun(folder))
+            is_new = not (self.goes_on and continuing.has_started(folder))
             if is_new:
                 left = {PRINTED, continuing.CONFIG} if self.goes_on else set()
                 run_folder.require_untouched(folder, jobs.list_hydra_files() | left)
@@ -150,10 +150,10 @@ class Cell:
         sys.path += [place for place in self.path if place not in sys.path]
         if self.place[0] == socket.gethostname() and self.sweep not in _watched:
             _watched.add(self.sweep)
-            threading.Thread(target=_end_with, args=(self.sweep,), daemon=True).start()
+            threading.Thread(target=_end_after, args=(self.sweep,), daemon=True).start()
         _playing.set()
         try:
-            with _printing_to(folder / PRINTED):
+            with _redirect_output(folder / PRINTED):
                 try:
                     yield
                 except Exception:
@@ -164,7 +164,7 @@ class Cell:
 
 
 @contextmanager
-def _printing_to(file: Path) -> Iterator[None]:
+def _redirect_output(file: Path) -> Iterator[None]:
     """Redirect the output of this process and its children to a file.
 
     In a terminal, the lines of several runs would be mixed.
@@ -182,7 +182,7 @@ def _printing_to(file: Path) -> Iterator[None]:
             os.close(each)
 
 
-def _end_with(sweep: Path) -> None:
+def _end_after(sweep: Path) -> None:
     """Wait until no process owns the sweep; then interrupt this run, and end this process."""
     while run_folder.find_owner(sweep) is not None:
         time.sleep(1.0)

@@ -26,7 +26,7 @@ _RESUME = "resume"
 _NO_CONFIG = "hydra.output_subdir=null"
 
 
-class Asked(NamedTuple):
+class ResumeOptions(NamedTuple):
     """The overrides of a sweep, with those about resuming taken out.
 
     Attributes:
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
     rest: list[str]
 
 
-def asked(overrides: Sequence[str]) -> Asked:
+def split_resume_options(overrides: Sequence[str]) -> ResumeOptions:
     """Split the overrides of a sweep into those about resuming and all others.
 
     Raises:
@@ -48,10 +48,10 @@ def asked(overrides: Sequence[str]) -> Asked:
     """
     named = [text for text in overrides if text.startswith(f"{_RESUME}=") and text != f"{_RESUME}=null"]
     if not named:
-        return Asked(None, False, list(overrides))
+        return ResumeOptions(None, False, list(overrides))
     folder = Path(named[0].partition("=")[2].strip("'\""))
     placed = [text for text in overrides if text.lstrip("+").startswith(f"{_SWEEP_DIR}=")]
-    if len(named) > 1 or any(_path(text) != folder.resolve() for text in placed):
+    if len(named) > 1 or any(_parse_path(text) != folder.resolve() for text in placed):
         raise UserError(
             f"{named[0]}, {(*named[1:], *placed)[0]}: one sweep goes on, in its folder; name it once"
         )
@@ -63,10 +63,10 @@ def asked(overrides: Sequence[str]) -> Asked:
         )
     given = [text for text in overrides if text.startswith(f"{TRUST_RUN}=")]
     rest = [text for text in overrides if text not in (*named, *placed, *given)]
-    return Asked(folder, any(is_trusted(each.value()) for each in parse(given)), rest)
+    return ResumeOptions(folder, any(is_trusted(each.value()) for each in parse(given)), rest)
 
 
-def _path(text: str) -> Path:
+def _parse_path(text: str) -> Path:
     return Path(text.partition("=")[2].strip("'\"")).resolve()
 
 
@@ -96,7 +96,7 @@ def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]
             )
 
 
-def ended(folder: Path) -> reports.Summary | None:
+def read_final_summary(folder: Path) -> reports.Summary | None:
     """Return the summary of a run that has ended; None if it can go on.
 
     Raises:
@@ -108,7 +108,7 @@ def ended(folder: Path) -> reports.Summary | None:
     return None if summary["status"] == "stopped" else summary
 
 
-def has_begun(folder: Path) -> bool:
+def has_started(folder: Path) -> bool:
     """Return whether a run has left the complete config from which it can be resumed."""
     return (folder / CONFIG / _LAST_OF_CONFIG).is_file()
 
@@ -132,6 +132,6 @@ def write_config(cfg: DictConfig, folder: Path) -> None:
         OmegaConf.save(node, place / name)
 
 
-def without_config(overrides: Sequence[str]) -> list[str]:
+def disable_config(overrides: Sequence[str]) -> list[str]:
     """Return the overrides with one that keeps Hydra from writing configs."""
     return [*overrides, _NO_CONFIG]

@@ -11,10 +11,10 @@ from pathlib import Path
 from rich.console import Console
 
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.config.overrides import as_names
+from lit_agentrl.config.overrides import rewrite_for_hydra
 from lit_agentrl.report import sweep as records
 from lit_agentrl.runs import jobs, process, ranks, run_folder
-from lit_agentrl.runs.checking import check, is_printing, own_folders
+from lit_agentrl.runs.checking import check, is_printing, read_config_folders
 from lit_agentrl.runs.sweeps import continuing, sweepers
 from lit_agentrl.runs.sweeps.cells import PRINTED, Cell
 
@@ -37,16 +37,16 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.O
         ValueError: an invalid value.
         Interrupted: a run was interrupted, and the sweep has ended with it.
     """
-    before, trusted, overrides = continuing.asked(overrides)
+    before, trusted, overrides = continuing.split_resume_options(overrides)
     jobs.refuse_trust(overrides)
-    command, overrides = jobs.format_command([*flags, *overrides]), as_names(overrides)
+    command, overrides = jobs.format_command([*flags, *overrides]), rewrite_for_hydra(overrides)
     ranks.require_one_process("a sweep (-m) starts the processes of each run itself")
     if jobs.is_help(flags):
         _print_by_hydra(flags, overrides)
         return
-    plan = sweepers.planned(overrides, own_folders(flags)[1])
+    plan = sweepers.plan_sweep(overrides, read_config_folders(flags)[1])
     if before is not None:
-        continuing.require_same(before, plan, [_told(job) for job in plan.jobs])
+        continuing.require_same(before, plan, [_drop_hydra_overrides(job) for job in plan.jobs])
     checked = check(flags, overrides, plan=plan, is_new=before is None)
     if is_printing(flags):
         _print_by_hydra(flags, overrides)
@@ -63,16 +63,16 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.O
     )  # fmt: skip
     try:
         with (
-            _none_left() if plan.is_apart else nullcontext(),
+            _end_processes() if plan.is_apart else nullcontext(),
             run_folder.claim_new(*place) if before is None else run_folder.lock_folder(before),
             process.share_cores(plan.side_by_side),
-            _telling(cell, plan, on_failure),
+            _report_other_processes(cell, plan, on_failure),
         ):
-            given = plan.overrides if before is None else continuing.without_config(plan.overrides)
+            given = plan.overrides if before is None else continuing.disable_config(plan.overrides)
             with jobs.set_command_line(flags, run_folder.pin_folder(given, *place)):
                 jobs.make_hydra_app(cell)()
     except KeyboardInterrupt as error:
-        raise _where_to_continue(error, cell.sweep) from error
+        raise _make_interrupt(error, cell.sweep) from error
     except ValueError:
         if not _has_no_value(cell.sweep):  # else Optuna failed to find the best run, since none has a value
             raise
@@ -87,7 +87,7 @@ def _print_by_hydra(flags: Sequence[str], overrides: Sequence[str]) -> None:
 
 
 @contextmanager
-def _telling(cell: Cell, plan: sweepers.Plan, on_failure: jobs.OnFailure) -> Iterator[None]:
+def _report_other_processes(cell: Cell, plan: sweepers.Plan, on_failure: jobs.OnFailure) -> Iterator[None]:
     """Report inside the context which runs start and end in other processes."""
     if not plan.is_apart:
         yield
@@ -100,7 +100,7 @@ def _telling(cell: Cell, plan: sweepers.Plan, on_failure: jobs.OnFailure) -> Ite
             was_over = is_over.wait(_LOOK_S)
             entries = records.read(cell.sweep)
             for entry in entries[seen:]:
-                _tell(entry, plan.swept, on_failure)
+                _report_entry(entry, plan.swept, on_failure)
             seen = len(entries)
             if was_over:
                 return
@@ -114,7 +114,7 @@ def _telling(cell: Cell, plan: sweepers.Plan, on_failure: jobs.OnFailure) -> Ite
         teller.join()
 
 
-def _tell(entry: records.Entry, swept: frozenset[str], on_failure: jobs.OnFailure) -> None:
+def _report_entry(entry: records.Entry, swept: frozenset[str], on_failure: jobs.OnFailure) -> None:
     folder, value = entry["folder"], entry["monitored"]
     if entry["status"] == "failed":
         on_failure(UserError(entry["error"] or ""), False, f"{folder}: ")
@@ -134,7 +134,7 @@ def _close(cell: Cell, plan: sweepers.Plan) -> None:
     entries = records.latest(records.read(sweep))
     if not entries:
         return
-    planned = dict(enumerate(_told(job) for job in plan.jobs)) if plan.is_whole else None
+    planned = dict(enumerate(_drop_hydra_overrides(job) for job in plan.jobs)) if plan.is_whole else None
     console = Console()
     console.print(records.table(entries, planned))
     console.print(f"results in {sweep}", soft_wrap=True)
@@ -145,7 +145,7 @@ def _close(cell: Cell, plan: sweepers.Plan) -> None:
         console.print(told, soft_wrap=True, highlight=False, markup=False)
 
 
-def _told(job: Sequence[str]) -> list[str]:
+def _drop_hydra_overrides(job: Sequence[str]) -> list[str]:
     """Return the overrides of a run without those of Hydra."""
     return [text for text in job if not text.lstrip("+").startswith(("hydra.", "hydra/"))]
 
@@ -155,7 +155,7 @@ def _has_no_value(sweep: Path) -> bool:
     return bool(entries) and all(entry["monitored"] is None for entry in entries)
 
 
-def _where_to_continue(error: KeyboardInterrupt, sweep: Path) -> KeyboardInterrupt:
+def _make_interrupt(error: KeyboardInterrupt, sweep: Path) -> KeyboardInterrupt:
     """Return an interrupt that names an interrupted run of the sweep, if there is one."""
     cut_off = [
         e["folder"] for e in records.latest(records.read(sweep)) if e["status"] in ("begun", "interrupted")
@@ -164,7 +164,7 @@ def _where_to_continue(error: KeyboardInterrupt, sweep: Path) -> KeyboardInterru
 
 
 @contextmanager
-def _none_left() -> Iterator[None]:
+def _end_processes() -> Iterator[None]:
     """End the processes that a sweep started inside the context, unless it succeeds."""
     import psutil
 

@@ -15,11 +15,11 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from lit_agentrl.checks import add_key, format_value, require_whole
-from lit_agentrl.config.composition import compose_job, hydra_ready
+from lit_agentrl.config.composition import compose_job, initialize_hydra
 from lit_agentrl.config.errors import UserError, explain
 from lit_agentrl.config.overrides import check_overrides, parse
-from lit_agentrl.runs.sweeps.launchers import check_launcher, of_this_machine, width_of
-from lit_agentrl.runs.sweeps.naming import run_names
+from lit_agentrl.runs.sweeps.launchers import check_launcher, count_parallel_runs, list_local_overrides
+from lit_agentrl.runs.sweeps.naming import name_folders
 
 _PLUGINS = {  # option of Hydra that needs a plugin -> the module of the plugin
     ("hydra/sweeper", "optuna"): "hydra_optuna_sweeper",
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
     swept: frozenset[str]
 
 
-def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
+def plan_sweep(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     """Plan the sweep that the chosen sweeper and launcher will run.
 
     Args:
@@ -65,7 +65,7 @@ def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
         ValueError: an invalid value.
     """
     check_overrides(overrides, is_multirun=True)
-    with hydra_ready():
+    with initialize_hydra():
         loader = GlobalHydra.instance().config_loader()
     parsed = parse(overrides, loader)
     for override in parsed:  # refused first, since nothing can be composed with it
@@ -80,7 +80,7 @@ def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
             raise UserError(
                 f"{override.input_line} needs a plugin of Hydra that is not installed; pip install 'lit-agentrl[sweep]'"
             )
-    first = compose_job("train", _ends(parsed)[0], search)
+    first = compose_job("train", _list_bounds(parsed)[0], search)
     sweeper, launcher = first.hydra.sweeper, str(first.hydra.launcher._target_)
     typed = {override.key_or_group for override in parsed}
     further = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items() if key not in typed]
@@ -88,20 +88,20 @@ def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     is_whole = str(sweeper._target_).endswith(".BasicSweeper")
     if sweeper.get("max_batch_size") is not None:
         require_whole("hydra.sweeper.max_batch_size", sweeper.max_batch_size, 1)
-    jobs = _listed(swept) if is_whole else _ends(swept)
+    jobs = _list_jobs(swept) if is_whole else _list_bounds(swept)
     check_launcher(first.hydra.launcher)
-    width = width_of(first.hydra.launcher)
+    width = count_parallel_runs(first.hydra.launcher)
     is_alone = launcher.endswith(".JoblibLauncher") and width == 1  # joblib then trains in this process
     is_apart = not launcher.endswith(".BasicLauncher") and not is_alone
-    added = run_names(swept, first.hydra.runtime.choices)
+    added = name_folders(swept, first.hydra.runtime.choices)
     if launcher.endswith(".LocalLauncher"):
-        added += of_this_machine(first.hydra.launcher, typed)
+        added += list_local_overrides(first.hydra.launcher, typed)
         if is_whole and sweeper.max_batch_size is None:
             added += [f"hydra.sweeper.max_batch_size={width}"] if len(jobs) > width else []
         elif is_whole:
             width = sweeper.max_batch_size
     if str(sweeper._target_).endswith(".OptunaSweeper"):
-        added += _of_optuna(first, swept, typed)
+        added += _plan_optuna(first, swept, typed)
         width = min(width, sweeper.n_jobs)
     elif is_whole:
         width = min(width, len(jobs), sweeper.max_batch_size or width)
@@ -115,7 +115,7 @@ def require_one_value(jobs: Sequence[DictConfig]) -> None:
     Raises:
         UserError: the message names the option.
     """
-    found = {_monitored(cfg) for cfg in jobs}
+    found = {_find_monitored(cfg) for cfg in jobs}
     if None in found:
         raise UserError(
             "a sweeper that searches needs the value of each run, which callbacks.best measures; keep callbacks.best"
@@ -127,7 +127,7 @@ def require_one_value(jobs: Sequence[DictConfig]) -> None:
         )
 
 
-def _monitored(cfg: DictConfig) -> tuple[str, str] | None:
+def _find_monitored(cfg: DictConfig) -> tuple[str, str] | None:
     """Return metric and mode of the best checkpoint, which give the value of a run."""
     for entry in (cfg.callbacks or {}).values():
         if isinstance(entry, DictConfig) and entry.get("_target_") == _BEST:
@@ -135,14 +135,14 @@ def _monitored(cfg: DictConfig) -> tuple[str, str] | None:
     return None
 
 
-def _listed(swept: Sequence[Override]) -> list[list[str]]:
+def _list_jobs(swept: Sequence[Override]) -> list[list[str]]:
     for override in swept:
         if override.is_sweep_override() and not override.is_discrete_sweep():
             raise UserError(
                 f"{override.input_line}: the sweeper that lists values has no end of them here; write some, such as "
                 f"{override.key_or_group}=choice(…), or search with hydra/sweeper=optuna"
             )
-    count = math.prod(_length(override) for override in swept)
+    count = math.prod(_count_values(override) for override in swept)
     if count > _MOST_RUNS:
         raise UserError(
             f"this sweep would have {count} runs; write at most {_MOST_RUNS}, or search with Optuna"
@@ -151,7 +151,7 @@ def _listed(swept: Sequence[Override]) -> list[list[str]]:
     return [list(job) for job in jobs]
 
 
-def _length(override: Override) -> int:
+def _count_values(override: Override) -> int:
     """Return the number of values of an override, without listing them."""
     value = override.value()
     if isinstance(value, RangeSweep):
@@ -161,12 +161,12 @@ def _length(override: Override) -> int:
     return len(value.list) if isinstance(value, ChoiceSweep) else 1
 
 
-def _ends(swept: Sequence[Override]) -> list[list[str]]:
+def _list_bounds(swept: Sequence[Override]) -> list[list[str]]:
     """Return the overrides of runs at the bounds of the search space.
 
     The first run has the first value of each option.  Each further run has another value of one option.
     """
-    values = [list(_values(override)) for override in swept]
+    values = [list(_list_bounds_of(override)) for override in swept]
     first = [each[0] for each in values]
     return [first] + [
         [*first[:place], value, *first[place + 1 :]]
@@ -175,7 +175,7 @@ def _ends(swept: Sequence[Override]) -> list[list[str]]:
     ]
 
 
-def _values(override: Override) -> Iterator[str]:
+def _list_bounds_of(override: Override) -> Iterator[str]:
     """Yield the override with each of its choices, or with both ends of its range."""
     key, value = override.get_key_element(), override.value()
     if isinstance(value, IntervalSweep | RangeSweep) and not _is_ascending(value):
@@ -195,7 +195,7 @@ def _is_ascending(value: IntervalSweep | RangeSweep) -> bool:
     return value.start is not None and end is not None and value.start < end
 
 
-def _of_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) -> list[str]:
+def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) -> list[str]:
     """Check the options of Optuna's sweeper, and return those that follow from the runs.
 
     These are the direction of the search, the seed of the sampler, and that the sweep goes on after failed runs.
@@ -226,7 +226,7 @@ def _of_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) ->
                 f"{override.input_line}: hydra/sweeper/sampler=grid tries every value, and an interval has no end of "
                 f"them; write {override.key_or_group}=choice(…), or choose sampler=tpe"
             )
-    _, mode = _monitored(first) or ("", "max")
+    _, mode = _find_monitored(first) or ("", "max")
     direction = _DIRECTIONS.get(mode, "")
     given = node.direction if isinstance(node.direction, str) else getattr(node.direction, "name", None)
     if "hydra.sweeper.direction" in typed and given != direction:
