@@ -35,10 +35,10 @@ from lit_agentrl.config.run_options import compose_options, open_run
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.table import Metrics, as_text
 from lit_agentrl.runs import jobs, process, ranks
-from lit_agentrl.runs.checking import check
+from lit_agentrl.runs.checking import check_jobs
 
 if TYPE_CHECKING:
-    from lit_agentrl.evaluate.playing import Playthrough
+    from lit_agentrl.evaluate.playthroughs import Playthrough
     from lit_agentrl.evaluate.scores import Scores
     from lit_agentrl.models.policy import Policy
 
@@ -64,7 +64,7 @@ def compose(
         if folder is not None:
             words += format_overrides({"hydra.run.dir": folder})
         flags = [] if config_dir is None else ["--config-dir", str(config_dir)]
-        (checked,) = check(flags, words)
+        (checked,) = check_jobs(flags, words)
     return Job(tuple(words), tuple(flags), checked.config)
 
 
@@ -164,7 +164,7 @@ class Result:
         """
         with _convert_errors():
             cfg, folder, saved, load_task = self._open("play", {"checkpoint": checkpoint, **options})
-            from lit_agentrl.evaluate.playing import load_policy
+            from lit_agentrl.evaluate.playthroughs import load_policy
 
             return load_policy(cfg, saved, load_task, folder=folder)
 
@@ -199,7 +199,7 @@ class Result:
             )
         with _convert_errors():
             cfg, folder, saved, load_task = self._open("play", options)
-            from lit_agentrl.evaluate.playing import play
+            from lit_agentrl.evaluate.playthroughs import play
 
             return play(cfg, saved, load_task, folder=folder)[0]
 

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from lit_agentrl.build.idle import _refuse_long_warmup, describe_idle_processes, describe_inactive_bounds
+from lit_agentrl.build.unused_options import (
+    _refuse_long_warmup,
+    describe_idle_processes,
+    describe_inactive_bounds,
+)
 from lit_agentrl.config.errors import UserError
 from tests.rl.ragged import fresh
 from tests.update.bare import build

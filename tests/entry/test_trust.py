@@ -18,7 +18,7 @@ from lit_agentrl.config import composition
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.saved import format_trust_option, read_saved_config
 from lit_agentrl.config.trust import _OF_LIGHTNING, UntrustedError, _get, resolve_untrusted
-from lit_agentrl.evaluate.keeping import write_results
+from lit_agentrl.evaluate.results_file import write_results
 from lit_agentrl.renamed import rename_targets
 
 CALL = {"_target_": "os.system", "command": "touch owned"}
@@ -149,13 +149,13 @@ def test_the_configs_beside_a_run_are_not_read(saved: dict[str, Any], tmp_path: 
     (tmp_path / "conf" / "env").mkdir(parents=True)
     (tmp_path / "conf" / "env" / "theirs.yaml").write_text("_target_: stranger.Game\n")
     source = {"schema": "file", "path": str(tmp_path / "conf"), "provider": "command-line"}
-    for place, asked in (({"val": {**saved["val"], "envs": ["theirs"]}}, []), ({}, [("env", "theirs")])):
-        folder = write(tmp_path / f"run{len(asked)}", {**saved, **place}, [source])
+    for place, added in (({"val": {**saved["val"], "envs": ["theirs"]}}, []), ({}, [("env", "theirs")])):
+        folder = write(tmp_path / f"run{len(added)}", {**saved, **place}, [source])
         with pytest.raises(
             UntrustedError, match=r"env=theirs is an option of the run's own config folder .*conf"
         ):
-            read_saved_config(folder, "run", asked=asked)
-        assert read_saved_config(folder, "run", trusted=True, asked=asked)[1] == [str(tmp_path / "conf")]
+            read_saved_config(folder, "run", added=added)
+        assert read_saved_config(folder, "run", trusted=True, added=added)[1] == [str(tmp_path / "conf")]
     assert read_saved_config(tmp_path / "run1", "run")[1] == []
     assert [format_trust_option(tmp_path / f"run{i}") for i in range(2)] == [" trust_run=true", ""]
 

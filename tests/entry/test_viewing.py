@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
-from lit_agentrl.evaluate.viewing import render_episode, render_turn
+from lit_agentrl.evaluate.episode_view import render_episode, render_turn
 from lit_agentrl.report.table import as_text
 from lit_agentrl.text.dialects.answer import ANSWER
 

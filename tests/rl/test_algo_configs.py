@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.config.composition import compose_job, format_search_path, initialize_hydra
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.config.misspelt import REMOVED
+from lit_agentrl.config.suggestions import REMOVED
 from lit_agentrl.paths import CONFIG_DIR, CONFIG_ROOTS, find_config, list_options
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.policy import filters

@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.build.games import Games, TaskLoader, check_prompts, check_thinking
-from lit_agentrl.build.making import get_engine_factory, instantiate_as, make_policy
+from lit_agentrl.build.instantiation import get_engine_factory, instantiate_as, make_policy
 from lit_agentrl.build.matching import match_run
 from lit_agentrl.build.parts import Parts, build_parts
 from lit_agentrl.build.recorded import HeldOut, read_recordings
@@ -126,24 +126,24 @@ def build(
             shows_replies=parts.context.shows_replies,
         )  # fmt: skip
     check_thinking(chat, parts.prompt, policy.name)
-    others = match_run(cfg, parts)  # again: a launcher may have started more processes
+    other_parts = match_run(cfg, parts)  # again: a launcher may have started more processes
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
-        engine=_make_engine_factory(cfg, parts, policy, others),
+        engine=_make_engine_factory(cfg, parts, policy, other_parts),
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
         worlds=parts.worlds,
     )  # fmt: skip
-    check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), parts=others)
+    check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), parts=other_parts)
     parts.worker.check(rules)
-    found = read_recordings(parts.data, policy, chat, settings, seed=cfg.seed)
-    recorded, beside = (None, found) if parts.plays else (found, None)
+    data_set = read_recordings(parts.data, policy, chat, settings, seed=cfg.seed)
+    recorded, mixed = (None, data_set) if parts.plays else (data_set, None)
     is_judged = parts.algorithm.reads == SCORES
     held_out = HeldOut(recorded, parts.algorithm.heads) if is_judged and recorded is not None else None
     with name_errors("rollout"):
         stream = PromptStream(
             prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
             task_weights=games.weights, seed=cfg.seed, instances=settings.instances, val=games.val,
-            test=games.test if cfg.test.episodes else (), recorded=recorded, mixed=beside,
+            test=games.test if cfg.test.episodes else (), recorded=recorded, mixed=mixed,
             is_judged=is_judged,
         )  # fmt: skip
     collector = Collector(
@@ -162,7 +162,7 @@ def build(
     measured = held_out or games
     levels = {
         name: (level.chance_success, level.oracle_success)
-        for name, level in measured.levels("val").items()
+        for name, level in measured.get_levels("val").items()
         if level.chance_success is not None and level.oracle_success is not None
     }
     is_given = recorded is not None and recorded.is_reference and parts.reference.is_start
@@ -184,7 +184,7 @@ def build(
                 part.compare_with(chance=chance, oracle=oracle)
     trainer = build_trainer(cfg, callbacks, loggers)
     return Run(
-        cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder, found, held_out
+        cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder, data_set, held_out
     )  # fmt: skip
 
 
@@ -209,14 +209,14 @@ def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:
     Raises:
         ValueError: an entry is neither a target nor null, or its object does not inherit ``kind``.
     """
-    found = []
+    objects = []
     for name, entry in (cfg.get(key) or {}).items():
         if entry is None:
             continue
         if not isinstance(entry, DictConfig) or "_target_" not in entry:
             raise ValueError(f"{key}.{name!s}={format_value(entry)} must have a _target_, or be null")
-        found.append(instantiate_as(cfg, f"{key}.{name!s}", kind))
-    return found
+        objects.append(instantiate_as(cfg, f"{key}.{name!s}", kind))
+    return objects
 
 
 def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Sequence[Logger]) -> pl.Trainer:

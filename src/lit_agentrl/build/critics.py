@@ -41,14 +41,14 @@ def describe_critic(critic: Callable[[Policy], Critic] | None) -> Part:
     """
     if critic is None:
         return describe_part("critic", name="none")
-    given = critic.args[1].keywords  # type: ignore[attr-defined]
-    columns = getattr(given.get("head"), "columns", StateValues.columns)
+    options = critic.args[1].keywords  # type: ignore[attr-defined]
+    columns = getattr(options.get("head"), "columns", StateValues.columns)
     requires = [Requirement(READS_VALUES, remedy="critic=none")]
-    by = f"critic.head={type(given.get('head')).__name__}"
+    by = f"critic.head={type(options.get('head')).__name__}"
     requires += [
         Requirement(VALUE_READERS[c], by=by, remedy="critic=separate") for c in VALUE_READERS if c in columns
     ]
-    rate = given.get("target_rate", 1.0)
+    rate = options.get("target_rate", 1.0)
     if rate != 1:
         by = f"critic.target_rate={rate}"
         requires.append(Requirement(READS_TARGETS, by=by, remedy="critic.target_rate=1"))
@@ -95,7 +95,7 @@ def set_beta(beta: float, saved: DictConfig) -> None:
 
 def _make_critic(key: str, make: Callable[..., Critic], policy: Policy) -> Critic:
     with name_errors(key):
-        found = make(policy)
-        if not isinstance(found, Critic):
-            raise ValueError(f"it makes a {type(found).__name__}, and must make a Critic")
-        return found
+        critic = make(policy)
+        if not isinstance(critic, Critic):
+            raise ValueError(f"it makes a {type(critic).__name__}, and must make a Critic")
+        return critic

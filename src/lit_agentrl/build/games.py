@@ -103,7 +103,7 @@ class Games:
     val: list[EvalSpec]
     test: list[EvalSpec]
 
-    def levels(self, split: str) -> dict[str, Levels]:
+    def get_levels(self, split: str) -> dict[str, Levels]:
         """Return the known chance and oracle levels of the games evaluated on this split."""
         specs = self.val if split == "val" else self.test
         return {self.tasks[spec.task].name: find_levels(self.tasks[spec.task], split) for spec in specs}
@@ -210,8 +210,8 @@ def try_games(games: Games, rewards: RewardPipeline) -> None:
         if task.hosting.where != "inline" and not (is_trained and rewards.parts):
             continue
         with name_errors("env" if is_trained and len(games.weights) == 1 else task.name):
-            made = task.make("train")
-        with closing(made) as env:
+            game = task.make("train")
+        with closing(game) as env:
             if is_trained and rewards.parts:
                 with blame("env", f"env: game {task.name} instance seed 0, reset"):
                     observation, _ = env.reset(seed=0)

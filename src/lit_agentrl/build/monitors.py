@@ -82,20 +82,21 @@ def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None
             if any(_is_meant(metric, known) for known in names):
                 continue
             near = suggest(find_nearest(metric, names))
-            alike = [known for known in names if known.startswith(metric.partition("/")[0] + "/")]
+            same_group = [known for known in names if known.startswith(metric.partition("/")[0] + "/")]
             hint = (
-                near or f"valid: {', '.join(alike or [known for known in names if known.startswith('val/')])}"
+                near
+                or f"valid: {', '.join(same_group or [known for known in names if known.startswith('val/')])}"
             )
             raise ValueError(f"callbacks.{name}.{key}={metric} is measured by nothing; {hint}")
 
 
 def _list_monitored(entry: DictConfig) -> list[tuple[str, str]]:
     """Return pairs of key and metric for each metric that a callback monitors."""
-    found: list[tuple[str, object]] = [("monitor", entry.get("monitor"))]
+    metrics: list[tuple[str, object]] = [("monitor", entry.get("monitor"))]
     rules = entry.get("rules")
     if isinstance(rules, DictConfig):
-        found += [(f"rules.{str(name)}.signal", rule.get("signal")) for name, rule in rules.items() if rule]
-    return [(key, metric) for key, metric in found if isinstance(metric, str)]
+        metrics += [(f"rules.{str(name)}.signal", rule.get("signal")) for name, rule in rules.items() if rule]
+    return [(key, metric) for key, metric in metrics if isinstance(metric, str)]
 
 
 def _is_meant(monitor: str, known: str) -> bool:
@@ -123,7 +124,7 @@ def list_metrics(
     """
     names = [
         *_list_validation_metrics(games),
-        *(f"{group}/{name}" for group, each in _ITERATION_METRICS.items() for name in each),
+        *(f"{group}/{name}" for group, metrics in _ITERATION_METRICS.items() for name in metrics),
     ]
     if len(games.weights) > 1:
         names += [f"rollout/{task.name}/success" for task in games.tasks[: len(games.weights)]]
@@ -132,7 +133,7 @@ def list_metrics(
         names += [f"val/{name}" for name in PAIR_METRICS]
         of_heads = [*(f"train/{name}" for name in (*of_loss, "pairless_share", "good_share"))]
         of_heads += [f"val/{name}" for name in PAIR_METRICS]
-        names += [each.replace("/", f"/head_{head}_") for head in algorithm.heads for each in of_heads]
+        names += [name.replace("/", f"/head_{head}_") for head in algorithm.heads for name in of_heads]
     names += [f"critic/{name}" for name in _CRITIC_METRICS] if has_critic else []
     names += [f"reward/{part}{end}" for part in rewards.parts for end in ("", "_*")]
     names += ["reward/total"] if rewards.parts else []
@@ -142,14 +143,14 @@ def list_metrics(
 
 def _list_validation_metrics(games: Games) -> list[str]:
     """Return the names of the metrics of a validation."""
-    levels = games.levels("val")
-    known = {
-        name: EVALUATED if None not in (of.chance_success, of.oracle_success) else _exclude_normalised()
-        for name, of in levels.items()
+    levels = games.get_levels("val")
+    keys_by_game = {
+        name: EVALUATED if None not in (level.chance_success, level.oracle_success) else _exclude_normalised()
+        for name, level in levels.items()
     }
-    names = dict.fromkeys(f"val/{key}" for keys in known.values() for key in keys)
-    if len(known) > 1:
-        names |= dict.fromkeys(f"val/{name}/{key}" for name, keys in known.items() for key in keys)
+    names = dict.fromkeys(f"val/{key}" for keys in keys_by_game.values() for key in keys)
+    if len(keys_by_game) > 1:
+        names |= dict.fromkeys(f"val/{name}/{key}" for name, keys in keys_by_game.items() for key in keys)
     return list(names)
 
 

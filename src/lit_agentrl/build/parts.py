@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.build.critics import build_critic
 from lit_agentrl.build.games import Games, TaskLoader, build_games, try_games
-from lit_agentrl.build.making import instantiate_as, instantiate_like, make_prompt_and_dialect
+from lit_agentrl.build.instantiation import instantiate_as, instantiate_like, make_prompt_and_dialect
 from lit_agentrl.build.matching import match_run
 from lit_agentrl.build.monitors import check_monitors, list_metrics
 from lit_agentrl.build.overlap import add_correction, add_worker

@@ -17,12 +17,12 @@ def build_strategy(cfg: DictConfig) -> Strategy | str:
     Raises:
         ValueError: an invalid option, or neither a strategy of Lightning nor ``single``.
     """
-    made = instantiate(cfg.strategy)
-    if isinstance(made, Strategy) or made == single():
-        return made  # type: ignore[no-any-return]
-    found = made if isinstance(made, str) else f"a {type(made).__name__}"
+    strategy = instantiate(cfg.strategy)
+    if isinstance(strategy, Strategy) or strategy == single():
+        return strategy  # type: ignore[no-any-return]
+    kind = strategy if isinstance(strategy, str) else f"a {type(strategy).__name__}"
     raise ValueError(
-        f"strategy._target_={cfg.strategy._target_} makes {found}; it must make an object of Lightning's class Strategy"
+        f"strategy._target_={cfg.strategy._target_} makes {kind}; it must make an object of Lightning's class Strategy"
     )
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from omegaconf import DictConfig, open_dict
 
 from lit_agentrl.build.games import Games
-from lit_agentrl.build.making import instantiate_as
+from lit_agentrl.build.instantiation import instantiate_as
 from lit_agentrl.checks import blame
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.structures.base import Structure
@@ -40,7 +40,7 @@ def _refuse_old_members(structure: Structure) -> None:
         ValueError: naming the member and the remedy.
     """
     for name in _UNREAD:
-        if any(name in vars(each) for each in type(structure).__mro__):
+        if any(name in vars(parent) for parent in type(structure).__mro__):
             raise ValueError(
                 f"algo.structure={type(structure).__name__} declares {name}, which is not read since 0.3; declare "
                 "facts in requires and provides, and take the critic in setup (docs/extend.md)"

@@ -64,7 +64,7 @@ def report_error(error: Exception, with_traceback: bool, prefix: str = "") -> No
 
         if tell_launcher(cause):
             return
-    if not getattr(error, "is_told", False):
+    if not getattr(error, "is_reported", False):
         report(cause)
 
 

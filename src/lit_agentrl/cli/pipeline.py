@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         if "--help" in flags or "-h" in flags:
             print(CONFIG.read_text(encoding="utf-8"))
-            print("\n".join(f"{name:18}{read(name).says}" for name in list_recipes()))
+            print("\n".join(f"{name:18}{read(name).description}" for name in list_recipes()))
             return
         if flags:
             raise UserError(

@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if cfg is None:
             return
         folder, saved, load_task = open_run(cfg)
-        from lit_agentrl.evaluate.playing import play
+        from lit_agentrl.evaluate.playthroughs import play
 
         console = Console()
         for number, played in enumerate(play(cfg, saved, load_task, folder=folder)):

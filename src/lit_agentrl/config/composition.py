@@ -17,8 +17,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from lit_agentrl.checks import format_value
 from lit_agentrl.config.errors import UserError, explain_unreadable, find_nearest, suggest
 from lit_agentrl.config.groups import PROVIDERS, list_group_options, register_roots
-from lit_agentrl.config.misspelt import explain_composition
 from lit_agentrl.config.overrides import get_table, parse, rewrite_for_hydra
+from lit_agentrl.config.suggestions import explain_composition
 from lit_agentrl.paths import CONFIG_DIR, list_configs, name_config
 from lit_agentrl.renamed import get_current_name
 
@@ -96,8 +96,8 @@ def make_task_loader(folders: Sequence[str | Path] = ()) -> Callable[[str], Dict
 
 def find_target(cfg: DictConfig) -> Callable[..., Any]:
     """Import the function that the ``_target_`` of a config names."""
-    found: Callable[..., Any] = get_method(cfg["_target_"])
-    return found
+    function: Callable[..., Any] = get_method(cfg["_target_"])
+    return function
 
 
 def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> DictConfig:
@@ -114,11 +114,11 @@ def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> Di
             raise UserError(f"there is no {what}{name}; valid: {', '.join(names)}")
         # add it to an empty config: Hydra would look for a primary config in the shipped folder only
         try:
-            found: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search])[group]
+            option: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search])[group]
         except UnicodeError as error:
             raise UserError(explain_unreadable(search) or str(error)) from error
-        use_current_names(found)
-        return found
+        use_current_names(option)
+        return option
 
 
 def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> DictConfig:
@@ -168,10 +168,10 @@ def check_sections(cfg: DictConfig, name: str) -> None:
         UserError: an unknown key, or a missing section.
     """
     for section, options in _list_sections(name).items():
-        given = cfg.get(section) if section in cfg else {}
-        if given is None or isinstance(given, str | bool | int | float | list | ListConfig):
+        value = cfg.get(section) if section in cfg else {}
+        if value is None or isinstance(value, str | bool | int | float | list | ListConfig):
             raise UserError(
-                f"{section}={format_value(given)}: {section} is a section; set one of its options: {', '.join(options)}"
+                f"{section}={format_value(value)}: {section} is a section; set one of its options: {', '.join(options)}"
             )
     if OmegaConf.select(cfg, "algo.constants") is not None:
         raise UserError(
@@ -179,12 +179,12 @@ def check_sections(cfg: DictConfig, name: str) -> None:
             "from the other option, and choose it in the defaults of the algorithm"
         )
     for section, known in _list_known_keys(name).items():
-        given = {str(key) for key in (OmegaConf.select(cfg, section) if section else cfg)}
+        keys = {str(key) for key in (OmegaConf.select(cfg, section) if section else cfg)}
         prefix = f"{section}." if section else ""
-        if unknown := sorted(given - known - {"hydra"}):
+        if unknown := sorted(keys - known - {"hydra"}):
             hint = suggest(find_nearest(unknown[0], known)) or f"valid: {', '.join(sorted(known))}"
             raise UserError(f"unknown option {prefix}{unknown[0]}; {hint}")
-        if missing := sorted(known - given):
+        if missing := sorted(known - keys):
             raise UserError(f"{prefix}{missing[0]} is missing, and every run needs it")
 
 
@@ -199,8 +199,8 @@ def _list_known_keys(name: str) -> dict[str, frozenset[str]]:
     """Return the valid keys of the whole config (under "") and of each closed section."""
     base = _compose_base(name)
     sections = ("", *CLOSED_SECTIONS)
-    found = {s: {str(key) for key in (OmegaConf.select(base, s) if s else base)} for s in sections}
-    return {section: frozenset(keys - {"hydra"}) for section, keys in found.items()}
+    keys = {s: {str(key) for key in (OmegaConf.select(base, s) if s else base)} for s in sections}
+    return {section: frozenset(names - {"hydra"}) for section, names in keys.items()}
 
 
 def _list_sections(name: str) -> dict[str, list[str]]:
@@ -269,7 +269,9 @@ def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
             continue
         if _is_open(override.key_or_group):
             continue
-        plain = [each.lstrip("+") if each == text else each for each in job]
+        plain = [
+            override_text.lstrip("+") if override_text == text else override_text for override_text in job
+        ]
         try:
             compose(config_name=name, overrides=[*plain, *search], return_hydra_config=True)
         except Exception as error:
@@ -282,12 +284,14 @@ def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
 def _require_table(table: str, name: str, job: Sequence[str], search: Sequence[str]) -> None:
     """Refuse an entry of a table if the chosen option has no such table."""
     others = [
-        text for text, each in zip(job, parse(job), strict=True) if get_table(each.key_or_group) is None
+        text
+        for text, override in zip(job, parse(job), strict=True)
+        if get_table(override.key_or_group) is None
     ]
     try:
         base = compose(config_name=name, overrides=[*others, *search], return_hydra_config=True)
-        found = OmegaConf.select(base, table)
+        entries = OmegaConf.select(base, table)
     except Exception as error:
         raise explain_composition(error, name, others, search) from error
-    if found is None:
+    if entries is None:
         raise explain_composition(KeyError(table), name, job, search)

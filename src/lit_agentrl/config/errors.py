@@ -27,12 +27,12 @@ class UserError(ValueError):
 
     Args:
         message: the line to print.
-        is_told: whether another process prints the message.
+        is_reported: whether another process prints the message.
     """
 
-    def __init__(self, message: str, *, is_told: bool = False) -> None:
+    def __init__(self, message: str, *, is_reported: bool = False) -> None:
         super().__init__(escape_unprintable(message))
-        self.is_told = is_told
+        self.is_reported = is_reported
 
 
 class RunError(RuntimeError):
@@ -68,8 +68,8 @@ def explain(error: BaseException) -> str:
 
 
 def _explain_instantiation(error: InstantiationException) -> str:
-    found = re.search(r"^full_key: (\S+)", str(error), re.MULTILINE)
-    key = found.group(1) if found else ""
+    match = re.search(r"^full_key: (\S+)", str(error), re.MULTILINE)
+    key = match.group(1) if match else ""
     cause = error.__cause__
     if cause is None:
         return f"{key}: {get_first_line(error)}" if key else get_first_line(error)
@@ -126,8 +126,10 @@ def get_first_line(error: BaseException) -> str:
 
 def find_nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> list[str]:
     """Return up to three valid names similar to a misspelt one, best first, ignoring case."""
-    small = {each.lower(): each for each in sorted(valid, reverse=True)}
-    return [small[found] for found in get_close_matches(name.lower(), small, n=3, cutoff=cutoff)]
+    by_lower_case = {option.lower(): option for option in sorted(valid, reverse=True)}
+    return [
+        by_lower_case[match] for match in get_close_matches(name.lower(), by_lower_case, n=3, cutoff=cutoff)
+    ]
 
 
 def suggest(near: Sequence[str]) -> str:
@@ -153,7 +155,7 @@ def explain_unreadable(search: Sequence[str]) -> str:
     Args:
         search: overrides of Hydra's search path, which name the user's config folders.
     """
-    folders = [Path(found) for text in search for found in re.findall(r"file://([^']+)", text)]
+    folders = [Path(path) for text in search for path in re.findall(r"file://([^']+)", text)]
     for file in (file for folder in folders for file in sorted(folder.rglob("*.yaml"))):
         data = file.read_bytes()
         try:

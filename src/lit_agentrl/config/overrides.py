@@ -65,9 +65,9 @@ def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
             raise UserError(f"unknown flag {name}; {hint}")
         flags.append(argument)
         if name in ("--cfg", "-c"):
-            shown = argument.partition("=")[2] if has_value else rest[0] if rest else ""
-            if shown not in ("job", "hydra", "all"):
-                raise UserError(f"{name} {shown} prints nothing; valid: --cfg job, --cfg hydra, --cfg all")
+            value = argument.partition("=")[2] if has_value else rest[0] if rest else ""
+            if value not in ("job", "hydra", "all"):
+                raise UserError(f"{name} {value} prints nothing; valid: --cfg job, --cfg hydra, --cfg all")
         if not FLAGS[name] or has_value:
             continue
         if rest and "=" not in rest[0] and not rest[0].startswith("-"):
@@ -99,8 +99,8 @@ def get_table(key: str) -> str | None:
     >>> get_table("optim.schedule_args.power"), get_table("optim.lr")
     ('optim.schedule_args', None)
     """
-    found = _TABLE.match(key)
-    return found[0] if found else None
+    match = _TABLE.match(key)
+    return match[0] if match else None
 
 
 def get_flag_values(flags: Sequence[str], *names: str) -> list[str]:
@@ -128,8 +128,8 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
     parsed: list[Override] = []
     for text in overrides:
         if "=" not in text and not text.startswith("~"):
-            known = f"run={text} or resume={text}" if Path(text).is_dir() else "env=sokoban"
-            raise UserError(f"{text} is not an override; write key=value, such as {known}")
+            example = f"run={text} or resume={text}" if Path(text).is_dir() else "env=sokoban"
+            raise UserError(f"{text} is not an override; write key=value, such as {example}")
         if text.endswith("=") and not text.startswith("~"):
             raise UserError(f"{text} has no value; write a value, or null for none")
         try:
@@ -171,10 +171,14 @@ def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
 
 def take_variant(parsed: Sequence[Override], cfg: DictConfig) -> list[Override]:
     """Move options of a game, such as ``env.game.size=7``, into ``cfg.variant`` as typed; return the others."""
-    own = [each for each in parsed if each.key_or_group.startswith("env.") and not each.is_delete()]
-    if own:
-        cfg[VARIANT] = [each.input_line for each in own]
-    return [each for each in parsed if each not in own]
+    variant = [
+        override
+        for override in parsed
+        if override.key_or_group.startswith("env.") and not override.is_delete()
+    ]
+    if variant:
+        cfg[VARIANT] = [override.input_line for override in variant]
+    return [override for override in parsed if override not in variant]
 
 
 def _check_hydra(key: str, text: str, *, is_multirun: bool) -> None:
@@ -212,13 +216,13 @@ def format_overrides(options: Mapping[str, Any]) -> list[str]:
     >>> format_overrides({"algo": "grpo", "rollout": {"prompts": 4}, "val.envs": None, "algo.name": "a, b"})
     ['algo=grpo', 'rollout.prompts=4', 'val.envs=null', "algo.name='a, b'"]
     """
-    found: list[str] = []
+    overrides: list[str] = []
     for name, value in options.items():
         if isinstance(value, Mapping) and value:
-            found += format_overrides({f"{name}.{key}": inner for key, inner in value.items()})
+            overrides += format_overrides({f"{name}.{key}": inner for key, inner in value.items()})
         else:
-            found.append(f"{name}={_format_value(name, value)}")
-    return found
+            overrides.append(f"{name}={_format_value(name, value)}")
+    return overrides
 
 
 def _format_value(name: str, value: Any) -> str:
@@ -233,9 +237,9 @@ def _format_value(name: str, value: Any) -> str:
         is_plain = _PLAIN.fullmatch(text) and text.lower() not in _YAML_KEYWORDS
         return text if is_plain else QuotedString(text, Quote.single).with_quotes()
     if isinstance(value, list | tuple):
-        return f"[{','.join(_format_value(name, each) for each in value)}]"
+        return f"[{','.join(_format_value(name, item) for item in value)}]"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{_format_value(name, each)}' for key, each in value.items())}}}"
+        return f"{{{','.join(f'{key}:{_format_value(name, item)}' for key, item in value.items())}}}"
     raise UserError(
         f"{name} cannot be a {type(value).__name__}; write numbers, texts, true, false, none, lists or dictionaries"
     )

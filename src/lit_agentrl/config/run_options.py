@@ -68,17 +68,17 @@ def split_model_options(
         UserError: an option that belongs to neither, or that only applies to a run.
     """
     parsed = parse(overrides)
-    keys = [each.key_or_group for each in parsed]
+    keys = [override.key_or_group for override in parsed]
     of_model = [key for key in keys if key.startswith(_MODEL_KEYS)]
     if not of_model or "run" in keys:
         return None
-    own = [text for text, key in zip(overrides, keys, strict=True) if key not in of_model]
+    other_options = [text for text, key in zip(overrides, keys, strict=True) if key not in of_model]
     for key in ("checkpoint", "beta", TRUST_RUN):
         if key in keys:
             raise UserError(
                 f"{key} would be ignored: it is of a run, and {of_model[0]} describes a model; leave it out"
             )
-    cfg = compose_options(name, [*own, "run=null"])
+    cfg = compose_options(name, [*other_options, "run=null"])
     for of_run in ("run", "checkpoint", "engine", "beta", TRUST_RUN):
         cfg.pop(of_run, None)
     return cfg, [text for text, key in zip(overrides, keys, strict=True) if key in of_model]
@@ -94,6 +94,6 @@ def open_run(cfg: DictConfig) -> tuple[Path, DictConfig, Callable[[str], DictCon
     trusted = is_trusted(cfg.pop(TRUST_RUN))  # the recorded evaluation options do not include it
     games = [cfg.env] if isinstance(cfg.env, str) else cfg.env or ()
     saved, folders = read_saved_config(
-        folder, "run", trusted=trusted, asked=[("env", str(name)) for name in games]
+        folder, "run", trusted=trusted, added=[("env", str(name)) for name in games]
     )
     return folder, saved, make_task_loader(folders)

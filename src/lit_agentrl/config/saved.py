@@ -44,7 +44,7 @@ def read_resumed_config(folder: Path, overrides: Sequence[str]) -> tuple[DictCon
         UserError: not a run folder, one that names untrusted code, or an override outside of `RESUMABLE`.
     """
     check_overrides(overrides, is_multirun=False)
-    parsed = sorted(parse(overrides), key=lambda each: each.key_or_group != "strategy")
+    parsed = sorted(parse(overrides), key=lambda override: override.key_or_group != "strategy")
     for override in parsed:
         key = override.key_or_group
         if key not in RESUMABLE and not key.startswith("strategy."):
@@ -52,14 +52,14 @@ def read_resumed_config(folder: Path, overrides: Sequence[str]) -> tuple[DictCon
                 f"{override.input_line} cannot be given with resume={folder}: the run keeps its own saved "
                 f"config; only {', '.join(RESUMABLE)} may change"
             )
-    given = {override.key_or_group: override.value() for override in parsed}
-    trusted = is_trusted(given.pop(TRUST_RUN, False))
-    chosen = str(given.pop("strategy", ""))
-    asked = [("strategy", chosen)] if chosen else []
-    cfg, folders = read_saved_config(folder, "resume", trusted=trusted, asked=asked)
-    if chosen:
-        cfg.strategy = load_option("strategy", chosen, folders)
-    for key, value in given.items():
+    changes = {override.key_or_group: override.value() for override in parsed}
+    trusted = is_trusted(changes.pop(TRUST_RUN, False))
+    strategy = str(changes.pop("strategy", ""))
+    added = [("strategy", strategy)] if strategy else []
+    cfg, folders = read_saved_config(folder, "resume", trusted=trusted, added=added)
+    if strategy:
+        cfg.strategy = load_option("strategy", strategy, folders)
+    for key, value in changes.items():
         if OmegaConf.select(cfg, key) is None:
             raise UserError(f"unknown option {key}={value}; valid: {', '.join(map(str, cfg.strategy))}")
         OmegaConf.update(cfg, key, value)
@@ -99,7 +99,7 @@ _GVPO_OPTIONS = {
 
 
 def read_saved_config(
-    folder: Path, option: str, *, trusted: bool = False, asked: Sequence[tuple[str, str]] = ()
+    folder: Path, option: str, *, trusted: bool = False, added: Sequence[tuple[str, str]] = ()
 ) -> tuple[DictConfig, list[str]]:
     """Return the config that a run was started with, and its config folders.
 
@@ -109,17 +109,17 @@ def read_saved_config(
         folder: the run folder.
         option: the option that named the folder (``run`` or ``resume``), for messages.
         trusted: whether to import and call whatever the config names, and to read the run's own config folders.
-        asked: options, as pairs of group and name, that the command adds.
+        added: options, as pairs of group and name, that the command adds.
 
     Raises:
         UntrustedError: the config is not trusted, and names something from outside of this package.
         UserError: not a run folder, or one whose config this version cannot read.
     """
-    found, folders = _read(folder, option)
+    config, folders = _read(folder, option)
     load_libraries()
     if not trusted:
-        found, folders = _restrict_untrusted(found, folders, folder, option, asked), []
-    cfg = OmegaConf.create(found)
+        config, folders = _restrict_untrusted(config, folders, folder, option, added), []
+    cfg = OmegaConf.create(config)
     try:
         check_sections(cfg, "train")
         check_targets(cfg)
@@ -148,16 +148,16 @@ def format_trust_option(folder: Path) -> str:
 
 
 def _restrict_untrusted(
-    found: dict[str, Any], folders: Sequence[str], folder: Path, option: str,
-    asked: Sequence[tuple[str, str]] = (),
+    config: dict[str, Any], folders: Sequence[str], folder: Path, option: str,
+    added: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:  # fmt: skip
     try:
         _require_inner_links(folder)
-        settled = resolve_untrusted(found, folder)
-        require_shipped([*asked, *find_games(settled)], folders)
+        resolved = resolve_untrusted(config, folder)
+        require_shipped([*added, *find_games(resolved)], folders)
     except UntrustedError as error:
         raise UntrustedError(f"{option}={folder}: {error}") from error
-    return settled
+    return resolved
 
 
 def _require_inner_links(folder: Path) -> None:
@@ -183,10 +183,10 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
     file = folder / ".hydra" / "config.yaml"
     if not file.is_file():
         runs = sorted(path.parent.parent.name for path in folder.glob("*/.hydra/config.yaml"))
-        inside = f"; it holds the runs {', '.join(runs)}" if runs else ""
+        hint = f"; it holds the runs {', '.join(runs)}" if runs else ""
         if option == "resume" and (folder / records.FILE).is_file():
-            inside += "; all of a sweep go on with -m, the options of the sweep, and resume=FOLDER"
-        raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{inside}")
+            hint += "; all of a sweep go on with -m, the options of the sweep, and resume=FOLDER"
+        raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{hint}")
     try:
         raw, of_hydra = (_load_plain(path) for path in (file, file.with_name("hydra.yaml")))
     except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeError) as error:
@@ -195,26 +195,26 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
         raise UserError(f"{option}={folder}: {file} holds no config; copy the file anew, or give another run")
     try:
         raw = rename_targets(raw)
-        found, other = _drop_removed(raw), _find_other_loss(raw)
-        _add_structure(found)
-        _add_worker(found)
-        _name_action(found)
-        _drop_profile(found)
-        found.pop("eval_cache", None)  # removed option: whether to reuse another run's first evaluation
+        config, other_loss = _drop_removed(raw), _find_other_loss(raw)
+        _add_structure(config)
+        _add_worker(config)
+        _name_action(config)
+        _drop_profile(config)
+        config.pop("eval_cache", None)  # removed option: whether to reuse another run's first evaluation
     except (AttributeError, TypeError) as error:  # for example a string in place of a section
         raise UserError(f"{option}={folder}: its saved config is not one of a run ({error})") from error
-    if option == "resume" and other:
+    if option == "resume" and other_loss:
         raise UserError(
-            f"{option}={folder} was trained by the advantage gvpo with {other}, a loss that this version does not "
+            f"{option}={folder} was trained by the advantage gvpo with {other_loss}, a loss that this version does not "
             "have; use the version that its summary.json names"
         )
-    found["run_dir"] = str(folder.resolve())
+    config["run_dir"] = str(folder.resolve())
     for group, name in _ADDED.items():
-        if group not in found:
-            found[group] = OmegaConf.to_container(load_option(group, name))
+        if group not in config:
+            config[group] = OmegaConf.to_container(load_option(group, name))
     for section, content in _ADDED_SECTIONS.items():
-        found.setdefault(section, content)
-    return found, _find_config_folders(of_hydra)
+        config.setdefault(section, content)
+    return config, _find_config_folders(of_hydra)
 
 
 def _load_plain(file: Path) -> Any:
@@ -226,12 +226,14 @@ def _find_config_folders(of_hydra: Any) -> list[str]:
     for name in ("hydra", "runtime", "config_sources"):
         of_hydra = of_hydra.get(name) if isinstance(of_hydra, dict) else None
     sources = of_hydra if isinstance(of_hydra, list) else []
-    found = [
-        SimpleNamespace(schema=each.get("schema"), provider=each.get("provider"), path=str(each.get("path")))
-        for each in sources
-        if isinstance(each, dict)
+    records = [
+        SimpleNamespace(
+            schema=source.get("schema"), provider=source.get("provider"), path=str(source.get("path"))
+        )
+        for source in sources
+        if isinstance(source, dict)
     ]
-    return [path for path in list_user_folders(found) if Path(path).is_dir()]
+    return [path for path in list_user_folders(records) if Path(path).is_dir()]
 
 
 def _drop_removed(node: Any) -> Any:
@@ -242,14 +244,14 @@ def _drop_removed(node: Any) -> Any:
         return node
     node = _convert_gvpo(node)
     target = str(node.get("_target_", ""))
-    found = {}
+    remaining = {}
     for name, child in node.items():
-        idle, reason = _REMOVED.get(target, {}).get(name, (child, None))
+        default, reason = _REMOVED.get(target, {}).get(name, (child, None))
         if reason is None:
-            found[name] = _drop_removed(child)
-        elif child != idle:
+            remaining[name] = _drop_removed(child)
+        elif child != default:
             _log.warning("%s=%s of the saved config is no option any more: %s", name, child, reason)
-    return found
+    return remaining
 
 
 def _convert_gvpo(node: dict[str, Any]) -> dict[str, Any]:
@@ -257,14 +259,14 @@ def _convert_gvpo(node: dict[str, Any]) -> dict[str, Any]:
     advantage = node.get("advantage")
     if not isinstance(advantage, dict) or advantage.get("_target_") != "lit_agentrl.rl.policy.gvpo.gvpo":
         return node
-    kept: dict[str, Any] = {
+    other_options: dict[str, Any] = {
         name: node[name] for name in ("name", "rows", "kl", "kl_controller", "entropy") if name in node
     }
     return {
         "_target_": "lit_agentrl.rl.policy.group_loss.GroupLoss",
         "advantage": {"_target_": "lit_agentrl.rl.credit.advantages.group_mean", "_partial_": True},
         "loss_of_groups": {**advantage, "_target_": "lit_agentrl.rl.policy.gvpo.gvpo_loss"},
-        **kept,
+        **other_options,
     }
 
 

@@ -120,13 +120,13 @@ def _find_targets(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]
 def _locate(path: str, name: str) -> Callable[..., Any]:
     try:
         logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # a failure is reported below
-        found = get_object(name)
+        target = get_object(name)
     except Exception as error:  # importing a user's module can fail in any way
         reason = get_first_line(error.__cause__ or error)
         raise UserError(f"{path}._target_={name} cannot be imported: {reason}") from error
-    if not callable(found):
+    if not callable(target):
         raise UserError(f"{path}._target_={name} is no class or function")
-    return found  # type: ignore[no-any-return]
+    return target  # type: ignore[no-any-return]
 
 
 def _get_hints(target: Callable[..., Any]) -> dict[str, Any]:
@@ -199,8 +199,10 @@ def _is_of_type(member: Any, value: Any) -> bool:
     if kind is Literal:
         return value in inner
     if kind in _LISTS:
-        each = inner[:1] if kind is not tuple or inner[1:] == (...,) else ()
-        return isinstance(value, list) and all(_is_accepted(of, item) for of in each for item in value)
+        types = inner[:1] if kind is not tuple or inner[1:] == (...,) else ()
+        return isinstance(value, list) and all(
+            _is_accepted(item_type, item) for item_type in types for item in value
+        )
     if kind in _DICTS:
         return isinstance(value, Mapping) and all(_is_accepted(inner[1], v) for v in value.values() if inner)
     if member in (int, float):

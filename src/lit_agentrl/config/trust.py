@@ -137,9 +137,9 @@ def resolve_untrusted(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     for path, value in iterate_values(config, ""):
         if isinstance(value, str) and not _is_reference(value):
             raise _make_refusal(f"{path}={value}", "asks a resolver")
-    settled = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    assert isinstance(settled, dict)
-    for path, value in iterate_values(settled, ""):
+    resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    assert isinstance(resolved, dict)
+    for path, value in iterate_values(resolved, ""):
         key = path.rpartition(".")[2]
         if isinstance(value, str) and "${" in value:  # a later reading would resolve it
             raise _make_refusal(f"{path}={value}", "would ask again")
@@ -153,7 +153,7 @@ def resolve_untrusted(config: dict[str, Any], folder: Path) -> dict[str, Any]:
             raise _make_refusal(f"{path}={value}", "starts a program")
         if _WRITING.fullmatch(path) and _is_outside(key, value, folder.resolve()):
             raise _make_refusal(f"{path}={value}", "lies outside of the run folder")
-    return settled  # type: ignore[return-value]  # keys are strings
+    return resolved  # type: ignore[return-value]  # keys are strings
 
 
 def require_shipped(options: Iterable[tuple[str, str]], folders: Sequence[str]) -> None:
@@ -164,9 +164,11 @@ def require_shipped(options: Iterable[tuple[str, str]], folders: Sequence[str]) 
     """
     for group, name in options:
         file = f"{group}/{name}.yaml"
-        own = next((folder for folder in folders if (Path(folder) / file).is_file()), None)
-        if own is not None and not find_config(file).is_file():
-            raise _make_refusal(f"{group}={name}", f"is an option of the run's own config folder {own}")
+        user_folder = next((folder for folder in folders if (Path(folder) / file).is_file()), None)
+        if user_folder is not None and not find_config(file).is_file():
+            raise _make_refusal(
+                f"{group}={name}", f"is an option of the run's own config folder {user_folder}"
+            )
 
 
 def find_games(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -206,9 +208,9 @@ def iterate_values(node: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _is_reference(text: str) -> bool:
     """Return whether a string refers only to other keys, such as ``${rollout.prompts}``."""
-    before = None
-    while before != text:  # innermost references first
-        before, text = text, _REFERENCE.sub("", text)
+    previous = None
+    while previous != text:  # innermost references first
+        previous, text = text, _REFERENCE.sub("", text)
     return "${" not in text
 
 
@@ -232,13 +234,13 @@ def is_allowed(place: str, name: str) -> bool:
 @cache
 def _list_experimental_targets() -> frozenset[tuple[str, str]]:
     """Return the pairs of place and target that options of ``conf/experimental`` contain."""
-    found = set()
+    targets = set()
     for file in EXPERIMENTAL_DIR.rglob("*.yaml"):
         group = name_config(file).rpartition("/")[0].replace("/", ".")
         for path, value in iterate_values(yaml.safe_load(file.read_text(encoding="utf-8")), group):
             if path.endswith("._target_"):
-                found.add((path.removesuffix("._target_"), value))
-    return frozenset(found)
+                targets.add((path.removesuffix("._target_"), value))
+    return frozenset(targets)
 
 
 def _is_one_of(kind: str, name: str) -> bool:
@@ -249,8 +251,8 @@ def _is_one_of(kind: str, name: str) -> bool:
         return name.startswith(kind[:-1]) and _get_defined(name, "lit_agentrl") is not None
     if base == kind:
         return False
-    found, parent = _get_defined(name, _HOMES.get(base, "lit_agentrl")), _get(base)
-    return isinstance(found, type) and isinstance(parent, type) and issubclass(found, parent)
+    target, parent = _get_defined(name, _HOMES.get(base, "lit_agentrl")), _get(base)
+    return isinstance(target, type) and isinstance(parent, type) and issubclass(target, parent)
 
 
 def _get_defined(name: str, home: str) -> type | FunctionType | None:
@@ -258,10 +260,10 @@ def _get_defined(name: str, home: str) -> type | FunctionType | None:
     module = name.rpartition(".")[0]
     if not f"{module}.".startswith(f"{home}.") or any(part.startswith("_") for part in name.split(".")):
         return None
-    found = _get(name)
-    if not isinstance(found, type | FunctionType):
+    value = _get(name)
+    if not isinstance(value, type | FunctionType):
         return None
-    return found if f"{found.__module__}.".startswith(f"{module}.") else None
+    return value if f"{value.__module__}.".startswith(f"{module}.") else None
 
 
 def _get(name: str) -> Any:

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.games import Games, build_games, check_prompts, check_thinking
-from lit_agentrl.build.making import (
+from lit_agentrl.build.instantiation import (
     as_list,
     get_engine_factory,
     instantiate_as,
@@ -31,11 +31,11 @@ from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import ALONE, check_engine_options, check_server, open_engine
 from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.episode import Episode, Outcome
-from lit_agentrl.evaluate import best_of_n as choosing
-from lit_agentrl.evaluate.again import play_inline, require_shared_weights
+from lit_agentrl.evaluate import best_of_n
 from lit_agentrl.evaluate.baselines import FEW_SHOT, GREEDY, compute_baselines
 from lit_agentrl.evaluate.evaluation import check_options, require_room
-from lit_agentrl.evaluate.keeping import can_write, write_results
+from lit_agentrl.evaluate.replay import play_inline, require_shared_weights
+from lit_agentrl.evaluate.results_file import can_write, write_results
 from lit_agentrl.evaluate.score_table import build_table
 from lit_agentrl.evaluate.scores import Scores, make_record
 from lit_agentrl.evaluate.variants import find_games
@@ -75,26 +75,26 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
     records: list[dict[str, Any]] = []
     with closing(open_model(cfg, described)) as model:
         games, settings = model.games, model.settings
-        chooser = choosing.load_chooser(cfg, model.policy.tokenizer)
+        chooser = best_of_n.load_chooser(cfg, model.policy.tokenizer)
         greedy = None
         if cfg.baselines and any(temperatures):
-            greedily = Evaluation(
+            greedy_evaluation = Evaluation(
                 cfg.split, make_eval_params(settings, 0.0, "evaluate"), 1, settings.max_failed_share
             )
-            model.play(greedily, games.test)
-            greedy = greedily.outcomes
+            model.play(greedy_evaluation, games.test)
+            greedy = greedy_evaluation.outcomes
         for value in temperatures:
             params = make_eval_params(settings, float(value), "evaluate")
             evaluation = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
             played = model.play(evaluation, games.test)
             for spec in games.test:
                 task = games.tasks[spec.task]
-                outcomes = [each for each in evaluation.outcomes if each.task_name == task.name]
+                outcomes = [outcome for outcome in evaluation.outcomes if outcome.task_name == task.name]
                 record = make_record(
                     cfg, task.name, float(value), outcomes, asdict(find_levels(task, cfg.split))
                 )
                 if cfg.baselines:
-                    batch = model.prompts(spec)
+                    batch = model.make_batch(spec)
                     others = {
                         GREEDY: greedy if value else None,
                         FEW_SHOT: model.after_shots(cfg.shots, spec, evaluation) if cfg.shots else None,
@@ -140,8 +140,8 @@ class OpenedModel:
         """Play the episodes of an evaluation, which receives their outcomes."""
         episodes: list[Episode] = []
         for number, spec in enumerate(specs):
-            batch = self.prompts(spec)
-            evaluation.collect(batch, self._played, 0, is_first=number == 0)
+            batch = self.make_batch(spec)
+            evaluation.collect(batch, self._play_wave, 0, is_first=number == 0)
             episodes += batch.episodes
         return episodes
 
@@ -152,7 +152,7 @@ class OpenedModel:
             UserError: the engine takes token ids and does not use a local network.
             ValueError: the game has no best play.
         """
-        rules, batch = with_shots(self.rules, spec.task, shots), self.prompts(spec)
+        rules, batch = with_shots(self.rules, spec.task, shots), self.make_batch(spec)
         require_room(rules, self.policy.network, shots)
         evaluation = replace(like, params=replace(like.params, max_context_tokens=rules.max_context_tokens))
         if self._engine.capabilities.token_ids:
@@ -162,10 +162,10 @@ class OpenedModel:
             play_inline(rules, self.policy.network, nullcontext, evaluation, batch)
         else:  # the server enforces its own limits
             with closing(Scheduler(rules, self._engine)) as scheduler:
-                evaluation.collect(batch, replace(self, _scheduler=scheduler)._played, 0)
+                evaluation.collect(batch, replace(self, _scheduler=scheduler)._play_wave, 0)
         return evaluation.outcomes
 
-    def prompts(self, spec: EvalSpec) -> StepBatch:
+    def make_batch(self, spec: EvalSpec) -> StepBatch:
         """Return the prompts to play of a game."""
         stream = PromptStream(
             prompts=1, task_weights=self.games.weights, seed=self.saved.seed, val=(), test=[spec]
@@ -173,7 +173,7 @@ class OpenedModel:
         ((batch,),) = stream.test_dataloader()
         return batch
 
-    def _played(self, wave: Wave, version: int) -> Played:
+    def _play_wave(self, wave: Wave, version: int) -> Played:
         self.sync.load(None, version)
         self.sync.probed(wave.params)
         return Played(self._scheduler.play(wave))
@@ -240,15 +240,15 @@ def _open_parts(
     )  # fmt: skip
     check_prompts(rules)
     network = policy.network
-    given = rules.engine_options(network)
-    engine = open_engine(make, **given)
+    engine_options = rules.engine_options(network)
+    engine = open_engine(make, **engine_options)
     if network is not None and engine.capabilities.weights == "shared" and torch.cuda.is_available():
         network.to("cuda")  # as the trainer does for a run
     if chat.forced_think and not engine.capabilities.token_ids:
         raise UserError(
             "prompt.force_think=true begins a reply, and this engine takes messages alone; set it to false"
         )
-    return policy, rules, engine, WeightSync(engine, network, rules, given["forward_context"])
+    return policy, rules, engine, WeightSync(engine, network, rules, engine_options["forward_context"])
 
 
 def _write_scores(
@@ -259,14 +259,16 @@ def _write_scores(
     used: dict[str, float],
     is_kept: bool,
 ) -> Scores:
-    played = "-".join(dict.fromkeys(record["env"] for record in records))
-    plain = "".join(c if c.isalnum() or c in "-." else "-" for c in stage).strip(".")
-    written: dict[str, Any] = {
+    games = "-".join(dict.fromkeys(record["env"] for record in records))
+    file_stem = "".join(c if c.isalnum() or c in "-." else "-" for c in stage).strip(".")
+    content: dict[str, Any] = {
         "config": {**cast(dict[str, Any], OmegaConf.to_container(cfg)), "described": describe_model(saved)},
         "results": records,
         **({"engine": used} if used else {}),
     }
-    path = write_results(FOLDER, f"{plain}_{cfg.split}_{played}_seed{cfg.seed}", written) if is_kept else None
+    path = (
+        write_results(FOLDER, f"{file_stem}_{cfg.split}_{games}_seed{cfg.seed}", content) if is_kept else None
+    )
     return Scores(records, path, build_table(stage, cfg, records, used))
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from lit_agentrl.config.overrides import VARIANT
 from lit_agentrl.evaluate import baselines
-from lit_agentrl.evaluate.diagnosing import list_scores
+from lit_agentrl.evaluate.diagnostics import list_scores
 from lit_agentrl.report.summary import Estimate, told
 
 
@@ -22,10 +22,10 @@ def build_table(
 
     ``stage`` names the model or the weights.  ``used`` holds a server's usage counts.
     """
-    each = "" if cfg.members == 1 else f", {cfg.members} episodes of each instance"
+    group_note = "" if cfg.members == 1 else f", {cfg.members} episodes of each instance"
     variant = "".join(f", {option}" for option in cfg.get(VARIANT, ()))
     table = Table(
-        title=escape(f"{stage}, split {cfg.split}{each}{variant}"),  # options may have square brackets
+        title=escape(f"{stage}, split {cfg.split}{group_note}{variant}"),  # options may have square brackets
         caption="n: instances; normalised: 0 is chance, 1 is the oracle"
         + (f"\nengine: {told(used)}" if used else ""),
     )

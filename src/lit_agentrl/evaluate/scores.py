@@ -57,7 +57,7 @@ def make_record(
     Raises:
         UserError: all episodes failed.
     """
-    played = [each for each in outcomes if not each.failed]
+    played = [outcome for outcome in outcomes if not outcome.failed]
     if not played:
         raise UserError(f"every episode of {env} failed; the first: {outcomes[0].error}")
     groups = [e.group for e in played]

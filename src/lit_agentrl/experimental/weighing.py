@@ -15,7 +15,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from lit_agentrl.build.making import make_policy
+from lit_agentrl.build.instantiation import make_policy
 from lit_agentrl.build.parts import build_rewards
 from lit_agentrl.checks import name_errors, require, require_number, require_one_of, require_whole
 from lit_agentrl.config.composition import compose_job

@@ -24,10 +24,10 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import Levels, find_levels
 from lit_agentrl.episode import Episode, Outcome
-from lit_agentrl.evaluate.again import require_shared_weights
 from lit_agentrl.evaluate.evaluation import find_checkpoint, rebuild_run
 from lit_agentrl.evaluate.model_evaluation import OpenedModel, describe_model, open_model
-from lit_agentrl.evaluate.playing import EpisodeCollector, load_weights
+from lit_agentrl.evaluate.playthroughs import EpisodeCollector, load_weights
+from lit_agentrl.evaluate.replay import require_shared_weights
 from lit_agentrl.evaluate.scores import make_record
 from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.offline.collect_options import BEST, check_options
@@ -136,7 +136,7 @@ def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
     with closing(Desk(model.rules.tasks, {})) as desk, name_errors("plays=best"):
 
         def record(spec: EvalSpec) -> list[Episode]:
-            return demonstrations(desk, model.rules, model.prompts(spec), split=cfg.split)
+            return demonstrations(desk, model.rules, model.make_batch(spec), split=cfg.split)
 
         return _collect(cfg, _described(cfg, model.saved, player), model.games, record)
 

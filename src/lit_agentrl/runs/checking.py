@@ -29,13 +29,13 @@ class CheckedJob(NamedTuple):
 
     Attributes:
         config: the config without the ``hydra`` node.
-        described: the sections of it from which the parts are built.
+        sections: the sections of it from which the parts are built.
         parts: the parts built from them.
         place: the option that names the command's folder, and that folder.
     """
 
     config: DictConfig
-    described: dict[str, Any]
+    sections: dict[str, Any]
     parts: Parts
     place: tuple[str, Path]
 
@@ -57,7 +57,7 @@ def is_printing(flags: Sequence[str]) -> bool:
     return bool(get_flag_values(flags, "--cfg", "-c", "--info", "-i")) or "--info" in flags or "-i" in flags
 
 
-def check(
+def check_jobs(
     flags: Sequence[str],
     overrides: Sequence[str],
     *,
@@ -91,13 +91,13 @@ def check(
         run_folder.require_new(*place)
     if plan:
         run_folder.require_separate_folders(jobs, is_new=is_new)
-        if plan.is_whole:
+        if plan.is_complete:
             _refuse_twice(listed)
         else:
             sweepers.require_one_value(jobs)
     signatures.load_libraries()
-    from lit_agentrl.build.idle import refuse_unused_options
     from lit_agentrl.build.parts import build_parts
+    from lit_agentrl.build.unused_options import refuse_unused_options
 
     checked: list[CheckedJob] = []
     for job, cfg in zip(listed, jobs, strict=True):
@@ -122,8 +122,8 @@ def _refuse_twice(jobs: Sequence[Sequence[str]]) -> None:
     seen: set[tuple[str, ...]] = set()
     for job in map(tuple, jobs):
         if job in seen:
-            told = " ".join(text for text in job if not text.startswith("hydra."))
-            raise UserError(f"-m: several runs have the options {told}; give each value once")
+            options = " ".join(text for text in job if not text.startswith("hydra."))
+            raise UserError(f"-m: several runs have the options {options}; give each value once")
         seen.add(job)
 
 
@@ -147,9 +147,9 @@ def _select_part_sections(cfg: DictConfig) -> dict[str, Any]:
 
     Values that only a started run knows, and sections that only its trainer reads, are left out.
     """
-    told = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(told, dict)
-    return {str(name): section for name, section in told.items() if name not in _RUN_SECTIONS}
+    plain = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(name): section for name, section in plain.items() if name not in _RUN_SECTIONS}
 
 
 def take_parts(cfg: DictConfig, checked: list[CheckedJob]) -> Parts | None:
@@ -159,5 +159,5 @@ def take_parts(cfg: DictConfig, checked: list[CheckedJob]) -> Parts | None:
     for example because an option depends on the run folder.
     """
     OmegaConf.resolve(cfg)
-    place = next((i for i, job in enumerate(checked) if job.described == _select_part_sections(cfg)), None)
+    place = next((i for i, job in enumerate(checked) if job.sections == _select_part_sections(cfg)), None)
     return None if place is None else checked.pop(place).parts

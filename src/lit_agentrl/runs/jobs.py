@@ -26,7 +26,7 @@ from lit_agentrl.config.saved import format_trust_option, read_resumed_config
 from lit_agentrl.config.trust import TRUST_RUN
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.runs import ranks, run_folder
-from lit_agentrl.runs.checking import CheckedJob, check, check_config, read_config_folders, take_parts
+from lit_agentrl.runs.checking import CheckedJob, check_config, check_jobs, read_config_folders, take_parts
 
 if TYPE_CHECKING:
     from lit_agentrl.build.parts import Parts
@@ -65,7 +65,7 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: OnFail
     """
     refuse_trust(overrides)
     command, overrides = format_command([*flags, *overrides]), rewrite_for_hydra(overrides)
-    checked = [] if is_help(flags) else check(flags, overrides)
+    checked = [] if is_help(flags) else check_jobs(flags, overrides)
     folders: list[Path] = []
 
     def run(cfg: DictConfig) -> None:
@@ -129,7 +129,7 @@ def join(job: ranks.Job, *, on_failure: OnFailure) -> None:
     try:
         load_train()(cfg, job)
     except Exception as error:
-        is_named = not number or hasattr(error, "is_told")
+        is_named = not number or hasattr(error, "is_reported")
         on_failure(error, cfg.traceback, "" if is_named else f"rank {number}: ")
 
 

@@ -115,7 +115,7 @@ def require_one_process(reason: str) -> None:
         count = launched[0] * launched[1]
         raise UserError(
             f"{count} processes were started by torchrun or srun, but {reason}; start it without them",
-            is_told=not is_first(),
+            is_reported=not is_first(),
         )
 
 
@@ -281,7 +281,7 @@ def _open_store(*, is_first: bool) -> Store:
     try:
         environment = next(kind() for kind in kinds if kind.detect())
     except RuntimeError as error:  # the variables of SLURM are incomplete
-        raise UserError(str(error), is_told=not is_first) from error
+        raise UserError(str(error), is_reported=not is_first) from error
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     server = TCPStore(
         environment.main_address,

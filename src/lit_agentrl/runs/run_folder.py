@@ -169,16 +169,16 @@ def claim_new(option: str, folder: Path) -> Iterator[None]:
     """
     require_new(option, folder)
     place = folder.absolute()
-    new = [each for each in (place, *place.parents) if not each.exists()]  # such as outputs/DATE
+    new = [created for created in (place, *place.parents) if not created.exists()]  # such as outputs/DATE
     try:
         with lock_folder(folder):
             require_new(option, folder)  # another process may have started a run there since
             yield
     finally:
         with suppress(OSError):  # stop at the first folder that is not empty
-            for each in new:
-                if each.exists():
-                    each.rmdir()
+            for created in new:
+                if created.exists():
+                    created.rmdir()
 
 
 def require_new(option: str, folder: Path) -> None:
@@ -192,16 +192,18 @@ def require_new(option: str, folder: Path) -> None:
         UserError: the folder is refused; the message says why.
     """
     try:
-        above = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+        parent_folder = next(
+            parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists()
+        )
     except OSError as error:
         shortened = f"{str(folder)[:40]}…" if len(str(folder)) > 40 else folder
         raise UserError(
             f"{option}={shortened} cannot be created: {error.strerror}; choose another with {option}=FOLDER"
         ) from error
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        reason = "is not writable" if above.is_dir() else "is not a folder"
+    if not parent_folder.is_dir() or not os.access(parent_folder, os.W_OK):
+        reason = "is not writable" if parent_folder.is_dir() else "is not a folder"
         raise UserError(
-            f"{option}={folder} cannot be created: {above} {reason}; choose another with {option}=FOLDER"
+            f"{option}={folder} cannot be created: {parent_folder} {reason}; choose another with {option}=FOLDER"
         )
     if folder.is_dir() and not _is_unused(folder):
         is_run = (folder / _CONFIG / "config.yaml").is_file()
@@ -343,8 +345,8 @@ def pin_folder(overrides: Sequence[str], option: str, folder: Path) -> list[str]
 
     Hydra would otherwise compute the folder again from a later time.
     """
-    kept = [text for text in overrides if text.lstrip("+").partition("=")[0] != option]
-    return [*kept, f"{option}={QuotedString(str(folder), Quote.single).with_quotes()}"]
+    remaining = [text for text in overrides if text.lstrip("+").partition("=")[0] != option]
+    return [*remaining, f"{option}={QuotedString(str(folder), Quote.single).with_quotes()}"]
 
 
 def read_folder(cfg: DictConfig, *, is_multirun: bool) -> tuple[str, Path]:

@@ -14,10 +14,10 @@ from rich.console import Console
 from lit_agentrl import screen
 from lit_agentrl.build.assembly import Run, build, to_plain_dict
 from lit_agentrl.build.critics import describe_reweighting
-from lit_agentrl.build.idle import describe_idle_processes, describe_inactive_bounds
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.parts import Parts
 from lit_agentrl.build.structure import describe_missing_repeats
+from lit_agentrl.build.unused_options import describe_idle_processes, describe_inactive_bounds
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import Concludes, rewind
 from lit_agentrl.checks import NotFinite
@@ -203,7 +203,7 @@ def print_notes(cfg: DictConfig, correction_note: str, warnings: Sequence[str]) 
     """Print what the run adds to its options, and the warnings."""
     for line in (
         *filter(None, [correction_note, describe_reweighting(cfg)]),
-        *(f"warning: {each}" for each in warnings),
+        *(f"warning: {warning}" for warning in warnings),
     ):
         screen.note(line)
 
@@ -327,7 +327,7 @@ def print_results(run: Run, summary: reports.Summary) -> None:
 def describe_episodes(run: Run, split: str) -> str:
     """Return a text with the number of episodes and the games of an evaluation."""
     if run.held_out:
-        return run.held_out.told(split)
+        return run.held_out.describe_pairs(split)
     specs = run.games.val if split == "val" else run.games.test
     return screen.describe_episodes([run.games.tasks[spec.task].name for spec in specs], specs[0].prompts)
 

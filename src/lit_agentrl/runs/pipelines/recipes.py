@@ -40,18 +40,18 @@ class Recipe:
     """The content of a recipe file.
 
     Attributes:
-        says: the comment in its first line.
+        description: the comment in its first line.
         rounds: the default number of rounds.
         policy: the stages that train the policy, whose weights later stages use.
         stages: the command and the words of each stage by name, in order.
     """
 
-    says: str
+    description: str
     rounds: int
     policy: tuple[str, ...]
     stages: Mapping[str, tuple[str, ...]]
 
-    def asks(self, place: str) -> bool:
+    def has_placeholder(self, place: str) -> bool:
         """Return whether any stage has this placeholder as a word."""
         return any(word == f"{{{place}}}" for words in self.stages.values() for word in words)
 
@@ -80,7 +80,7 @@ class Stage:
         return f"round_{self.round}/{self.name}"
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def arguments(self) -> tuple[str, ...]:
         """The subcommand followed by its words."""
         return (self.command, *self.words)
 
@@ -115,27 +115,27 @@ def read(name: str) -> Recipe:
     Raises:
         UserError: there is no such recipe, or the file is invalid; the message says what is wrong.
     """
-    own = name.endswith((".yaml", ".yml"))
-    file = Path(name) if own else FOLDER / f"{name}.yaml"
-    if not own and name not in list_recipes():
+    is_file = name.endswith((".yaml", ".yml"))
+    file = Path(name) if is_file else FOLDER / f"{name}.yaml"
+    if not is_file and name not in list_recipes():
         hint = (
             suggest(find_nearest(name, list_recipes()))
             or f"valid: {', '.join(list_recipes())}, or a file.yaml"
         )
         raise UserError(f"there is no recipe {name}; {hint}")
-    said: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    content: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     try:
-        return _parse_recipe(said, file.read_text(encoding="utf-8"))
+        return _parse_recipe(content, file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"recipe={name}: {error}") from error
 
 
-def _parse_recipe(said: Any, text: str) -> Recipe:
+def _parse_recipe(content: Any, text: str) -> Recipe:
     known = {"rounds", "policy", "stages"}
-    if not isinstance(said, dict) or set(said) != known:
+    if not isinstance(content, dict) or set(content) != known:
         raise ValueError(f"it must have the keys {', '.join(sorted(known))}, and no others")
-    require_whole("rounds", said["rounds"], 1, 99)
-    stages = said["stages"]
+    require_whole("rounds", content["rounds"], 1, 99)
+    stages = content["stages"]
     if not isinstance(stages, dict) or not stages:
         raise ValueError("stages must hold NAME: [COMMAND, words …], at least one")
     for name, words in stages.items():
@@ -150,13 +150,13 @@ def _parse_recipe(said: Any, text: str) -> Recipe:
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
             raise ValueError(f"stages.{name} must be a list of texts, the command first")
         require(words[0] in PLACE_OF, f"stages.{name}[0]", words[0], ", ".join(PLACE_OF))
-    policy = said["policy"]
+    policy = content["policy"]
     if not isinstance(policy, list) or any(stages.get(name, [""])[0] != "train" for name in policy):
         raise ValueError("policy must be a list of stages that train a policy")
     first = text.partition("\n")[0]
     return Recipe(
-        says=first.removeprefix("#").strip() if first.startswith("#") else "",
-        rounds=said["rounds"],
+        description=first.removeprefix("#").strip() if first.startswith("#") else "",
+        rounds=content["rounds"],
         policy=tuple(policy),
         stages={name: tuple(words) for name, words in stages.items()},
     )
@@ -166,39 +166,43 @@ def _list_option_keys() -> list[str]:
     return [str(key) for key in OmegaConf.load(CONFIG)]
 
 
-def plan_stages(recipe: Recipe, given: PipelineOptions, *, rounds: int, out: Path) -> list[Stage]:
+def plan_stages(recipe: Recipe, options: PipelineOptions, *, rounds: int, out: Path) -> list[Stage]:
     """Return the stages of all rounds, with all placeholders replaced.
 
     Raises:
         UserError: a placeholder that has no value, or has none yet; the message names the stage and the word.
     """
-    made: dict[str, list[Path]] = {}
-    found: list[Stage] = []
-    policy, weights = given.policy, _start_weights(given.policy)
+    folders: dict[str, list[Path]] = {}
+    stages: list[Stage] = []
+    policy, weights = options.policy, _start_weights(options.policy)
     for number in range(1, rounds + 1):
         numbers = {
-            **given.numbers,
+            **options.numbers,
             "round": number,
-            "first": (number - 1) * given.numbers["prompts"],
-            "seed": 100 * given.numbers["seed"] + number - 1,
+            "first": (number - 1) * options.numbers["prompts"],
+            "seed": 100 * options.numbers["seed"] + number - 1,
         }
         for name, (command, *words) in recipe.stages.items():
             folder = out / f"round_{number}" / name
-            lists = {"policy": policy, "env": given.env, "judge": given.judge}
+            lists = {"policy": policy, "env": options.env, "judge": options.judge}
 
             def fill(place: str, weights: str | None = weights, numbers: Mapping[str, int] = numbers) -> str:
-                return _fill_placeholder(place, numbers, made, weights)
+                return _fill_placeholder(place, numbers, folders, weights)
 
-            filled = [each for word in words for each in _fill_word(word, f"stages.{name}", lists, fill)]
-            own = given.own.get(name, ())
+            filled = [
+                filled_word
+                for word in words
+                for filled_word in _fill_word(word, f"stages.{name}", lists, fill)
+            ]
+            user_words = options.own.get(name, ())
             place = format_overrides({PLACE_OF[command]: str(folder)})
-            found.append(Stage(number, name, command, (*_replace_words(filled, own), *place), folder))
-            made.setdefault(name, []).append(folder)
+            stages.append(Stage(number, name, command, (*_replace_words(filled, user_words), *place), folder))
+            folders.setdefault(name, []).append(folder)
             if name in recipe.policy:
                 weights = str(folder / "hf")
-                rest = [word for word in given.policy if not word.startswith(("model=", "model.name="))]
+                rest = [word for word in options.policy if not word.startswith(("model=", "model.name="))]
                 policy = (*format_overrides({"model": "hf", "model.name": weights}), *rest)
-    return found
+    return stages
 
 
 def _start_weights(policy: Sequence[str]) -> str | None:
@@ -226,7 +230,7 @@ def _fill_word(
         if places and value == f"{{{places[0]}}}":
             yield f"{key}={fill(places[0])}"
         else:
-            yield f"{key}={_PLACE.sub(lambda each: fill(each[1]), value)}" if places else word
+            yield f"{key}={_PLACE.sub(lambda match: fill(match[1]), value)}" if places else word
     except KeyError as error:
         raise UserError(
             f"{where}: {word} has the place {{{error.args[0]}}}, which nothing fills there"
@@ -234,24 +238,26 @@ def _fill_word(
 
 
 def _fill_placeholder(
-    place: str, numbers: Mapping[str, int], made: Mapping[str, list[Path]], weights: str | None
+    place: str, numbers: Mapping[str, int], folders: Mapping[str, list[Path]], weights: str | None
 ) -> str:
     if place in numbers:
         return str(numbers[place])
     if place == "weights" and weights is not None:
         value: Any = weights
-    elif place in made:
-        value = str(made[place][-1])
-    elif place.startswith("all.") and (name := place.removeprefix("all.")) in made:
-        value = [str(folder) for folder in made[name]]
+    elif place in folders:
+        value = str(folders[place][-1])
+    elif place.startswith("all.") and (name := place.removeprefix("all.")) in folders:
+        value = [str(folder) for folder in folders[name]]
     else:
         raise KeyError(place)
     (word,) = format_overrides({"_": value})
     return word.removeprefix("_=")
 
 
-def _replace_words(words: Sequence[str], own: Sequence[str]) -> list[str]:
+def _replace_words(words: Sequence[str], user_words: Sequence[str]) -> list[str]:
     """Return the words of a stage, replaced by the user's words of the same key."""
-    keys = [each.key_or_group for each in parse(own)]
-    kept = [w for w, each in zip(words, parse(words), strict=True) if each.key_or_group not in keys]
-    return [*kept, *own]
+    keys = [override.key_or_group for override in parse(user_words)]
+    remaining = [
+        w for w, override in zip(words, parse(words), strict=True) if override.key_or_group not in keys
+    ]
+    return [*remaining, *user_words]

@@ -26,7 +26,7 @@ from lit_agentrl.data.row_folder import open_labels
 from lit_agentrl.files import write_atomic
 from lit_agentrl.runs.pipelines.recipes import CONFIG, PipelineOptions, Recipe, Stage, plan_stages, read
 from lit_agentrl.runs.run_folder import LOCK, lock_folder
-from lit_agentrl.runs.sweeps import continuing
+from lit_agentrl.runs.sweeps import resumption
 
 RECORD = "pipeline.json"
 _OF_STAGE = re.compile(r"([a-z][a-z0-9_]*)\.([^=]*=.*)", re.DOTALL)
@@ -57,26 +57,28 @@ class Pipeline:
         Raises:
             UserError: an unknown option or recipe, or a stage with invalid options.
         """
-        own, handed, by_stage = _split_options(words)
-        name = str(own["recipe"])
+        options, passed_on, by_stage = _split_options(words)
+        name = str(options["recipe"])
         recipe = read(name)
-        _check_passed_on(name, recipe, handed)
+        _check_passed_on(name, recipe, passed_on)
         if unknown := sorted(set(by_stage) - set(recipe.stages)):
             hint = suggest(find_nearest(unknown[0], recipe.stages)) or f"stages: {', '.join(recipe.stages)}"
             raise UserError(f"unknown option {unknown[0]}.{by_stage[unknown[0]][0]}; {hint}")
-        rounds = recipe.rounds if own["rounds"] is None else own["rounds"]
+        rounds = recipe.rounds if options["rounds"] is None else options["rounds"]
         require_whole("rounds", rounds, 1, 99)
         for key, low in (("prompts", 1), ("members", 1), ("seed", 0)):
-            require_whole(key, own[key], low)
-        given = PipelineOptions(
-            numbers={key: own[key] for key in ("prompts", "members", "seed")},
-            env=(*format_overrides({"env": own["env"]}), *handed["env"]),
-            policy=tuple(handed["policy"]) if _has_model(handed) else ("model=nano", *handed["policy"]),
-            judge=tuple(handed["judge"]),
+            require_whole(key, options[key], low)
+        pipeline_options = PipelineOptions(
+            numbers={key: options[key] for key in ("prompts", "members", "seed")},
+            env=(*format_overrides({"env": options["env"]}), *passed_on["env"]),
+            policy=tuple(passed_on["policy"])
+            if _has_model(passed_on)
+            else ("model=nano", *passed_on["policy"]),
+            judge=tuple(passed_on["judge"]),
             own={key: tuple(value) for key, value in by_stage.items()},
         )
-        out = Path(str(own["out"]))
-        stages = plan_stages(recipe, given, rounds=rounds, out=out)
+        out = Path(str(options["out"]))
+        stages = plan_stages(recipe, pipeline_options, rounds=rounds, out=out)
         for stage in stages[: len(recipe.stages)]:
             _compose(stage)
         return cls(out, stages)
@@ -91,22 +93,22 @@ class Pipeline:
             UserError: a stage failed; the same command resumes it.
         """
         rounds = self.stages[-1].round
-        begun = self._begun()
+        started = self._read_started()
         for stage in self.stages:
             where = f"round {stage.round} of {rounds}, {stage.name}"
             if _is_done(stage):
                 yield f"{where}: done, {_describe_result(stage)}"
                 continue
             yield f"{where}: lit-agentrl {shlex.join([stage.command, *stage.words])}"
-            begun[stage.place] = [*stage.said]
+            started[stage.place] = [*stage.arguments]
             with lock_folder(self.out):  # only while writing: each stage locks its own folder
-                write_atomic(self.out / RECORD, json.dumps(begun, indent=1) + "\n")
+                write_atomic(self.out / RECORD, json.dumps(started, indent=1) + "\n")
             _call(stage, where)
             yield f"{where}: {_describe_result(stage)}"
         trained = [shlex.quote(str(s.folder)) for s in self.stages if s.command == "train"]
         yield f"{self.out}: all is done; lit-agentrl report {' '.join(trained)}"
 
-    def _begun(self) -> dict[str, list[str]]:
+    def _read_started(self) -> dict[str, list[str]]:
         """Return the command and words of each recorded stage, by its place.
 
         Raises:
@@ -114,25 +116,29 @@ class Pipeline:
         """
         file = self.out / RECORD
         if not file.exists():
-            if self.out.exists() and any(each.name != LOCK for each in self.out.iterdir()):
+            if self.out.exists() and any(file_inside.name != LOCK for file_inside in self.out.iterdir()):
                 raise UserError(f"out={self.out} is there and holds no pipeline; name a new folder")
             return {}
         try:
-            begun: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
-            told = {place: [str(word) for word in words] for place, words in begun.items()}
+            recorded: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
+            started = {place: [str(word) for word in words] for place, words in recorded.items()}
         except (ValueError, AttributeError, TypeError) as error:
             raise UserError(f"{file} is damaged ({error}); name a new folder") from error
         for stage in self.stages:
-            there = told.get(stage.place)
-            if there is not None and there != [*stage.said] and (_is_done(stage) or _has_started(stage)):
-                here = [*stage.said]
-                new = [f"{word} is new" for word in here if word not in there]
-                gone = [f"{word} is missing" for word in there if word not in here]
+            before = started.get(stage.place)
+            if (
+                before is not None
+                and before != [*stage.arguments]
+                and (_is_done(stage) or _has_started(stage))
+            ):
+                now = [*stage.arguments]
+                new = [f"{word} is new" for word in now if word not in before]
+                gone = [f"{word} is missing" for word in before if word not in now]
                 differs = (*new, *gone, "its words are in another order")[0]
                 raise UserError(
                     f"out={self.out} holds {stage.place} of another command ({differs}); name another folder"
                 )
-        return told
+        return started
 
 
 def _split_options(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, list[str]], dict[str, list[str]]]:
@@ -142,42 +148,44 @@ def _split_options(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, list
         The pipeline's own options; the overrides to pass on, by what they describe (``env``, ``policy``, ``judge``);
         and the overrides of single stages, by the name of the stage.
     """
-    own = {str(key): value for key, value in OmegaConf.load(CONFIG).items_ex(resolve=False)}
-    handed: dict[str, list[str]] = {"env": [], "policy": [], "judge": []}
+    options = {str(key): value for key, value in OmegaConf.load(CONFIG).items_ex(resolve=False)}
+    passed_on: dict[str, list[str]] = {"env": [], "policy": [], "judge": []}
     by_stage: dict[str, list[str]] = {}
-    mine: list[str] = []
+    own_words: list[str] = []
     for word in words:
         kind = next((kind for kind, pattern in _PASSED_ON.items() if pattern.match(word)), None)
         if kind is not None:
-            handed[kind].append(word)
+            passed_on[kind].append(word)
         elif of_stage := _OF_STAGE.match(word):
             by_stage.setdefault(of_stage[1], []).append(of_stage[2])
         else:
-            mine.append(word)
-    for said in ([*mine, *(word for each in handed.values() for word in each)], *by_stage.values()):
-        check_overrides(said, is_multirun=False)
-    for each in parse(mine):
+            own_words.append(word)
+    for group in ([*own_words, *(word for each in passed_on.values() for word in each)], *by_stage.values()):
+        check_overrides(group, is_multirun=False)
+    for each in parse(own_words):
         key = each.key_or_group
-        if key not in own or each.is_add() or each.is_delete():
-            hint = suggest(find_nearest(key, own)) or f"valid: {', '.join(own)}, and STAGE.option=value"
+        if key not in options or each.is_add() or each.is_delete():
+            hint = (
+                suggest(find_nearest(key, options)) or f"valid: {', '.join(options)}, and STAGE.option=value"
+            )
             raise UserError(f"unknown option {each.input_line}; {hint}")
-        own[key] = each.value()
+        options[key] = each.value()
     for key in ("recipe", "out"):
-        if own[key] == "???":
+        if options[key] == "???":
             raise UserError(f"{key} has no value; lit-agentrl pipeline --help says what it is")
-    return own, handed, by_stage
+    return options, passed_on, by_stage
 
 
-def _has_model(handed: Mapping[str, Sequence[str]]) -> bool:
-    return any(word.startswith("model=") for word in handed["policy"])
+def _has_model(passed_on: Mapping[str, Sequence[str]]) -> bool:
+    return any(word.startswith("model=") for word in passed_on["policy"])
 
 
-def _check_passed_on(name: str, recipe: Recipe, handed: Mapping[str, Sequence[str]]) -> None:
+def _check_passed_on(name: str, recipe: Recipe, passed_on: Mapping[str, Sequence[str]]) -> None:
     """Refuse overrides that no stage reads, and a recipe whose judge is missing."""
-    for kind, said in handed.items():
-        if said and not recipe.asks(kind):
-            raise UserError(f"{said[0]} would be ignored: no stage of recipe={name} reads it; leave it out")
-    if recipe.asks("judge") and not handed["judge"]:
+    for kind, words in passed_on.items():
+        if words and not recipe.has_placeholder(kind):
+            raise UserError(f"{words[0]} would be ignored: no stage of recipe={name} reads it; leave it out")
+    if recipe.has_placeholder("judge") and not passed_on["judge"]:
         raise UserError(f"recipe={name} asks a judge; say who: reward=judge reward.judge.engine.url=…")
 
 
@@ -210,14 +218,14 @@ def _compose(stage: Stage) -> None:
 
 def _has_started(stage: Stage) -> bool:
     if stage.command == "train":
-        return continuing.has_started(stage.folder)
+        return resumption.has_started(stage.folder)
     return open_labels(stage.folder) is not None
 
 
 def _is_done(stage: Stage) -> bool:
     if stage.command == "train":
-        ended = continuing.read_final_summary(stage.folder)
-        return ended is not None and ended["status"] != "failed"
+        summary = resumption.read_final_summary(stage.folder)
+        return summary is not None and summary["status"] != "failed"
     folder = open_labels(stage.folder)
     return folder is not None and folder.is_complete
 
@@ -247,12 +255,14 @@ def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
     """Forward signals that would end this process to a child, and collect them."""
     caught: list[int] = []
 
-    def hand_on(number: int, frame: object) -> None:
+    def forward(number: int, frame: object) -> None:
         caught.append(number)
         child.send_signal(number)
 
-    ours = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {number: signal.signal(number, hand_on) for number in ours}
+    forwarded = [
+        number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+    ]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, forward) for number in forwarded}
     try:
         yield caught
     finally:
@@ -262,15 +272,15 @@ def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
 
 def _describe_result(stage: Stage) -> str:
     """Return the success before and after a training stage, and the folder of the stage."""
-    ended = continuing.read_final_summary(stage.folder) if stage.command == "train" else None
-    if ended is None:
+    summary = resumption.read_final_summary(stage.folder) if stage.command == "train" else None
+    if summary is None:
         return str(stage.folder)
-    told = [
+    games = [
         f"{game['split']} {game['name']} {_format_success(game['start'])} → {_format_success(game['last'])}"
-        for game in ended["games"]
+        for game in summary["games"]
         if game["last"] is not None
     ]
-    return f"success {', '.join(told) or 'not measured'}, {stage.folder}"
+    return f"success {', '.join(games) or 'not measured'}, {stage.folder}"
 
 
 def _format_success(scores: Any) -> str:

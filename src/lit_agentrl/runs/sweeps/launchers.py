@@ -43,8 +43,8 @@ def check_launcher(launcher: DictConfig) -> None:
             require_whole(key, value, _LEAST[str(name)], 1 if is_one else None)
         if name in _PROCESSES:
             valid = _PROCESSES[str(name)]
-            told = " or ".join("null" if each is None else each for each in valid)
-            require(value in valid, key, value, f"{told}: each run needs a process of its own")
+            names = " or ".join("null" if valid_name is None else valid_name for valid_name in valid)
+            require(value in valid, key, value, f"{names}: each run needs a process of its own")
         if name == "timeout" and value is not None:
             require_positive(key, value)
         if name == "mmap_mode" and value is not None:

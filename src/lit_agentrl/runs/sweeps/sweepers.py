@@ -39,17 +39,17 @@ class Plan(NamedTuple):
         overrides: the overrides as typed, and those that the plan adds.
         jobs: the overrides of each run, in order; if the sweeper chooses runs while it searches, those of runs at the
             bounds of its search space.
-        is_whole: whether ``jobs`` are all runs of the sweep.
-        is_apart: whether other processes train the runs.
-        side_by_side: the number of runs at once on this machine.
+        is_complete: whether ``jobs`` are all runs of the sweep.
+        uses_processes: whether other processes train the runs.
+        num_parallel: the number of runs at once on this machine.
         swept: the options that differ between runs.
     """
 
     overrides: list[str]
     jobs: list[list[str]]
-    is_whole: bool
-    is_apart: bool
-    side_by_side: int
+    is_complete: bool
+    uses_processes: bool
+    num_parallel: int
     swept: frozenset[str]
 
 
@@ -85,28 +85,37 @@ def plan_sweep(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     typed = {override.key_or_group for override in parsed}
     further = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items() if key not in typed]
     swept = parse([*further, *overrides], loader)
-    is_whole = str(sweeper._target_).endswith(".BasicSweeper")
+    is_complete = str(sweeper._target_).endswith(".BasicSweeper")
     if sweeper.get("max_batch_size") is not None:
         require_whole("hydra.sweeper.max_batch_size", sweeper.max_batch_size, 1)
-    jobs = _list_jobs(swept) if is_whole else _list_bounds(swept)
+    jobs = _list_jobs(swept) if is_complete else _list_bounds(swept)
     check_launcher(first.hydra.launcher)
-    width = count_parallel_runs(first.hydra.launcher)
-    is_alone = launcher.endswith(".JoblibLauncher") and width == 1  # joblib then trains in this process
-    is_apart = not launcher.endswith(".BasicLauncher") and not is_alone
+    num_parallel = count_parallel_runs(first.hydra.launcher)
+    is_in_process = (
+        launcher.endswith(".JoblibLauncher") and num_parallel == 1
+    )  # joblib then trains in this process
+    uses_processes = not launcher.endswith(".BasicLauncher") and not is_in_process
     added = name_folders(swept, first.hydra.runtime.choices)
     if launcher.endswith(".LocalLauncher"):
         added += list_local_overrides(first.hydra.launcher, typed)
-        if is_whole and sweeper.max_batch_size is None:
-            added += [f"hydra.sweeper.max_batch_size={width}"] if len(jobs) > width else []
-        elif is_whole:
-            width = sweeper.max_batch_size
+        if is_complete and sweeper.max_batch_size is None:
+            added += [f"hydra.sweeper.max_batch_size={num_parallel}"] if len(jobs) > num_parallel else []
+        elif is_complete:
+            num_parallel = sweeper.max_batch_size
     if str(sweeper._target_).endswith(".OptunaSweeper"):
         added += _plan_optuna(first, swept, typed)
-        width = min(width, sweeper.n_jobs)
-    elif is_whole:
-        width = min(width, len(jobs), sweeper.max_batch_size or width)
+        num_parallel = min(num_parallel, sweeper.n_jobs)
+    elif is_complete:
+        num_parallel = min(num_parallel, len(jobs), sweeper.max_batch_size or num_parallel)
     keys = frozenset(override.get_key_element() for override in swept if override.is_sweep_override())
-    return Plan([*overrides, *added], [[*job, *added] for job in jobs], is_whole, is_apart, width, keys)
+    return Plan(
+        [*overrides, *added],
+        [[*job, *added] for job in jobs],
+        is_complete,
+        uses_processes,
+        num_parallel,
+        keys,
+    )
 
 
 def require_one_value(jobs: Sequence[DictConfig]) -> None:
@@ -115,12 +124,12 @@ def require_one_value(jobs: Sequence[DictConfig]) -> None:
     Raises:
         UserError: the message names the option.
     """
-    found = {_find_monitored(cfg) for cfg in jobs}
-    if None in found:
+    monitored = {_find_monitored(cfg) for cfg in jobs}
+    if None in monitored:
         raise UserError(
             "a sweeper that searches needs the value of each run, which callbacks.best measures; keep callbacks.best"
         )
-    if len(found) > 1:
+    if len(monitored) > 1:
         raise UserError(
             "callbacks.best.monitor and callbacks.best.mode must be the same in all runs of a search: values of "
             "different metrics cannot be compared"
@@ -167,11 +176,11 @@ def _list_bounds(swept: Sequence[Override]) -> list[list[str]]:
     The first run has the first value of each option.  Each further run has another value of one option.
     """
     values = [list(_list_bounds_of(override)) for override in swept]
-    first = [each[0] for each in values]
+    first = [option_values[0] for option_values in values]
     return [first] + [
         [*first[:place], value, *first[place + 1 :]]
-        for place, each in enumerate(values)
-        for value in each[1:]
+        for place, option_values in enumerate(values)
+        for value in option_values[1:]
     ]
 
 
@@ -228,8 +237,10 @@ def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) 
             )
     _, mode = _find_monitored(first) or ("", "max")
     direction = _DIRECTIONS.get(mode, "")
-    given = node.direction if isinstance(node.direction, str) else getattr(node.direction, "name", None)
-    if "hydra.sweeper.direction" in typed and given != direction:
+    direction_given = (
+        node.direction if isinstance(node.direction, str) else getattr(node.direction, "name", None)
+    )
+    if "hydra.sweeper.direction" in typed and direction_given != direction:
         raise UserError(
             f"hydra.sweeper.direction={format_value(node.direction)}: the value of a run is that of callbacks.best, "
             f"whose mode={mode} is to {direction}; leave it out, or set callbacks.best.mode"

@@ -17,8 +17,8 @@ from lit_agentrl.runs.run_folder import lock_folder
 def can_write(folder: Path) -> bool:
     """Check, before anything is played, whether a folder is writable; warn if it is not."""
     try:
-        above = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-        with tempfile.NamedTemporaryFile(dir=above):  # keep() creates the folder itself, for results
+        parent = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with tempfile.NamedTemporaryFile(dir=parent):  # keep() creates the folder itself, for results
             return True
     except OSError as error:
         _warn_not_written(folder, error)

@@ -40,14 +40,14 @@ def instantiate_as(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
         ValueError: it does not inherit ``kind`` (the message names ``_target_``); or from the object itself.
     """
     section = OmegaConf.select(cfg, key)
-    found: T = instantiate(section)
-    if kind not in type(found).__mro__:
-        told = section.get("_target_") if isinstance(section, DictConfig) else section
+    built: T = instantiate(section)
+    if kind not in type(built).__mro__:
+        target = section.get("_target_") if isinstance(section, DictConfig) else section
         raise ValueError(
-            f"{key}._target_={told} makes a {type(found).__name__}, which does not inherit "
+            f"{key}._target_={target} makes a {type(built).__name__}, which does not inherit "
             f"{kind.__module__}.{kind.__qualname__}"
         )
-    return found
+    return built
 
 
 def instantiate_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
@@ -56,15 +56,15 @@ def instantiate_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
     Raises:
         ValueError: it lacks a member, which the message names; or from the object itself.
     """
-    found = instantiate(OmegaConf.select(cfg, key))
+    built = instantiate(OmegaConf.select(cfg, key))
     members = {*vars(protocol), *inspect.get_annotations(protocol)}
-    lacking = sorted(name for name in members if not name.startswith("_") and not hasattr(found, name))
+    lacking = sorted(name for name in members if not name.startswith("_") and not hasattr(built, name))
     if lacking:
         raise ValueError(
-            f"{key}._target_={OmegaConf.select(cfg, key)._target_} makes a {type(found).__name__} without "
+            f"{key}._target_={OmegaConf.select(cfg, key)._target_} makes a {type(built).__name__} without "
             f"{lacking[0]}, which {protocol.__module__}.{protocol.__qualname__} asks for"
         )
-    return found
+    return built
 
 
 def make_policy(cfg: DictConfig, *, trains: bool = True) -> Policy:
@@ -95,8 +95,8 @@ def get_engine_factory(cfg: DictConfig) -> Callable[..., Engine]:
     make = instantiate(cfg.engine, _convert_="all")
     if not callable(make):
         raise ValueError("engine has no _partial_; write _partial_: true into its YAML")
-    found: Callable[..., Engine] = make
-    return found
+    factory: Callable[..., Engine] = make
+    return factory
 
 
 def load_other_engine(cfg: DictConfig, saved: DictConfig) -> DictConfig:
@@ -107,15 +107,15 @@ def load_other_engine(cfg: DictConfig, saved: DictConfig) -> DictConfig:
     Raises:
         UserError: there is no such engine, or it has a required option without a value.
     """
-    found = load_option("engine", str(cfg.engine))
-    if missing := OmegaConf.missing_keys(found):
+    engine = load_option("engine", str(cfg.engine))
+    if missing := OmegaConf.missing_keys(engine):
         raise UserError(
             f"engine={cfg.engine} needs {min(missing)}, which nothing here says; use engine=native or "
             "vllm, or leave it out: null is the run's"
         )
-    if "num_slots" in found and "num_slots" in saved.engine:
-        found.num_slots = saved.engine.num_slots
-    return found
+    if "num_slots" in engine and "num_slots" in saved.engine:
+        engine.num_slots = saved.engine.num_slots
+    return engine
 
 
 def make_dialect(cfg: DictConfig) -> Dialect:

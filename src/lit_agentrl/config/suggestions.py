@@ -26,7 +26,7 @@ from lit_agentrl.config.groups import list_group_options, list_groups
 from lit_agentrl.config.overrides import get_table, parse
 
 # names from other libraries -> ours; matched with the last word of a key, or with the whole key
-MEANT = {
+ALIASES = {
     "adv_estimator": "algo",
     "algorithm": "algo",
     "batch_size": "rollout.prompts",
@@ -104,8 +104,8 @@ def explain_composition(
     Returns:
         The error to raise, which names what is wrong and what is valid.
     """
-    if isinstance(error, UnicodeError) and (told := explain_unreadable(search)):
-        return UserError(told)
+    if isinstance(error, UnicodeError) and (message := explain_unreadable(search)):
+        return UserError(message)
     groups = list_groups(search)
     chosen = []
     for override in parse(job):
@@ -135,9 +135,9 @@ def explain_composition(
         if missing := re.match(r"Could not override '([\w/]+)'\. No match", str(cause)):
             outer = missing[1].rpartition("/")[0]
             given = next(text for text in chosen if text.startswith(f"{missing[1]}="))
-            of = next((text for text in chosen if text.startswith(f"{outer}=")), f"the {outer} chosen")
+            option = next((text for text in chosen if text.startswith(f"{outer}=")), f"the {outer} chosen")
             return UserError(
-                f"{given} has no effect: {of} has no {missing[1]}; leave it out, or choose another {outer}"
+                f"{given} has no effect: {option} has no {missing[1]}; leave it out, or choose another {outer}"
             )
         return UserError(f"{' '.join(chosen)}: {explain(cause)}")
     known = [key for key, _ in _flatten_entries(OmegaConf.to_container(base, resolve=False))]
@@ -152,8 +152,8 @@ def explain_composition(
         if "Error merging override" in str(error) and str(override.input_line) in str(error):
             below = [k for k in known if k.rpartition(".")[0] == key and not k.endswith("_")]
             if below:
-                told = f"is a section; set one of its options: {', '.join(below)}"
-                return UserError(f"{override.input_line}: {key} {told}")
+                reason = f"is a section; set one of its options: {', '.join(below)}"
+                return UserError(f"{override.input_line}: {key} {reason}")
             return UserError(
                 explain_wrong_type(str(override.input_line), key, OmegaConf.select(base, key), error)
             )
@@ -193,12 +193,14 @@ def _suggest_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
         )
     near = [f"{prefix}{k}" for k in find_nearest(rest, children, cutoff=0.65)]
     near = near or [
-        MEANT[word] for word in dict.fromkeys((key, leaf)) if word in MEANT and MEANT[word] != key
+        ALIASES[word] for word in dict.fromkeys((key, leaf)) if word in ALIASES and ALIASES[word] != key
     ]
     near = near or [f"{prefix}{k}" for k in find_nearest(rest, children)]
     near = near or [k for k in known if k.rpartition(".")[2] == leaf and not k.startswith("hydra")]
     if head not in known:
-        near = near or [MEANT[word] + key[len(head) :] for word in find_nearest(head, MEANT, cutoff=0.75)[:1]]
+        near = near or [
+            ALIASES[word] + key[len(head) :] for word in find_nearest(head, ALIASES, cutoff=0.75)[:1]
+        ]
     near = near or find_nearest(
         key, [k for k in known if "_" not in (k[0], k.rpartition(".")[2][0]) and k != parent], cutoff=0.8
     )
@@ -215,12 +217,12 @@ def _list_options_with(key: str, group: str, search: Sequence[str]) -> list[str]
 
     Of options that differ only in numbers, the first one is listed.
     """
-    found: dict[frozenset[str], str] = {}
+    options: dict[frozenset[str], str] = {}
     for option in list_group_options(group, search):
         content = _read_option_content(group, option, tuple(search))
         if key in content:
-            found.setdefault(content, option)
-    return list(found.values())
+            options.setdefault(content, option)
+    return list(options.values())
 
 
 @cache

@@ -21,7 +21,7 @@ class Rule(NamedTuple):
     """A key prefix of options, when they have an effect, and why not otherwise."""
 
     key: str
-    acts: Callable[[DictConfig, Parts], bool]
+    has_effect: Callable[[DictConfig, Parts], bool]
     why: str
 
 
@@ -131,7 +131,7 @@ def refuse_unused_options(overrides: Sequence[str], jobs: Sequence[tuple[DictCon
     for override in parse(overrides):
         for rule in RULES:
             is_meant = override.key_or_group.startswith(rule.key)
-            if is_meant and not any(rule.acts(cfg, parts) for cfg, parts in jobs):
+            if is_meant and not any(rule.has_effect(cfg, parts) for cfg, parts in jobs):
                 raise UserError(f"{override.input_line} has no effect: {rule.why}")
     _refuse_long_warmup({override.key_or_group for override in parse(overrides)}, jobs)
     for cfg, parts in jobs:

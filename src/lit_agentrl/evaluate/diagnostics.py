@@ -19,7 +19,7 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.given_thoughts import ThoughtEngine, ThoughtOf
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Outcome
-from lit_agentrl.evaluate.again import replay_episodes, require_shared_weights
+from lit_agentrl.evaluate.replay import replay_episodes, require_shared_weights
 from lit_agentrl.models.routers import Routing
 from lit_agentrl.report.statistics import clustered_share_interval, group_means, mean_interval
 from lit_agentrl.report.summary import Estimate, estimate
@@ -92,33 +92,35 @@ def diagnose(
     fitting = [thought for thought in thoughts if len(thought.context) <= limit]
     screen.announce(f"scoring thoughts of {name} after what others saw")
     samples = {"first_turn": first_turns(fitting, SAMPLES), "any_turn": any_turns(fitting, SAMPLES, seed)}
-    found: dict[str, Any] = {key: _estimate_information(run, each, params) for key, each in samples.items()}
+    results: dict[str, Any] = {
+        key: _estimate_information(run, sample, params) for key, sample in samples.items()
+    }
     groups = [episode.group for episode in episodes]
-    chat, before = run.rules.chat, [episode.outcome for episode in episodes]
+    chat, outcomes = run.rules.chat, [episode.outcome for episode in episodes]
     empty, swapped = block_of(chat), Swapped(thoughts, groups, seed)
-    chosen: dict[str, ThoughtOf] = {
-        "removed": lambda asked, turn: empty,
-        "swapped": lambda asked, turn: swapped(asked.episode, turn),
+    ablations: dict[str, ThoughtOf] = {
+        "removed": lambda request, turn: empty,
+        "swapped": lambda request, turn: swapped(request.episode, turn),
     }
     if _has_best_thoughts(run, name, [episode.instance_seed for episode in episodes]):
-        chosen["best"] = lambda asked, turn: block_of(chat, asked.note or "")
-    found["ablation"] = {"best": None} | {
-        key: _compare_success(before, _replay_ablated(run, name, key, params, thought_of))
-        for key, thought_of in chosen.items()
+        ablations["best"] = lambda request, turn: block_of(chat, request.note or "")
+    results["ablation"] = {"best": None} | {
+        key: _compare_success(outcomes, _replay_ablated(run, name, key, params, thought_of))
+        for key, thought_of in ablations.items()
     }
-    return found
+    return results
 
 
 def _has_best_thoughts(run: Run, name: str, instances: Sequence[int]) -> bool:
     """Check whether a game provides best play's first thought for all these instances."""
     task = next(task for task in run.games.tasks if task.name == name)
 
-    def says(env: World, instance: int) -> bool:
+    def has_best_thought(env: World, instance: int) -> bool:
         env.reset(seed=instance)
         return env.best_thought() is not None
 
     with closing(task.make(run.rollouts.test.split)) as env:
-        return all(says(env, each) for each in dict.fromkeys(instances))
+        return all(has_best_thought(env, instance) for instance in dict.fromkeys(instances))
 
 
 def _estimate_information(
@@ -186,7 +188,7 @@ def _replay_ablated(
     make = run.rules.engine
     rules = replace(
         run.rules,
-        engine=lambda **given: ThoughtEngine(make(**given), thought_of),
+        engine=lambda **options: ThoughtEngine(make(**options), thought_of),
         asks=best_thought if key == "best" else None,
     )
     screen.announce(f"playing {name} {_ABLATIONS[key]}")
@@ -207,21 +209,21 @@ def _compare_success(before: Sequence[Outcome], after: Sequence[Outcome]) -> dic
     }
 
 
-def list_scores(found: Mapping[str, Any]) -> Iterator[tuple[str, Estimate | float | None, int]]:
+def list_scores(thoughts: Mapping[str, Any]) -> Iterator[tuple[str, Estimate | float | None, int]]:
     """Yield the lines of the table: a name, an estimate or a number, and n."""
     for key, title in _SAMPLERS.items():
-        if (each := found[key]) is None:
+        if (values := thoughts[key]) is None:
             continue
-        n = each["thoughts"]
-        yield f"I(X;Z), {title}", each["mutual"], n
-        yield f"  at most ({each['observations']} seen)", math.log(each["observations"]), n
-        yield "  H(Z|X)", each["conditional_entropy"], n
-        yield "  z-score", each["z_score"], n
-        yield "  retrieval", each["retrieval"], n
-        yield "    chance", each["chance"], n
+        n = values["thoughts"]
+        yield f"I(X;Z), {title}", values["mutual"], n
+        yield f"  at most ({values['observations']} seen)", math.log(values["observations"]), n
+        yield "  H(Z|X)", values["conditional_entropy"], n
+        yield "  z-score", values["z_score"], n
+        yield "  retrieval", values["retrieval"], n
+        yield "    chance", values["chance"], n
     for key, title in _ABLATIONS.items():
-        if (each := found["ablation"][key]) is None:
+        if (values := thoughts["ablation"][key]) is None:
             yield title, None, 0
             continue
-        yield title, each["success"], each["success"]["n"]
-        yield "  difference", each["difference"], each["difference"]["n"]
+        yield title, values["success"], values["success"]["n"]
+        yield "  difference", values["difference"], values["difference"]["n"]

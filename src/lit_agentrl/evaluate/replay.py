@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.assembly import Run
-from lit_agentrl.build.making import get_engine_factory
+from lit_agentrl.build.instantiation import get_engine_factory
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import CheckedEngine, SamplingParams
@@ -29,8 +29,8 @@ def require_shared_weights(cfg: DictConfig, why: str) -> None:
         UserError: the message is ``why`` and the remedy.
     """
     make = get_engine_factory(cfg)
-    tells = make.func if isinstance(make, partial) and isinstance(make.func, CheckedEngine) else None
-    if tells is None or tells.check_options(**make.keywords).weights != "shared":
+    checked_engine = make.func if isinstance(make, partial) and isinstance(make.func, CheckedEngine) else None
+    if checked_engine is None or checked_engine.check_options(**make.keywords).weights != "shared":
         raise UserError(f"{why}; add engine=native")
 
 
