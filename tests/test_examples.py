@@ -37,7 +37,7 @@ from lit_agentrl.rollout.branching import Branch
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.structures.refill import Refill
-from lit_agentrl.rollout.workers.base import play
+from lit_agentrl.rollout.workers.base import play_wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger
 from lit_agentrl.update.settings import OptimSettings
@@ -270,7 +270,7 @@ def test_a_second_copy_plays_with_the_weights_that_it_was_given() -> None:
     engine.load(None, 5)
     expected = Scheduler(rules(), engine)
     assert worker.take().episodes == expected.play(wave())
-    assert play(worker, wave(1)).episodes == expected.play(wave(1))
+    assert play_wave(worker, wave(1)).episodes == expected.play(wave(1))
     worker.stop()
 
 

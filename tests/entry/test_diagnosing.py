@@ -28,7 +28,7 @@ from lit_agentrl.report.table import as_text
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.thoughts import Swapped, Thought, best_thought, block_of, thoughts_of
-from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.rollout.workers.inline import LocalPlayer
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import nano_tokenizer
@@ -52,7 +52,7 @@ def run_of(folder: Path, *overrides: str) -> Run:
 def played(run: Run, params: SamplingParams) -> list[Episode]:
     (batch,) = run.stream.test_dataloader()[0]
     context = run.trainer.precision_plugin.forward_context
-    player = Inline(run.rules, run.module.policy.network, context, StrategyHooks())
+    player = LocalPlayer(run.rules, run.module.policy.network, context, StrategyHooks())
     replace(run.rollouts.test, params=params).collect(batch, player.play, 0)
     player.stop()
     return batch.episodes

@@ -20,7 +20,8 @@ from lit_agentrl.experimental.mcts import Mcts, Node, Search
 from lit_agentrl.experimental.siblings import siblings, step_pairs, turn_values
 from lit_agentrl.rollout.branching import Branch
 from lit_agentrl.rollout.pack import pack, trajectory_id
-from lit_agentrl.rollout.structures.base import SoFar, Training
+from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.hook import Training
 from lit_agentrl.update.scoring import list_turn_values as critic_values
 from tests.rollout.test_branching import PLAYED, group, play, told
 

@@ -19,9 +19,9 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.models.policy import get_named_weights
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.sync import WeightSync
-from lit_agentrl.rollout.workers.base import Played, play
+from lit_agentrl.rollout.workers.base import Played, play_wave
 from lit_agentrl.rollout.workers.crew import LostWorker, PlayingError
-from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.rollout.workers.inline import LocalPlayer
 from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.shares import Share, cut, joined, play_share
 from lit_agentrl.rollout.workers.weights import SharedWeights
@@ -113,7 +113,7 @@ def pool(crew: Any, *, count: int, share: int | None = 2, **options: Any) -> Poo
 
 
 def here(*waves: Wave, share: int = 2) -> list[Played]:
-    player = Inline(RULES, tiny_network(), torch.no_grad, StrategyHooks())
+    player = LocalPlayer(RULES, tiny_network(), torch.no_grad, StrategyHooks())
     return [player.play_shares(each, 7, share, 1) for each in waves]
 
 
@@ -145,7 +145,7 @@ def test_any_number_of_workers_dealt_and_lost_at_random_play_the_same() -> None:
         crew = Crew(random.Random(seed), deaths=deaths)
         made = pool(crew, count=count, share=1)
         made.load(weights, 7)
-        played = [play(made, first), play(made, second)]
+        played = [play_wave(made, first), play_wave(made, second)]
         assert [each.episodes for each in played] == expected
         lost = sum(each.counts["attempts"] - each.counts["shares"] for each in played)
         assert sum(each.counts["restarts"] for each in played) == lost == 3 * deaths
@@ -156,7 +156,7 @@ def test_any_number_of_workers_dealt_and_lost_at_random_play_the_same() -> None:
 
 
 def test_shares_leave_no_trace_in_torchs_generator_and_whole_waves_have_the_same_tokens() -> None:
-    player = Inline(RULES, tiny_network(), torch.no_grad, StrategyHooks())
+    player = LocalPlayer(RULES, tiny_network(), torch.no_grad, StrategyHooks())
     torch.manual_seed(5)
     before = torch.get_rng_state()
     cut_up = player.play_shares(wave(), 7, 2, 1)
@@ -171,7 +171,7 @@ def test_the_same_episodes_are_not_lost_for_ever() -> None:
     made = pool(Crew(random.Random(0), deaths=9), count=2, attempts=3)
     made.load({}, 0)
     with pytest.raises(PlayingError, match=r"worker=fake\) died; these episodes were lost 3 times$"):
-        play(made, wave())
+        play_wave(made, wave())
     made.stop()
 
 
@@ -192,7 +192,7 @@ def test_a_worker_that_hangs_is_replaced() -> None:
     made = pool(crew, count=1, patience=1.0)
     made.load(weights, 7)
     (expected,) = here(wave(2))
-    found = play(made, wave(2))
+    found = play_wave(made, wave(2))
     assert found.episodes == expected.episodes and found.counts["restarts"] == 1
     made.stop()
 
@@ -215,7 +215,7 @@ def test_a_busy_machine_on_which_all_start_slowly_is_waited_for() -> None:
     crew.open = lambda number: (slow := Slow(crew, number), setattr(slow, "takes", 0.1))[0]  # type: ignore[method-assign]
     made = pool(crew, count=1, start_patience=0.02)
     made.load(get_named_weights(tiny_network()), 7)
-    assert play(made, wave(2)).counts["restarts"] >= 1
+    assert play_wave(made, wave(2)).counts["restarts"] >= 1
     made.stop()
 
 
@@ -231,7 +231,7 @@ def test_workers_that_do_not_start_are_replaced_and_counted() -> None:
     made = pool(crew, count=2, start_patience=0.03, attempts=1)
     made.load(get_named_weights(tiny_network()), 7)
     (expected,) = here(wave(2))
-    found = play(made, wave(2))
+    found = play_wave(made, wave(2))
     assert found.episodes == expected.episodes and 2 <= found.counts["restarts"] <= 4
     made.stop()
 
@@ -246,5 +246,5 @@ def test_what_a_worker_raises_ends_the_run() -> None:
     made = pool(crew, count=2)
     made.load({}, 0)
     with pytest.raises(ValueError, match="no room"):
-        play(made, wave())
+        play_wave(made, wave())
     made.stop()

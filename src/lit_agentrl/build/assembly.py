@@ -45,7 +45,7 @@ from lit_agentrl.requirements import Part
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
-from lit_agentrl.rollout.players import Players
+from lit_agentrl.rollout.player import Player
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
@@ -150,14 +150,14 @@ def build(
         rules, settings, structure=parts.structure, select_groups=parts.select_groups,
         further_prompts=stream.make_wave, rewards=parts.rewards,
     )  # fmt: skip
-    players = Players(
+    player = Player(
         rules, parts.worker,
         (lambda i: collector.first_wave(stream.make_wave(i, wave=0))) if settings.overlap else None,
     )  # fmt: skip
     rollouts = RolloutCallback(
-        collector, players,
-        val=Evaluation("val", parts.val_params, 1, settings.max_failed_share, parts.structure.evaluated),
-        test=Evaluation("test", parts.test_params, 1, settings.max_failed_share, parts.structure.evaluated),
+        collector, player,
+        val=Evaluation("val", parts.val_params, 1, settings.max_failed_share, parts.structure.hook.plan_evaluation),
+        test=Evaluation("test", parts.test_params, 1, settings.max_failed_share, parts.structure.hook.plan_evaluation),
     )  # fmt: skip
     measured = held_out or games
     levels = {
@@ -175,7 +175,7 @@ def build(
     )  # fmt: skip
     folder = Path(cfg.run_dir)
     loggers = with_table(build_dict(cfg, "logger", Logger), folder)
-    notes = Notes(folder, parts.structure.notes)
+    notes = Notes(folder, parts.structure.hook.make_notes)
     callbacks = [rollouts, notes, *extra_callbacks, *build_dict(cfg, "callbacks", pl.Callback)]
     if held_out or len(levels) == len(games.val):  # otherwise the means would lack some games
         chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
@@ -198,7 +198,7 @@ def _engine(cfg: DictConfig, parts: Parts, policy: Policy, others: Sequence[Part
     check_server(make)
     if get_levels(policy.network):
         make = partial(LevelEngine, make)
-    return partial(open_engine, parts.structure.wrap_engine(make), parts=others)
+    return partial(open_engine, parts.structure.hook.wrap_engine(make), parts=others)
 
 
 def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:

@@ -18,7 +18,7 @@ from lit_agentrl.engines.base import CheckedEngine, SamplingParams
 from lit_agentrl.episode import Outcome
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.rules import ForwardContext, Rules
-from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.rollout.workers.inline import LocalPlayer
 from lit_agentrl.update.critic import played_with
 
 
@@ -71,7 +71,7 @@ def play_inline(
         batch: the prompts.
         version: version of the weights.
     """
-    player = Inline(rules, network, context, StrategyHooks())
+    player = LocalPlayer(rules, network, context, StrategyHooks())
     try:
         evaluation.collect(batch, player.play, version)
     finally:

@@ -31,7 +31,8 @@ from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.hooks import PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, Training, by_group
+from lit_agentrl.rollout.structures.base import SoFar, by_group
+from lit_agentrl.rollout.structures.hook import StructureHook, Training
 from lit_agentrl.rollout.structures.refill import Refill
 
 Around = Callable[[], AbstractContextManager[object]]
@@ -48,7 +49,7 @@ class OpponentHook(PlayHook):
         turn.player = SECOND_PLAYER
 
 
-class Opponent(Refill):
+class Opponent(StructureHook, Refill):
     """A structure in which an opponent plays the last episodes of each group.
 
     The opponent is ``policy^(1 - mix) reference^mix``, token by token.  With 1 it is the reference, as in XPO (arXiv

@@ -14,10 +14,11 @@ from lit_agentrl.episode import Episode, Source
 from lit_agentrl.facts import PLAYED, READS_OLD_LOG_PROBS
 from lit_agentrl.rollout.pack import trajectory_id
 from lit_agentrl.rollout.structures.base import SoFar, by_group
+from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
 
-class Replay(Refill):
+class Replay(StructureHook, Refill):
     """A structure that stores successes by task and adds them to failed groups.
 
     ARPO-replay (arXiv 2505.16282), as in its released code: a group fails if the population standard deviation of its

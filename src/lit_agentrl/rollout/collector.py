@@ -28,11 +28,12 @@ from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.base import MAX_WAVES, SoFar, Structure, Trial
+from lit_agentrl.rollout.structures.base import MAX_WAVES, SoFar, Structure
+from lit_agentrl.rollout.structures.hook import TemporaryStep
 from lit_agentrl.rollout.workers.base import Played, counted, used_by_all
 
 # takes a step on episodes, plays with the weights after it within the context, and then undoes it
-TryOut = Callable[[Sequence[Episode], Trial], AbstractContextManager[Callable[[Wave], Played]]]
+TryOut = Callable[[Sequence[Episode], TemporaryStep], AbstractContextManager[Callable[[Wave], Played]]]
 _STRUCTURE = "algo.structure"  # key in the state next to the names of reward parts, which contain no dot
 
 
@@ -98,7 +99,7 @@ class Collector:
         if batch.trajectories is None:
             return
         with _told():
-            if (found_BT := self.structure.left_out(batch.iteration, batch.trajectories)) is not None:
+            if (found_BT := self.structure.hook.mask_tokens(batch.iteration, batch.trajectories)) is not None:
                 batch.columns[LEFT_OUT] = found_BT
 
     def first_wave(self, prompts: StepBatch) -> Wave:
@@ -131,12 +132,16 @@ class Collector:
         """
         self.begin(batch.iteration)
         started = time.perf_counter()
-        played = [self._play(self.first_wave(batch), batch, play)]
+        wave = self.first_wave(batch)
+        played = [play(wave)]
+        self._add(batch, wave, played[-1])
         trained, kept, want_more = self._keep_groups(batch, 1)
         waves = 1
         while (further := self._further(batch, waves, want_more)) is not None:
-            with self._weights(batch, waves, play, trial) as playing:
-                played.append(self._play(self._wave(batch.iteration, waves, further), batch, playing))
+            with self._weights(batch, waves, play, trial) as play_further:
+                wave = self._wave(batch.iteration, waves, further)
+                played.append(play_further(wave))
+                self._add(batch, wave, played[-1])
             waves += 1
             trained, kept, want_more = self._keep_groups(batch, waves)
         elsewhere = sum(each.seconds for each in played)
@@ -168,9 +173,8 @@ class Collector:
             branching = self.structure.branching(self.settings.members)
         return Wave("train", iteration, self.settings.params, tuple(specs), number, branching)
 
-    def _play(self, wave: Wave, batch: StepBatch, play: Callable[[Wave], Played]) -> Played:
-        """Play a wave and add its episodes to the batch."""
-        played = play(wave)
+    def _add(self, batch: StepBatch, wave: Wave, played: Played) -> None:
+        """Add the episodes of a wave to the batch."""
         for spec, episode in zip(wave.specs, played.episodes, strict=True):
             (batch.greedy_episodes if spec.greedy else batch.episodes).append(episode)
         if len({trajectory_id(episode) for episode in batch.episodes}) < len(batch.episodes):
@@ -180,7 +184,6 @@ class Collector:
             )
         stop_if_failing(played.episodes, self.settings.max_failed_share)
         self._of_engine |= played.row  # a wave in which this rank plays nothing has an empty row
-        return played
 
     def _further(self, batch: StepBatch, waves: int, want_more: bool) -> Sequence[EpisodeSpec] | None:
         """Return this rank's next episodes; None if no rank has any."""
@@ -202,7 +205,7 @@ class Collector:
     ) -> Iterator[Callable[[Wave], Played]]:
         """Yield a function that plays the next wave with the weights that the structure wants."""
         with _told():
-            step = self.structure.trial(self._so_far(batch, waves, want_more=False))
+            step = self.structure.hook.plan_temporary_step(self._so_far(batch, waves, want_more=False))
         if step is None:
             yield play
             return

@@ -12,9 +12,7 @@ from lit_agentrl.report.iteration import of_all_ranks, stop_if_failing
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.structures.base import members_of
-from lit_agentrl.rollout.workers.base import Played, used_by_all
-
-Play = Callable[[Wave, int], Played]
+from lit_agentrl.rollout.workers.base import Play, used_by_all
 
 
 @dataclass
@@ -24,7 +22,7 @@ class Evaluation:
     Attributes:
         max_failed_share: Share of the episodes whose game may fail before the run stops.
         branching: How episodes of a group continue from each other; None if they are independent.
-        told: The run structure's transformation of the episode specs, see `Structure.evaluated`.
+        told: The run structure's transformation of the episode specs, see `StructureHook.plan_evaluation`.
         outcomes: Outcomes of the last evaluation, of all ranks.
         iteration: Iteration of the weights that were evaluated.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
@@ -35,6 +35,9 @@ class Played:
     row: dict[str, float] = field(default_factory=dict)
     used: Mapping[str, float] = field(default_factory=dict)
     counts: Mapping[str, float] = field(default_factory=dict)
+
+
+Play = Callable[[Wave, int], Played]  # plays a wave with the weights of a version
 
 
 class Worker(Protocol):
@@ -105,7 +108,7 @@ class WorkerSettings(ABC):
         """
 
 
-def play(worker: Worker, wave: Wave) -> Played:
+def play_wave(worker: Worker, wave: Wave) -> Played:
     """Submit a wave and wait for its episodes."""
     worker.submit(wave)
     return worker.take()

@@ -47,7 +47,7 @@ class Here(WorkerSettings):
         raise NotImplementedError("the trainer plays itself")
 
 
-class Inline:
+class LocalPlayer:
     """A player in this process, with the network's weights at the time of the request.
 
     Args:
