@@ -305,7 +305,7 @@ def test_size_of_the_embedded_policies(page: str, name: str) -> None:
 
 
 def test_chance_and_oracle_are_those_that_ship() -> None:
-    page = (ROOT / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "findings" / "worlds.md").read_text(encoding="utf-8")
     entries = json.loads((ROOT / "src/lit_agentrl/envs/games/levels.json").read_text(encoding="utf-8"))[
         "entries"
     ].values()
