@@ -30,17 +30,13 @@ CONTRACTS = (
 )  # fmt: skip
 # rooms that a reader has not been through yet
 UNREAD: tuple[str, ...] = (
-    "build",
     "callbacks",
-    "config",
-    "evaluate",
     "experimental",
     "loggers",
     "models",
     "offline",
     "report",
     "rollout",
-    "runs",
     "strategies",
     "update",
 )
