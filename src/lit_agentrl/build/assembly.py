@@ -152,7 +152,7 @@ def build(
     )  # fmt: skip
     player = Player(
         rules, parts.worker,
-        (lambda i: collector.first_wave(stream.make_wave(i, wave=0))) if settings.overlap else None,
+        (lambda i: collector.plan_first_wave(stream.make_wave(i, wave=0))) if settings.overlap else None,
     )  # fmt: skip
     rollouts = RolloutCallback(
         collector, player,
