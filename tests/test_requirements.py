@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from lit_agentrl.build.parts import Parts, build_parts
-from lit_agentrl.config.composition import search_path, task_loader
+from lit_agentrl.config.composition import format_search_path, make_task_loader
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.requirements import Fact, Offer, Requirement, describe_part, match
 
@@ -67,9 +67,9 @@ def test_a_declaration_that_is_no_fact_is_refused() -> None:
 
 def built(folder: Path, *overrides: str) -> Parts:
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
-        cfg = compose("train", overrides=["env=sokoban", *overrides, *search_path([str(folder)])])
+        cfg = compose("train", overrides=["env=sokoban", *overrides, *format_search_path([str(folder)])])
     cfg.run_dir = "."
-    return build_parts(cfg, task_loader())
+    return build_parts(cfg, make_task_loader())
 
 
 def test_a_part_of_ones_own_is_one_file_and_one_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

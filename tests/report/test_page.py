@@ -123,7 +123,10 @@ def test_what_is_damaged_failed_or_unfinished_is_counted(
     main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "r")])
     told = capsys.readouterr()
     assert "4 runs in 1 cell: 1 completed, 1 failed, 2 unfinished; 1 damaged file." in told.out
-    assert "1 of 2 runs of A on bandit failed before they were measured, and count with the success of chance" in told.err
+    assert (
+        "1 of 2 runs of A on bandit failed before they were measured, and count with the success of chance"
+        in told.err
+    )
     assert "2 of 4 runs of A are unfinished, and not in any mean" in told.err
     assert "runs/3/summary.json is not JSON" in told.err or "runs/3/summary.json:" in told.err
     text = (tmp_path / "r" / "index.html").read_text()

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.assembly import Run
-from lit_agentrl.build.making import engine_of
+from lit_agentrl.build.instantiation import get_engine_factory
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import CheckedEngine, SamplingParams
@@ -22,19 +22,19 @@ from lit_agentrl.rollout.workers.inline import LocalPlayer
 from lit_agentrl.update.critic import reweight_by_critic
 
 
-def require_shared(cfg: DictConfig, why: str) -> None:
+def require_shared_weights(cfg: DictConfig, why: str) -> None:
     """Refuse an engine that does not play through the run's own network.
 
     Raises:
         UserError: the message is ``why`` and the remedy.
     """
-    make = engine_of(cfg)
-    tells = make.func if isinstance(make, partial) and isinstance(make.func, CheckedEngine) else None
-    if tells is None or tells.check_options(**make.keywords).weights != "shared":
+    make = get_engine_factory(cfg)
+    checked_engine = make.func if isinstance(make, partial) and isinstance(make.func, CheckedEngine) else None
+    if checked_engine is None or checked_engine.check_options(**make.keywords).weights != "shared":
         raise UserError(f"{why}; add engine=native")
 
 
-def play_again(run: Run, name: str, rules: Rules, params: SamplingParams) -> Sequence[Outcome]:
+def replay_episodes(run: Run, name: str, rules: Rules, params: SamplingParams) -> Sequence[Outcome]:
     """Play the same prompts of a game with the same random draws and other rules.
 
     Args:
