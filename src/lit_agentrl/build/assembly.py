@@ -135,9 +135,9 @@ def build(
     )  # fmt: skip
     check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), parts=others)
     parts.worker.check(rules)
-    found = recordings(parts.data, policy, chat, settings, seed=cfg.seed)
-    recorded, beside = (None, found) if parts.plays else (found, None)
     is_judged = parts.algorithm.reads == SCORES
+    found = recordings(parts.data, policy, chat, settings, seed=cfg.seed, is_judged=is_judged)
+    recorded, beside = (None, found) if parts.plays else (found, None)
     held_out = HeldOut(recorded, parts.algorithm.heads) if is_judged and recorded is not None else None
     with name_errors("rollout"):
         stream = PromptStream(
