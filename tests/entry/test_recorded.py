@@ -86,7 +86,7 @@ def test_a_policy_is_measured_on_pairs_that_it_is_not_trained_on(
     assert losses[0] == pytest.approx(math.log(2), abs=1e-5) and losses[-1] < 0.5
     assert float(found["false"][-1][1]) == 1 and rows("run_false")[1]["val/success"]
     few = f"{SMALL} algo=dpo data=pairs data.path=d.jsonl data.batch=4 data.held_out=0.001"
-    assert "data: held_out=0.001 leaves none of 24 groups to validate on; raise it" in refused(few)
+    assert "data.held_out=0.001 leaves none of 24 groups to validate on; raise it" in refused(few)
 
 
 @pytest.mark.slow

@@ -118,8 +118,7 @@ class Updater:
         if not self.objective.trains:
             return {}
         self.progress.skipped = 0
-        if self._cache is not None and self.networks.reference is not None:
-            self._fill_cache(self._cache, loop)
+        self._fill_cache(loop)
         row: dict[str, float] = {}
         if not self.progress.is_skipped(len(tensors["tokens_BT"]) == 0, "filter kept no group", loop):
             tensors = self._add_old_scores(tensors, loop)
@@ -151,6 +150,7 @@ class Updater:
             max_over_ranks(torch.tensor(float(len(tensors["tokens_BT"]))))
         ):
             return {}
+        self._fill_cache(loop)
         tensors = self._add_old_scores(tensors, loop)
         row: dict[str, float] = {}
         if (prepared := self._prepare(tensors, row, at_least=1)) is None:
@@ -161,9 +161,11 @@ class Updater:
         return {"loss": loss, **metric_values(_sum_metrics(totals))}
 
     # ------------------------------------------------------------------ before the first step
-    def _fill_cache(self, cache: ReferenceCache, loop: Loop) -> None:
-        """Score all rows with the reference, then free it."""
-        reference: Any = self.networks.reference
+    def _fill_cache(self, loop: Loop) -> None:
+        """Score all rows with the reference, then free it, if they are cached and it is still there."""
+        cache, reference = self._cache, self.networks.reference
+        if cache is None or reference is None:
+            return
         precision = ensure_float32(torch.empty(0, dtype=reference.dtype)).dtype
         about = {"weights": self._weights, "is_sharded": loop.hooks.is_sharded}
         cache.fill(
