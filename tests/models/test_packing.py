@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 
+from lit_agentrl.models import packing as module
 from lit_agentrl.models.logprobs import read_hidden_before, score_tokens
 from lit_agentrl.models.packing import Packing, Segments, enable_packing
 from lit_agentrl.update.microbatches import Form, split_micro_batches, split_shared
@@ -125,8 +128,6 @@ def test_equal_runs_give_equal_bits() -> None:
 
 
 def test_half_precision_attends_in_float32_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lit_agentrl.models import packing as module
-
     seen: list[torch.dtype] = []
     fused = module.scaled_dot_product_attention
 
@@ -183,6 +184,50 @@ def test_micro_batches_say_what_they_compute() -> None:
             assert all(part.num_needed <= needed and part.num_real <= 4 * 300 for part in parts)
         first = parts[0].keep_first()
         assert first.rows.tolist() == parts[0].rows[:1].tolist() and first.num_computed == 0
+
+
+def attend_each(query: Any, key: Any, value: Any, bounds: Any, **options: Any) -> torch.Tensor:
+    """Compute what `varlen_attn` computes, segment by segment."""
+    parts = []
+    for start, end in pairwise(bounds.tolist()):
+        q, k, v = (states[start:end].transpose(0, 1)[None] for states in (query, key, value))
+        out = scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+        parts.append(out[0].transpose(0, 1))
+    return torch.cat(parts)
+
+
+def attend_groups(
+    query: Any, key: Any, value: Any, bounds: Any, _: Any, longest: int, __: int, *, scale: float | None,
+    window_size: tuple[int, int], enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    assert window_size == (-1, 0) and longest == 5 and (enable_gqa or query.shape[1] == key.shape[1])
+    return attend_each(query, key, value, bounds, scale=scale, enable_gqa=enable_gqa)
+
+
+def attend_equal_heads(
+    query: Any, key: Any, value: Any, bounds: Any, _: Any, longest: int, __: int, *, scale: float | None,
+    window_size: tuple[int, int],
+) -> torch.Tensor:  # fmt: skip
+    assert window_size == (-1, 0) and query.shape == key.shape == value.shape
+    return attend_each(query, key, value, bounds, scale=scale)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+def test_key_heads_are_repeated_for_a_kernel_without_groups(
+    kv_heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = torch.Generator().manual_seed(0)
+    heads = [6, kv_heads, kv_heads]
+    states = [torch.randn(9, each, 8, generator=draw, dtype=torch.float64).requires_grad_() for each in heads]
+    bounds = torch.tensor([0, 3, 8, 9], dtype=torch.int32)
+    weights = torch.randn(9, 6, 8, generator=draw, dtype=torch.float64)
+    found = []
+    for kernel in (attend_groups, attend_equal_heads):
+        monkeypatch.setattr(module, "varlen_attn", kernel)
+        result = module.attend_segments(*states, bounds, 5, 0.3)
+        found.append([result, *torch.autograd.grad((result * weights).sum(), states)])
+    for with_groups, repeated in zip(*found, strict=True):
+        torch.testing.assert_close(repeated, with_groups, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.gpu

@@ -17,7 +17,7 @@ from torch import Tensor
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
-from lit_agentrl.config.composition import hydra_ready
+from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.models.reward_model import ABOUT, load_model, read_about
 from lit_agentrl.modules.reward import RewardModule
 from lit_agentrl.paths import CONFIG_DIR
@@ -36,7 +36,7 @@ class BareReward(RewardModule, BareModule):
 
 
 def objective(name: str) -> Any:
-    with hydra_ready():
+    with initialize_hydra():
         section = compose("train", overrides=[f"algo={name}"]).algo
     del section.structure
     return instantiate(section)

@@ -14,7 +14,7 @@ from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.data.labels import Labelled
 from lit_agentrl.episode import Episode, Source
-from lit_agentrl.rollout.pack import pack, trajectory_id
+from lit_agentrl.rollout.pack import get_trajectory_id, pack
 
 Group = Sequence[Episode]
 _PIECE = 256  # groups per piece of `iterate_pieces`
@@ -96,7 +96,7 @@ class Recordings:
         if not isinstance(self.groups[0][0], Labelled):
             return {}
         ids = (batch.trajectories or TrajectoryBatch.make_empty()).trajectory_B.tolist()
-        worth = {trajectory_id(each): each.labels for each in episodes if isinstance(each, Labelled)}
+        worth = {get_trajectory_id(each): each.labels for each in episodes if isinstance(each, Labelled)}
         heads = len(self.groups[0][0].labels)
         return {"label_BH": torch.tensor([worth[k] for k in ids], dtype=torch.float32).view(-1, heads)}
 

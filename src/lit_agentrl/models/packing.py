@@ -5,7 +5,10 @@ Common beginnings occur only once, and attention keeps the episodes separate.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -221,10 +224,7 @@ def attend_packed(
     if query.is_cuda and is_half:
         bounds, longest = segments.bounds, max(tokens for _, tokens in segments.batches)
         q, k, v = (segments.arrange(states.to(dtype)) for states in states_QKV)
-        packed: Any = varlen_attn(
-            q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=(-1, 0), enable_gqa=groups > 1
-        )
-        return segments.gather(packed), None
+        return segments.gather(attend_segments(q, k, v, bounds, longest, scale)), None
     if is_half:
         states_QKV = (query.float(), key.float(), value.float())
     with torch.autocast(query.device.type, enabled=False):
@@ -238,6 +238,35 @@ def attend_packed(
             )
             parts.append(out.transpose(1, 2).flatten(0, 1))
         return segments.gather(torch.cat(parts)).to(dtype), None
+
+
+def attend_segments(
+    query_MHD: Tensor, key_MGD: Tensor, value_MGD: Tensor, bounds: Tensor, longest: int, scale: float | None
+) -> Tensor:
+    """Compute causal attention within each segment by the kernel for rows of any length.
+
+    G key heads serve H query heads; where the kernel of this torch has no ``enable_gqa`` (2.11), they are repeated.
+    """
+    options: dict[str, Any] = {"scale": scale, "window_size": (-1, 0)}
+    groups = query_MHD.shape[1] // key_MGD.shape[1]
+    if groups > 1:
+        if _takes_groups(varlen_attn):
+            options["enable_gqa"] = True
+        else:
+            key_MGD, value_MGD = (_repeat_heads(states, groups) for states in (key_MGD, value_MGD))
+    found: Any = varlen_attn(query_MHD, key_MGD, value_MGD, bounds, bounds, longest, longest, **options)
+    return found  # type: ignore[no-any-return]
+
+
+@lru_cache
+def _takes_groups(kernel: Callable[..., Any]) -> bool:
+    """Return whether a kernel lets several query heads read one key head."""
+    return "enable_gqa" in inspect.signature(kernel).parameters
+
+
+def _repeat_heads(states_MGD: Tensor, groups: int) -> Tensor:
+    """Return (M, G x groups, D): each head ``groups`` times in a row."""
+    return states_MGD[:, :, None].expand(-1, -1, groups, -1).flatten(1, 2)
 
 
 AttentionInterface.register(ATTENTION, attend_packed)

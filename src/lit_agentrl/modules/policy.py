@@ -44,7 +44,7 @@ class PolicyModule(AgentModule):
         self.row |= {f"val/data_{name}": value for name, value in measured.items()}
 
     def _read_rows(self, batch: StepBatch) -> tuple[TrajectoryBatch, dict[str, Tensor]]:
-        """Return the rows of a batch on this device, and its further columns, at their width."""
+        """Return the rows and the further columns of a batch, on this device."""
         trajectories = (batch.trajectories or TrajectoryBatch.make_empty()).to(self.device).trim()
         width = trajectories.tokens_BT.shape[1]
         columns = {name: column.to(self.device) for name, column in batch.columns.items()}
