@@ -31,7 +31,7 @@ from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.process import serialize_parts
 from lit_agentrl.rollout.workers.settings import PoolSettings
 from lit_agentrl.rollout.workers.shares import Share
-from lit_agentrl.rollout.workers.weights import select_differing
+from lit_agentrl.rollout.workers.weights import differing
 
 _ASK_S = 2.0  # how often a playing worker is asked for a sign of life
 _STOP_S = 5.0
@@ -170,7 +170,7 @@ class Actors:
         self.weights = self._ray.put(serialize_weights(self._snapshot))
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return select_differing(self._snapshot, weights)
+        return differing(self._snapshot, weights)
 
     def close(self) -> None:
         self.weights = self._payload = None

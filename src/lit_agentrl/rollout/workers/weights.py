@@ -75,11 +75,11 @@ class SharedWeights:
             views[name].copy_(tensor)
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return copies of the tensors that differ; see `select_differing`."""
-        return select_differing(self.get_views(), weights)
+        """Return copies of the tensors that differ; see `differing`."""
+        return differing(self.get_views(), weights)
 
 
-def select_differing(snapshot: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def differing(snapshot: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return copies of the snapshot's tensors that differ from these weights.
 
     These are the weights that training has changed since.
