@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 import lit_agentrl
 from lit_agentrl.api import Job, Result, RunError, UserError, _convert_errors, compose, train
 from lit_agentrl.cli.play import main as main_play
-from lit_agentrl.config.overrides import parse, written
+from lit_agentrl.config.overrides import format_overrides, parse
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.report.table import Metrics, as_text
 
@@ -191,13 +191,13 @@ VALUES = st.recursive(
 @settings(max_examples=60)
 @given(VALUES)
 def test_a_value_is_read_as_it_was_given(value: Any) -> None:
-    (override,) = parse(written({"key": value}))
+    (override,) = parse(format_overrides({"key": value}))
     assert override.value() == value and type(override.value()) is type(value)
     assert not override.is_sweep_override()
 
 
 def test_names_are_written_out() -> None:
-    assert written({"a": {"b": {"c": 1}, "d": {}}, "algo/clip": "clip_higher", "x": [{"y": math.inf}]}) == [
+    assert format_overrides({"a": {"b": {"c": 1}, "d": {}}, "algo/clip": "clip_higher", "x": [{"y": math.inf}]}) == [
         "a.b.c=1", "a.d={}", "algo/clip=clip_higher", "x=[{y:inf}]",
     ]  # fmt: skip
 

@@ -24,10 +24,10 @@ from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.build.assembly import build_dict, build_trainer
 from lit_agentrl.build.games import build_games, try_games
 from lit_agentrl.build.parts import build_parts, build_rewards
-from lit_agentrl.config.composition import check_sections, compose_job, hydra_ready, task_loader
-from lit_agentrl.config.overrides import as_names
+from lit_agentrl.config.composition import check_sections, compose_job, initialize_hydra, make_task_loader
+from lit_agentrl.config.overrides import rewrite_for_hydra
 from lit_agentrl.config.signatures import check_targets
-from lit_agentrl.config.trust import belongs, leaves
+from lit_agentrl.config.trust import is_allowed, iterate_values
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.experimental.tree_steps import Ranking
 from lit_agentrl.models.policy import Policy, load_nano
@@ -165,8 +165,10 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         overrides.append("reward.judge.engine.url=http://localhost:1")
     if choices.get("reward") == "judge_local":
         overrides.append(f"reward.judge.model.name={tiny}")
-    with hydra_ready():
-        return compose(config_name="train", overrides=as_names([*overrides, "trainer.accelerator=cpu"]))
+    with initialize_hydra():
+        return compose(
+            config_name="train", overrides=rewrite_for_hydra([*overrides, "trainer.accelerator=cpu"])
+        )
 
 
 def make_axis(cfg: DictConfig, axis: str) -> None:
@@ -208,7 +210,7 @@ def make_engine(cfg: DictConfig) -> None:
 
 
 def make_games(cfg: DictConfig) -> None:
-    games = build_games(cfg, task_loader())
+    games = build_games(cfg, make_task_loader())
     assert games.tasks and len(games.weights) == len(games.tasks) == len(games.val)
     observation, _ = games.tasks[0].make("train").reset(seed=0)
     assert observation
@@ -217,7 +219,7 @@ def make_games(cfg: DictConfig) -> None:
 def make_experiment(cfg: DictConfig) -> None:
     base = composed(0, "", Path())
     cfg.critic, cfg.engine, cfg.data = base.critic, base.engine, {}  # which fit every algorithm
-    assert isinstance(build_parts(cfg, task_loader()).rollout, RolloutSettings)
+    assert isinstance(build_parts(cfg, make_task_loader()).rollout, RolloutSettings)
 
 
 def make_data(cfg: DictConfig) -> None:
@@ -286,7 +288,7 @@ def make_dialect(cfg: DictConfig) -> None:
 
 def make_reward(cfg: DictConfig) -> None:
     rewards = build_rewards(cfg.reward)
-    try_games(build_games(cfg, task_loader()), rewards)
+    try_games(build_games(cfg, make_task_loader()), rewards)
     given = {name: entry._target_.rpartition(".")[2] for name, entry in cfg.reward.items()}
     assert {name: type(part).__name__ for name, part in rewards.parts.items() if name in given} == given
     assert bool(rewards) == bool(given)
@@ -366,12 +368,12 @@ def test_a_table_of_a_part_that_is_empty_takes_entries(given: str, options: dict
 
 @pytest.mark.parametrize("name", thinned(PAPERS, one_in=9))
 def test_the_settings_of_a_paper(name: str) -> None:
-    with hydra_ready():
+    with initialize_hydra():
         cfg = compose("train", overrides=[f"experiment=paper/{name}", "trainer.accelerator=cpu"])
     cfg.run_dir = "."
     check_sections(cfg, "train")
     check_targets(cfg)
-    parts = build_parts(cfg, task_loader())
+    parts = build_parts(cfg, make_task_loader())
     update = parts.update
     groups = f"{parts.rollout.prompts} x {parts.rollout.members}"
     stop = "none" if update.stop is None else f"over {update.stop.bound:g}"
@@ -415,7 +417,7 @@ def test_every_option_may_stand_in_a_saved_config(tiny_model_folder: Path) -> No
     for of_axes in ("", *BASES.values()):
         for round_ in range(max(len(names) for group, names in OPTIONS.items() if host(group) == of_axes)):
             cfg = OmegaConf.to_container(composed(round_, of_axes, tiny_model_folder), resolve=False)
-            found |= {(path, value) for path, value in leaves(cfg, "") if path.endswith("._target_")}
+            found |= {(path, value) for path, value in iterate_values(cfg, "") if path.endswith("._target_")}
     found.remove(("reward.function.fn._target_", "tests.test_conf.one_point"))  # code of the user's
     # it would be told a key of whoever evaluates the run
     found -= {
@@ -423,7 +425,7 @@ def test_every_option_may_stand_in_a_saved_config(tiny_model_folder: Path) -> No
         for place in ("", "reward.judge.")
     }
     assert len(found) > 100
-    assert not [(path, name) for path, name in found if not belongs(path.removesuffix("._target_"), name)]
+    assert not [(path, name) for path, name in found if not is_allowed(path.removesuffix("._target_"), name)]
 
 
 def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -448,7 +450,7 @@ def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_run_folders() -> None:
-    with hydra_ready():
+    with initialize_hydra():
         cfg: Any = compose(config_name="train", return_hydra_config=True)
         assert OmegaConf.is_missing(cfg.hydra.runtime, "output_dir")
         date, time = str(cfg.hydra.run.dir).removeprefix("outputs/").split("/")

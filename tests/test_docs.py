@@ -21,7 +21,7 @@ from lit_agentrl.__main__ import find_subcommands
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.build.games import check_prompts
 from lit_agentrl.build.structure import build_algorithm
-from lit_agentrl.config.composition import compose_job, hydra_ready, search_path
+from lit_agentrl.config.composition import compose_job, format_search_path, initialize_hydra
 from lit_agentrl.config.overrides import FLAGS
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.episode import Turn
@@ -91,7 +91,7 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Dic
         (folder / name).write_text(text, encoding="utf-8")
     configs = {}
     search = f"hydra.searchpath=[file://{folder}/my_conf]"
-    with hydra_ready():
+    with initialize_hydra():
         for command in COMMANDS:
             overrides = shlex.split(command.removeprefix("--config-dir my_conf "))
             configs[overrides[-1].split("=")[0]] = compose("train", overrides=[*overrides, search])
@@ -226,7 +226,7 @@ def test_every_training_of_the_pages_composes(command: str) -> None:
     search: list[str] = []
     if "--config-dir" in words:
         at = words.index("--config-dir")
-        search = search_path([ROOT / words[at + 1]])
+        search = format_search_path([ROOT / words[at + 1]])
         del words[at : at + 2]
     if "-m" in words:
         words = [first_value(word) for word in words if word != "-m" and not word.startswith("hydra")]
@@ -305,7 +305,7 @@ def test_size_of_the_embedded_policies(page: str, name: str) -> None:
 
 
 def test_chance_and_oracle_are_those_that_ship() -> None:
-    page = (ROOT / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "findings" / "worlds.md").read_text(encoding="utf-8")
     entries = json.loads((ROOT / "src/lit_agentrl/envs/games/levels.json").read_text(encoding="utf-8"))[
         "entries"
     ].values()

@@ -24,7 +24,7 @@ from lit_agentrl.build.games import check_prompts
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.callbacks.markup import reply_parts
 from lit_agentrl.cli.train import main as main_train
-from lit_agentrl.config.composition import compose_job, search_path
+from lit_agentrl.config.composition import compose_job, format_search_path
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.envs.base import Task
@@ -37,7 +37,7 @@ from lit_agentrl.rollout.branching import Branch
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.structures.refill import Refill
-from lit_agentrl.rollout.workers.base import play
+from lit_agentrl.rollout.workers.base import play_wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger
 from lit_agentrl.update.settings import OptimSettings
@@ -117,7 +117,7 @@ def test_a_part_with_a_network_learns_where_the_policy_succeeds() -> None:
 
 def played(option: str, folder: str, script: Callable[[int, int], str], *more: str) -> Episode:
     """An episode of scripted replies under a config that names the example."""
-    search = search_path([ROOT / "examples" / folder / "conf"])
+    search = format_search_path([ROOT / "examples" / folder / "conf"])
     cfg = compose_job("train", [option, "prompt=full", *more], search)
     task, prompt, tokenizer = instantiate(cfg.env), instantiate(cfg.prompt), make_bpe()
     engine = ScriptedEngine(
@@ -255,7 +255,7 @@ def test_half_of_a_group_goes_on_from_last_turns() -> None:
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_a_second_copy_plays_with_the_weights_that_it_was_given() -> None:
-    search = search_path([ROOT / "examples" / "own_worker" / "conf"])
+    search = format_search_path([ROOT / "examples" / "own_worker" / "conf"])
     settings = instantiate(compose_job("train", ["worker=second_copy"], search).worker)
     assert settings == SecondCopy(device="cpu")
     network, other = tiny_network(), tiny_network(seed=1)
@@ -270,7 +270,7 @@ def test_a_second_copy_plays_with_the_weights_that_it_was_given() -> None:
     engine.load(None, 5)
     expected = Scheduler(rules(), engine)
     assert worker.take().episodes == expected.play(wave())
-    assert play(worker, wave(1)).episodes == expected.play(wave(1))
+    assert play_wave(worker, wave(1)).episodes == expected.play(wave(1))
     worker.stop()
 
 
@@ -306,7 +306,7 @@ def test_a_loss_of_pairs_takes_the_steps_of_the_loss_written_out(budget: int) ->
 
 def test_an_own_objective_is_chosen_by_name() -> None:
     folder = str(ROOT / "examples" / "own_objective" / "conf")
-    cfg = compose_job("train", ["algo=best_worst"], search_path([folder]))
+    cfg = compose_job("train", ["algo=best_worst"], format_search_path([folder]))
     assert cfg.algo._target_ == "examples.own_objective.best_worst.BestWorst"
     objective, structure = build_algorithm(cfg)
     assert isinstance(structure, Refill)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.config.composition import compose_job, load_option, search_path
+from lit_agentrl.config.composition import compose_job, format_search_path, load_option
 from lit_agentrl.renamed import get_current_name, get_first_name, read_table, rename_targets
 from lit_agentrl.rl.credit.advantages import group_mean
 
@@ -51,7 +51,7 @@ def test_a_config_of_ones_own_may_have_an_earlier_name(tmp_path: Path) -> None:
     folder = tmp_path / "algo" / "advantage"
     folder.mkdir(parents=True)
     (folder / "own.yaml").write_text("_target_: lit_agentrl.rl.advantages.group_mean\n_partial_: true\n")
-    cfg = compose_job("train", ["algo/advantage=own"], search_path([tmp_path]))
+    cfg = compose_job("train", ["algo/advantage=own"], format_search_path([tmp_path]))
     assert cfg.algo.advantage._target_ == f"{group_mean.__module__}.group_mean"
     folder = tmp_path / "reference"
     folder.mkdir()

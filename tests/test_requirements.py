@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from lit_agentrl.build.parts import Parts, build_parts
-from lit_agentrl.config.composition import search_path, task_loader
+from lit_agentrl.config.composition import format_search_path, make_task_loader
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.requirements import Fact, Offer, Requirement, describe_part, match
 
@@ -67,9 +67,9 @@ def test_a_declaration_that_is_no_fact_is_refused() -> None:
 
 def built(folder: Path, *overrides: str) -> Parts:
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_DIR)):
-        cfg = compose("train", overrides=["env=sokoban", *overrides, *search_path([str(folder)])])
+        cfg = compose("train", overrides=["env=sokoban", *overrides, *format_search_path([str(folder)])])
     cfg.run_dir = "."
-    return build_parts(cfg, task_loader())
+    return build_parts(cfg, make_task_loader())
 
 
 def test_a_part_of_ones_own_is_one_file_and_one_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +91,18 @@ def test_a_part_of_ones_own_is_one_file_and_one_yaml(tmp_path: Path, monkeypatch
     assert type(built(tmp_path, "algo/structure=harbour", "reward=tidal").structure).__name__ == "Harbour"
 
 
-@pytest.mark.parametrize("name", ["needs", "gives", "is_off_policy", "take_critic"])
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("needs", "facts in requires and provides"),
+        ("is_off_policy", "facts in requires and provides"),
+        ("take_critic", "facts in requires and provides"),
+        ("evaluated", "StructureHook first, and name it plan_evaluation"),
+        ("check_game", "StructureHook first, and name it check_game"),
+    ],
+)
 def test_a_structure_that_declares_as_in_0_2_is_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / f"old_{name}.py").write_text(
         f"from lit_agentrl.rollout.structures.refill import Refill\nclass Old(Refill):\n    {name} = frozenset()\n"
@@ -102,7 +111,5 @@ def test_a_structure_that_declares_as_in_0_2_is_refused(
     file.parent.mkdir(parents=True)
     file.write_text(f"_target_: old_{name}.Old\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        ValueError, match=rf"^algo.structure=Old declares {name}, .* facts in requires and provides"
-    ):
+    with pytest.raises(ValueError, match=rf"^algo.structure=Old declares {name}, .*{remedy}"):
         built(tmp_path, "algo=grpo", "algo/structure=old")

@@ -18,7 +18,7 @@ from hydra import compose
 from hydra.utils import instantiate
 from torch.profiler import ProfilerActivity, profile
 
-from lit_agentrl.config.composition import hydra_ready
+from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import load_nano
@@ -71,7 +71,7 @@ def main() -> None:
     bound_caches()
     policy = load_nano()
     chat = ChatRenderer(policy.tokenizer)
-    with hydra_ready():
+    with initialize_hydra():
         task = instantiate(compose("env/sokoban").env)
     engine = make_engine(policy, chat, options.episodes)
 

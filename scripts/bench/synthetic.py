@@ -23,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.build.structure import build_algorithm
-from lit_agentrl.config.composition import hydra_ready
+from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.data.prompts import OneBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
@@ -167,7 +167,7 @@ class Trained:
     """
 
     def __init__(self, policy: Policy, *, precision: str = "32-true") -> None:
-        with hydra_ready():
+        with initialize_hydra():
             cfg = compose("train")
         self.module = PolicyModule(
             policy,

@@ -13,7 +13,7 @@ import lightning.pytorch as pl
 from omegaconf import open_dict
 
 from lit_agentrl.build.assembly import build
-from lit_agentrl.config.composition import compose_job, task_loader
+from lit_agentrl.config.composition import compose_job, make_task_loader
 from lit_agentrl.runs.process import count_cores, shorten_spin
 from scripts.bench import trl_games
 from scripts.bench.common import (
@@ -73,7 +73,7 @@ def train_ours(meter: Meter, job: Job, precision: str, extra: list[str]) -> None
     with open_dict(cfg):
         cfg.run_dir = folder
 
-    run = build(cfg, task_loader(), extra_callbacks=[_Boundary(meter)])
+    run = build(cfg, make_task_loader(), extra_callbacks=[_Boundary(meter)])
     # every turn adds the same tokens, even after a reply that ends in the end marker by chance
     run.rules.chat._marker = None
     run.rollouts.on_train_batch_start = meter.timed(  # type: ignore[method-assign]

@@ -30,7 +30,7 @@ from torch.nn.functional import cross_entropy
 
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.build.structure import build_algorithm
-from lit_agentrl.config.composition import hydra_ready
+from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.data.prompts import OneBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
@@ -57,7 +57,7 @@ from scripts.bench.common import (
 def record(policy: Policy, env: str, episodes: int, reply_tokens: int) -> TrajectoryBatch:
     """Play episodes of a policy in groups of 8."""
     chat = ChatRenderer(policy.tokenizer)
-    with hydra_ready():
+    with initialize_hydra():
         task = instantiate(compose(f"env/{env}").env)
     rules = Rules(
         tasks=[task], prompt=Prompt(style="compact"), chat=chat, max_context_tokens=512,
@@ -73,7 +73,7 @@ class Ours:
 
     def __init__(self, policy: Policy, batch: TrajectoryBatch, options: argparse.Namespace) -> None:
         changes = [f"algo={options.algo}", "optim.lr=1e-12", *options.overrides]
-        with hydra_ready():
+        with initialize_hydra():
             cfg = compose("train", overrides=changes)
         algorithm = build_algorithm(cfg)[0]
         self.module = PolicyModule(

@@ -35,9 +35,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             sys.path.append(os.getcwd())
         importlib.import_module(f"{cli.__name__}.{name.replace('-', '_')}").main(arguments)
     else:
-        from lit_agentrl.config.errors import did_you_mean, nearest, report
+        from lit_agentrl.config.errors import find_nearest, report, suggest
 
-        hint = did_you_mean(nearest(name, find_subcommands())) or f"valid: {', '.join(find_subcommands())}"
+        hint = suggest(find_nearest(name, find_subcommands())) or f"valid: {', '.join(find_subcommands())}"
         report(f"unknown subcommand {name}; {hint}")
         sys.exit(1)
 

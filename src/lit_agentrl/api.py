@@ -30,15 +30,15 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.config.errors import WHERE, RunError, UserError, explain, was_interrupted
-from lit_agentrl.config.overrides import written
-from lit_agentrl.config.run_options import opened, options_of
+from lit_agentrl.config.overrides import format_overrides
+from lit_agentrl.config.run_options import compose_options, open_run
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.table import Metrics, as_text
 from lit_agentrl.runs import jobs, process, ranks
-from lit_agentrl.runs.checking import check
+from lit_agentrl.runs.checking import check_jobs
 
 if TYPE_CHECKING:
-    from lit_agentrl.evaluate.playing import Playthrough
+    from lit_agentrl.evaluate.playthroughs import Playthrough
     from lit_agentrl.evaluate.scores import Scores
     from lit_agentrl.models.policy import Policy
 
@@ -60,11 +60,11 @@ def compose(
         UserError: an option does not exist or is invalid; the message has one line and names the remedy.
     """
     with _convert_errors():
-        words = [*overrides, *written(options)]
+        words = [*overrides, *format_overrides(options)]
         if folder is not None:
-            words += written({"hydra.run.dir": folder})
+            words += format_overrides({"hydra.run.dir": folder})
         flags = [] if config_dir is None else ["--config-dir", str(config_dir)]
-        (checked,) = check(flags, words)
+        (checked,) = check_jobs(flags, words)
     return Job(tuple(words), tuple(flags), checked.config)
 
 
@@ -164,7 +164,7 @@ class Result:
         """
         with _convert_errors():
             cfg, folder, saved, load_task = self._open("play", {"checkpoint": checkpoint, **options})
-            from lit_agentrl.evaluate.playing import load_policy
+            from lit_agentrl.evaluate.playthroughs import load_policy
 
             return load_policy(cfg, saved, load_task, folder=folder)
 
@@ -199,7 +199,7 @@ class Result:
             )
         with _convert_errors():
             cfg, folder, saved, load_task = self._open("play", options)
-            from lit_agentrl.evaluate.playing import play
+            from lit_agentrl.evaluate.playthroughs import play
 
             return play(cfg, saved, load_task, folder=folder)[0]
 
@@ -212,12 +212,12 @@ class Result:
         """
         with _convert_errors():
             ranks.require_one_process("the Python API starts the processes of a run itself")
-            jobs.resume([f"resume={self.folder}"], [], [*overrides, *written(options)])
+            jobs.resume([f"resume={self.folder}"], [], [*overrides, *format_overrides(options)])
         return self
 
     def _open(self, command: str, options: dict[str, Any]) -> tuple[Any, ...]:
-        cfg = options_of(command, written({"run": self.folder, **options}))
-        return (cfg, *opened(cfg))
+        cfg = compose_options(command, format_overrides({"run": self.folder, **options}))
+        return (cfg, *open_run(cfg))
 
     def __rich__(self) -> Any:
         return reports.closing_table(self.summary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hydra import compose
 
-from lit_agentrl.config.composition import hydra_ready
+from lit_agentrl.config.composition import initialize_hydra
 from scripts.bench.campaigns.comparisons import FOURTH, gains, over_control, rate_of, table
 
 
@@ -38,7 +38,7 @@ def test_what_is_above_the_control_by_hand() -> None:
 
 def test_the_experiment_is_the_setting_of_the_fourth_look() -> None:
     options, (rate,) = FOURTH["online_dpo"]
-    with hydra_ready():
+    with initialize_hydra():
         typed = compose("train", [*options.split(), f"optim.lr={rate}", "env=sokoban"])
         named = compose("train", ["experiment=sokoban_online_dpo"])
     assert named == typed and named.algo.nll.of == "pairs"

@@ -11,12 +11,12 @@ from hydra import compose
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
-from lit_agentrl.config.composition import hydra_ready
+from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.loggers.files import CSVLog, with_table
 
 
 def parts(group: str, option: str, *overrides: str) -> dict[str, Any]:
-    with hydra_ready():
+    with initialize_hydra():
         config = compose("train", overrides=[f"{group}={option}", "run_dir=run", *overrides])
         return {name: instantiate(part) for name, part in config[group].items()}
 

@@ -12,7 +12,7 @@ from lit_agentrl.callbacks.rollout import RolloutCallback
 
 
 class Player:
-    """Stands for collector, players and both evaluations, and notes what it is asked to play."""
+    """Stands for collector, player and both evaluations, and notes what it is asked to play."""
 
     settings = None
 
@@ -21,15 +21,15 @@ class Player:
 
     def collect(self, batch: Any, play: Any, *_: Any, **__: Any) -> dict[str, float]:
         for wave in range(2):
-            play(wave, 0) if play == self.play else play(wave)
+            play(wave, 0) if play == self.play_evaluation else play(wave)
         return {}
 
-    def play(self, wave: Any, version: int) -> None:
+    def play_evaluation(self, wave: Any, version: int) -> None:
         self.played.append(wave)
 
-    play_training = play
+    play_training = play_evaluation
 
-    def update_begins(self, *_: Any) -> dict[str, float]:
+    def begin_update(self, *_: Any) -> dict[str, float]:
         return {}
 
 

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from lit_agentrl.build.assembly import build
 from lit_agentrl.callbacks.start_kl import StartKL
-from lit_agentrl.config.composition import compose_job, task_loader
+from lit_agentrl.config.composition import compose_job, make_task_loader
 from lit_agentrl.models.lora import LEVELS
 
 
@@ -21,7 +21,7 @@ def measured(folder: Path, *overrides: str, moves: str = "") -> tuple[float, flo
     OmegaConf.set_struct(cfg, False)
     cfg.run_dir, cfg.logger, cfg.trainer.enable_progress_bar = str(folder), {}, False
     cfg.callbacks = {"start_kl": cfg.callbacks.start_kl}
-    run = build(cfg, task_loader())
+    run = build(cfg, make_task_loader())
     found = []
     for scale in (0.0, 0.03):
         with torch.no_grad():

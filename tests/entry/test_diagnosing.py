@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from lit_agentrl.build.assembly import Run, build
-from lit_agentrl.config.composition import compose_job, task_loader
+from lit_agentrl.config.composition import compose_job, make_task_loader
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import Capabilities, SamplingParams
@@ -22,13 +22,13 @@ from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.games.sokoban import Sokoban
 from lit_agentrl.episode import Episode
-from lit_agentrl.evaluate import diagnosing
-from lit_agentrl.evaluate.score_table import table_of
+from lit_agentrl.evaluate import diagnostics
+from lit_agentrl.evaluate.score_table import build_table
 from lit_agentrl.report.table import as_text
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
-from lit_agentrl.rollout.thoughts import Swapped, Thought, best_thought, block_of, thoughts_of
-from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.rollout.thoughts import Swapped, Thought, best_thought, encode_think_block, list_thoughts
+from lit_agentrl.rollout.workers.inline import LocalPlayer
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import nano_tokenizer
@@ -46,13 +46,13 @@ def run_of(folder: Path, *overrides: str) -> Run:
     cfg = compose_job("train", ["env=sokoban", "test.episodes=4", "val.episodes=2", *overrides])
     OmegaConf.set_struct(cfg, False)
     cfg.run_dir, cfg.callbacks, cfg.logger = str(folder), {}, {}
-    return build(cfg, task_loader())
+    return build(cfg, make_task_loader())
 
 
 def played(run: Run, params: SamplingParams) -> list[Episode]:
     (batch,) = run.stream.test_dataloader()[0]
     context = run.trainer.precision_plugin.forward_context
-    player = Inline(run.rules, run.module.policy.network, context, StrategyHooks())
+    player = LocalPlayer(run.rules, run.module.policy.network, context, StrategyHooks())
     replace(run.rollouts.test, params=params).collect(batch, player.play, 0)
     player.stop()
     return batch.episodes
@@ -61,15 +61,15 @@ def played(run: Run, params: SamplingParams) -> list[Episode]:
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosing, "SAMPLES", 4)
+    monkeypatch.setattr(diagnostics, "SAMPLES", 4)
     run = run_of(tmp_path)
-    diagnosing.check_run(run)
+    diagnostics.check_run(run)
     params = replace(run.rollouts.test.params, temperature=0.0)
     episodes = played(run, params)
-    thoughts = thoughts_of(episodes)
+    thoughts = list_thoughts(episodes)
     assert len(thoughts) >= 4 and {thought.turn for thought in thoughts} > {0}
     # teacher-forced, each thought is as likely after its own context as the engine says that it was
-    matched = diagnosing._likelihoods(run, thoughts[:4], params).diagonal().tolist()
+    matched = diagnostics._compute_log_likelihoods(run, thoughts[:4], params).diagonal().tolist()
     for thought, found in zip(thoughts, matched, strict=False):
         turn = episodes[thought.episode].turns[thought.turn]
         end = len(thought.opening)
@@ -77,13 +77,13 @@ def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.Mo
         assert found == pytest.approx(turn.reply_logps[len(thought.lead) : end].sum(), abs=1e-3)
     # greedy, with its own thoughts the policy plays the same episodes
     own = {(thought.episode, thought.turn): thought.opening for thought in thoughts}
-    again = diagnosing._played_again(
+    again = diagnostics._replay_ablated(
         run, "sokoban", "swapped", params, lambda asked, turn: own.get((asked.episode, turn), ())
     )
     assert list(again) == [
         replace(e.outcome, entropy=a.entropy) for e, a in zip(episodes, again, strict=True)
     ]
-    found = diagnosing.diagnose(run, "sokoban", episodes, params, seed=0)
+    found = diagnostics.diagnose(run, "sokoban", episodes, params, seed=0)
     for key in ("first_turn", "any_turn"):
         assert 0 <= found[key]["chance"] <= found[key]["retrieval"] <= 1
     assert [found["ablation"][key]["difference"]["n"] for key in ("removed", "swapped", "best")] == [4, 4, 4]
@@ -93,7 +93,7 @@ def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.Mo
     record: dict[str, Any] = {"env": "sokoban", "temperature": 0.0, "success": score, "return": score}
     record |= {"normalised": None, "thoughts": found}
     record["levels"] = dict.fromkeys(("chance_success", "oracle_success"), None)
-    text = as_text(table_of("start weights", cfg, [record], {}))
+    text = as_text(build_table("start weights", cfg, [record], {}))
     assert (
         "with others' thoughts" in text
         and "with best play's thoughts" in text
@@ -106,7 +106,7 @@ def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.Mo
 def test_of_two_adapters_a_thought_is_as_likely_as_the_level_that_wrote_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diagnosing, "SAMPLES", 6)
+    monkeypatch.setattr(diagnostics, "SAMPLES", 6)
     run = run_of(tmp_path, "algo=hrl_tar", "model/lora=levels", "model.lora.r=4")
     torch.manual_seed(0)
     with torch.no_grad():
@@ -114,14 +114,14 @@ def test_of_two_adapters_a_thought_is_as_likely_as_the_level_that_wrote_it_says(
             weight += 0.02 * torch.randn_like(weight) * weight.requires_grad
     params = run.rollouts.test.params
     episodes = played(run, params)
-    thoughts = thoughts_of(episodes)
+    thoughts = list_thoughts(episodes)
     sample = [each for is_plan in (True, False) for each in thoughts if each.is_plan == is_plan][
         :: len(thoughts) // 6
     ]
     assert {thought.is_plan for thought in sample} == {True, False}
 
     def apart(sample: list[Thought]) -> list[float]:
-        found = diagnosing._likelihoods(run, sample, params).diagonal().tolist()
+        found = diagnostics._compute_log_likelihoods(run, sample, params).diagonal().tolist()
         turns = [episodes[each.episode].turns[each.turn] for each in sample]
         own = [
             turn.reply_logps[len(each.lead) : len(each.opening)].sum()
@@ -131,21 +131,24 @@ def test_of_two_adapters_a_thought_is_as_likely_as_the_level_that_wrote_it_says(
 
     assert max(apart(sample)) < 1e-3
     assert min(apart([replace(each, is_plan=not each.is_plan) for each in sample])) > 1e-3
-    found = diagnosing.diagnose(run, "sokoban", episodes, params, seed=0)
+    found = diagnostics.diagnose(run, "sokoban", episodes, params, seed=0)
     assert found["any_turn"]["thoughts"] and found["ablation"]["removed"]["difference"]["n"] == 4
 
 
 def test_what_has_no_thoughts_is_refused(tmp_path: Path) -> None:
     run = run_of(tmp_path, "prompt.think=false")
     with pytest.raises(UserError, match="the run has prompt.think=false; leave it out"):
-        diagnosing.check_run(run)
+        diagnostics.check_run(run)
     with pytest.raises(UserError, match="replies to 0 instances of sokoban have a thought, and 2 are needed"):
-        diagnosing.diagnose(run, "sokoban", [], run.rollouts.test.params, seed=0)
+        diagnostics.diagnose(run, "sokoban", [], run.rollouts.test.params, seed=0)
     run.rules = replace(run.rules, prompt=replace(run.rules.prompt, think=True))
     run.cfg.engine = {"_target_": f"{__name__}.Elsewhere", "_partial_": True}
     with pytest.raises(UserError, match="likelihoods of the network itself; add engine=native"):
-        diagnosing.check_run(run)
-    assert run.rules.chat.tokenizer.decode(block_of(run.rules.chat)).split() == ["<think>", "</think>"]
+        diagnostics.check_run(run)
+    assert run.rules.chat.tokenizer.decode(encode_think_block(run.rules.chat)).split() == [
+        "<think>",
+        "</think>",
+    ]
 
 
 def test_before_each_reply_the_game_is_asked_what_best_play_thinks() -> None:
@@ -155,7 +158,7 @@ def test_before_each_reply_the_game_is_asked_what_best_play_thinks() -> None:
         lambda episode, turn: "<answer>Up</answer>",
         encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
     )
-    engine = ThoughtEngine(inner, lambda asked, turn: block_of(chat, asked.note or ""))
+    engine = ThoughtEngine(inner, lambda asked, turn: encode_think_block(chat, asked.note or ""))
     task = Task("sokoban", Sokoban, max_turns=3, max_actions=10, max_actions_per_turn=4)
     rules = Rules(
         tasks=[task], prompt=Prompt(style="compact"), chat=chat, engine=lambda **_: engine, asks=best_thought
@@ -168,14 +171,16 @@ def test_before_each_reply_the_game_is_asked_what_best_play_thinks() -> None:
         env.reset(seed=episode.instance_seed)
         assert not episode.failed and (episode.success or len(episode.turns) == 3)
         for turn in episode.turns:
-            assert turn.reply_text.startswith(chat.decode(block_of(chat, env.best_thought() or "?")))
+            assert turn.reply_text.startswith(
+                chat.decode(encode_think_block(chat, env.best_thought() or "?"))
+            )
             assert turn.has_think and turn.is_valid and turn.actions == ["Up"]
             env.step("Up")
 
 
 def test_an_exchanged_thought_is_of_another_instance_and_of_the_same_turn_where_there_is_one() -> None:
     def thought(group: int, turn: int) -> Any:
-        return diagnosing.Thought(group, group, turn, (1,), (group, turn))
+        return diagnostics.Thought(group, group, turn, (1,), (group, turn))
 
     pool = [thought(0, 0), thought(1, 0), thought(0, 1)]
     swap = Swapped(pool, [0, 1], seed=0)

@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_agentrl.checks import require
-from lit_agentrl.config.errors import explain, nearest, report
+from lit_agentrl.config.errors import explain, find_nearest, report
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.runs.jobs import set_command_line
 from lit_agentrl.strategies.checkpoint_io import CheckpointError
@@ -73,8 +73,8 @@ def test_control_characters_of_others_are_shown(capsys: pytest.CaptureFixture[st
 
 
 def test_names_are_near_in_capitals_too() -> None:
-    assert nearest("GRPO", ["rloo", "grpo", "Adam"]) == ["grpo"]
-    assert nearest("adamm", ["rloo", "grpo", "Adam"]) == ["Adam"]
+    assert find_nearest("GRPO", ["rloo", "grpo", "Adam"]) == ["grpo"]
+    assert find_nearest("adamm", ["rloo", "grpo", "Adam"]) == ["Adam"]
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.episode import EndReason, Outcome
-from lit_agentrl.evaluate.score_table import table_of
-from lit_agentrl.evaluate.scores import record_of
+from lit_agentrl.evaluate.score_table import build_table
+from lit_agentrl.evaluate.scores import make_record
 from lit_agentrl.report.statistics import best_of_k
 from tests.entry.conftest import Refused
 from tests.rewards.test_model import model as reward_model
@@ -40,7 +40,7 @@ def outcomes(solved: Sequence[Sequence[bool]], failed: int = 0) -> list[Outcome]
 
 def recorded(solved: Sequence[Sequence[bool]], failed: int = 0, **options: Any) -> tuple[Any, dict[str, Any]]:
     cfg = OmegaConf.create({"split": "test", "members": len(solved[0]), "pass_k": [1, 4], **options})
-    return cfg, record_of(cfg, "sokoban", 1.0, outcomes(solved, failed), LEVELS)
+    return cfg, make_record(cfg, "sokoban", 1.0, outcomes(solved, failed), LEVELS)
 
 
 def test_pass_at_k_lies_within_0_and_1_and_rests_on_instances() -> None:
@@ -71,7 +71,7 @@ def test_what_cannot_be_known_is_null_and_a_dash() -> None:
 
 def shown(cfg: Any, records: list[dict[str, Any]], width: int = 80) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(table_of("best weights", cfg, records, {}))
+    console.print(build_table("best weights", cfg, records, {}))
     return console.export_text()
 
 

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from lit_agentrl.build.idle import _refuse_long_warmup, bounds_that_never_act, processes_without_prompts
+from lit_agentrl.build.unused_options import (
+    _refuse_long_warmup,
+    describe_idle_processes,
+    describe_inactive_bounds,
+)
 from lit_agentrl.config.errors import UserError
 from tests.rl.ragged import fresh
 from tests.update.bare import build
@@ -32,12 +36,12 @@ ONE_STEP = "an iteration has one step, in which every ratio is 1 but for roundin
     ],
 )
 def test_bounds(mixed: tuple[str, ...], update: dict[str, int], told: str) -> None:
-    assert bounds_that_never_act(build(fresh(*mixed), **update), is_ahead=False) == told
+    assert describe_inactive_bounds(build(fresh(*mixed), **update), is_ahead=False) == told
 
 
 def test_older_episodes_without_a_correction_have_other_ratios() -> None:
-    assert not bounds_that_never_act(build(fresh("grpo")), is_ahead=True)
-    assert bounds_that_never_act(build(fresh("grpo", "correction=truncated")), is_ahead=True)
+    assert not describe_inactive_bounds(build(fresh("grpo")), is_ahead=True)
+    assert describe_inactive_bounds(build(fresh("grpo", "correction=truncated")), is_ahead=True)
 
 
 def test_a_warm_up_that_is_never_left_is_refused_where_it_was_typed() -> None:
@@ -53,7 +57,7 @@ def test_a_warm_up_that_is_never_left_is_refused_where_it_was_typed() -> None:
 
 
 def test_processes_that_have_nothing_to_play_are_told() -> None:
-    assert not processes_without_prompts(4, 4)
-    assert processes_without_prompts(4, 8).startswith(
+    assert not describe_idle_processes(4, 4)
+    assert describe_idle_processes(4, 8).startswith(
         "rollout.prompts=4 leave 4 of 8 processes nothing to play"
     )

@@ -14,7 +14,7 @@ import pytest
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.config.run_options import options_of_model
+from lit_agentrl.config.run_options import split_model_options
 from lit_agentrl.paths import CONFIG_DIR
 from tests.conftest import ROOT, served_game
 from tests.engines.server import chat_of, serving
@@ -153,11 +153,12 @@ def test_a_model_behind_an_api_cannot_be_trained(refused: Refused, tmp_path: Pat
 
 def test_options_of_a_run_and_of_a_model_are_told_apart() -> None:
     assert (
-        options_of_model(["run=outputs/x", "env=bandit"]) is None and options_of_model(["env=bandit"]) is None
+        split_model_options(["run=outputs/x", "env=bandit"]) is None
+        and split_model_options(["env=bandit"]) is None
     )
-    found = options_of_model(["model=nano", "env=bandit", "rollout.max_reply_tokens=9", "seed=3"])
+    found = split_model_options(["model=nano", "env=bandit", "rollout.max_reply_tokens=9", "seed=3"])
     assert found is not None and found[1] == ["model=nano", "rollout.max_reply_tokens=9"]
     assert found[0].seed == 3 and "run" not in found[0]
     for words in (["model=nano", "checkpoint=best"], ["model=nano", "optim.lr=1"]):
         with pytest.raises(UserError):
-            options_of_model(words)
+            split_model_options(words)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from lit_agentrl.build.monitors import OF_PAIRS, metrics_of
+from lit_agentrl.build.monitors import PAIR_METRICS, list_metrics
 from lit_agentrl.build.parts import build_parts
-from lit_agentrl.config.composition import compose_job, task_loader
+from lit_agentrl.config.composition import compose_job, make_task_loader
 from tests.conftest import ROOT
 
 
@@ -19,9 +19,11 @@ def known(*overrides: str) -> list[str]:
     cfg = compose_job("train", ["env=frozen_lake", *overrides])
     OmegaConf.set_struct(cfg, False)
     cfg.run_dir = "."
-    parts = build_parts(cfg, task_loader())
+    parts = build_parts(cfg, make_task_loader())
     has_critic = parts.critic is not None
-    return metrics_of(parts.games, parts.rewards, parts.algorithm, parts.structure, [], has_critic=has_critic)
+    return list_metrics(
+        parts.games, parts.rewards, parts.algorithm, parts.structure, [], has_critic=has_critic
+    )
 
 
 def test_every_metric_of_a_run_may_be_waited_for(finished_run: Path) -> None:
@@ -51,7 +53,7 @@ def test_every_documented_metric_is_known() -> None:
     of_loss |= of_pairs | {"reward_margin", "reward_accuracy", "shorter_wins", "desirable_share"}
     of_loss |= {"step_accuracy", "step_chance", "step_brier", "good_share"}
     names = known("algo=ppo", "reward=[tripwire]") + [f"train/{name}" for name in of_loss]
-    names += [f"val/{name}" for name in OF_PAIRS]
+    names += [f"val/{name}" for name in PAIR_METRICS]
     levels = {"val/chance", "val/oracle"}  # constants: nothing to wait for
     of_model = {
         f"reward/{part}_{name}"

@@ -7,13 +7,15 @@ from omegaconf import open_dict
 
 from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.overrides import parse
-from lit_agentrl.runs.sweeps.naming import run_names
+from lit_agentrl.runs.sweeps.naming import name_folders
 
 GROUPS = ("algo", "algo/clip", "reward")
 
 
 def test_a_folder_says_which_run_it_is() -> None:
-    (name,) = run_names(parse(["algo=grpo,rloo", "algo/clip=none,dual", "seed=1,2", "val.every=3"]), GROUPS)
+    (name,) = name_folders(
+        parse(["algo=grpo,rloo", "algo/clip=none,dual", "seed=1,2", "val.every=3"]), GROUPS
+    )
     cfg = compose_job("train", ["algo=grpo", "algo/clip=dual", "seed=2", "val.every=3", name])
     with open_dict(cfg):
         cfg.hydra.job.num = 7
@@ -35,10 +37,10 @@ def test_a_folder_says_which_run_it_is() -> None:
 )
 def test_what_differs_and_can_be_shown(typed: str, called: str | None) -> None:
     expected = [f"hydra.sweep.subdir='${{hydra.job.num}}_{called}=${{{called}}}'"] if called else []
-    assert run_names(parse([typed]), GROUPS) == expected
+    assert name_folders(parse([typed]), GROUPS) == expected
 
 
 def test_a_long_name_ends_with_what_fits() -> None:
     keys = [f"option_{number}" for number in range(20)]
-    (name,) = run_names(parse([f"{key}=1,2" for key in keys]), ())
+    (name,) = name_folders(parse([f"{key}=1,2" for key in keys]), ())
     assert "option_9=" in name and "option_10=" not in name

@@ -16,7 +16,7 @@ from lit_agentrl.build.overlap import add_correction
 from lit_agentrl.build.parts import build_parts
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.cli.train import main as main_train
-from lit_agentrl.config.composition import hydra_ready, task_loader
+from lit_agentrl.config.composition import initialize_hydra, make_task_loader
 from lit_agentrl.facts import IN_ORDER, PLAYED_HERE
 from lit_agentrl.models.policy import NANO_FOLDER
 from lit_agentrl.rl.policy.algorithm import Algorithm
@@ -24,14 +24,14 @@ from lit_agentrl.rl.policy.correction import masked, truncated
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.workers.inline import Here
 from lit_agentrl.rollout.workers.process import ProcessSettings
-from lit_agentrl.runs.record import hyperparameters
+from lit_agentrl.runs.record import flatten_hyperparameters
 from lit_agentrl.strategies.hooks import get_hooks
 from tests.rl.test_algo_configs import ALGORITHMS
 
 
 @pytest.fixture(autouse=True)
 def hydra() -> Iterator[None]:
-    with hydra_ready():
+    with initialize_hydra():
         yield
 
 
@@ -53,9 +53,9 @@ def test_every_algorithm_gets_the_truncated_correction(algo: str) -> None:
     asked = {getattr(each, "fact", each) for each in build_algorithm(cfg)[1].requires}
     if asked & {IN_ORDER, PLAYED_HERE}:
         with pytest.raises(ValueError, match=r"set .*rollout\.overlap=false"):
-            build_parts(cfg, task_loader())
+            build_parts(cfg, make_task_loader())
         return
-    algorithm = build_parts(cfg, task_loader()).algorithm
+    algorithm = build_parts(cfg, make_task_loader()).algorithm
     if not isinstance(algorithm, Algorithm):  # a loss of groups, whose log-probs may be those of any policy
         assert "correction" not in cfg.algo and algorithm.unit is not None
         return
@@ -66,7 +66,7 @@ def test_the_choice_is_said_once_and_recorded() -> None:
     cfg = config("rollout.overlap=true")
     assert "algo/correction=truncated (cap 2) is applied" in add_correction(cfg)
     assert add_correction(cfg) == ""
-    assert hyperparameters(dict(cfg))["algo.correction"] == "truncated"
+    assert flatten_hyperparameters(dict(cfg))["algo.correction"] == "truncated"
 
 
 def test_a_correction_of_the_users_stays() -> None:
@@ -74,12 +74,12 @@ def test_a_correction_of_the_users_stays() -> None:
     assert add_correction(cfg) == ""
     assert build_algorithm(cfg)[0].correction.func is masked
     capped = config("rollout.overlap=true", "algo/correction=truncated", "algo.correction.cap=5")
-    assert build_parts(capped, task_loader()).algorithm.correction.keywords == {"cap": 5}  # type: ignore[union-attr]
+    assert build_parts(capped, make_task_loader()).algorithm.correction.keywords == {"cap": 5}  # type: ignore[union-attr]
 
 
 def test_without_overlap_nothing_is_added() -> None:
     cfg = config()
-    assert add_correction(cfg) == "" and build_parts(cfg, task_loader()).algorithm.correction is None
+    assert add_correction(cfg) == "" and build_parts(cfg, make_task_loader()).algorithm.correction is None
 
 
 def refused(capsys: pytest.CaptureFixture[str], folder: Path, *overrides: str) -> str:
@@ -116,7 +116,7 @@ def test_options_that_moved_are_told(option: str, capsys: pytest.CaptureFixture[
 
 def test_who_plays() -> None:
     def worker(*overrides: str) -> Any:
-        return build_parts(config(*overrides), task_loader()).worker
+        return build_parts(config(*overrides), make_task_loader()).worker
 
     assert worker() == Here()
     assert worker("worker.share=2", "rollout.overlap=true") == ProcessSettings(share=2)
@@ -161,6 +161,6 @@ def test_a_bad_option_of_the_worker_is_named(capsys: pytest.CaptureFixture[str],
 
 
 def test_strategies_that_shard_weights_say_so() -> None:
-    """Players refuse a worker under them."""
+    """No worker plays under them."""
     whole, cut = (SingleDeviceStrategy(torch.device("cpu")), DDPStrategy()), FSDPStrategy()
     assert not any(get_hooks(strategy).is_sharded for strategy in whole) and get_hooks(cut).is_sharded

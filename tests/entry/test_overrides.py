@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.config.overrides import check_overrides, flag_values, split_arguments
+from lit_agentrl.config.overrides import check_overrides, get_flag_values, split_arguments
 
 
 def test_flags_and_overrides_in_any_order() -> None:
@@ -14,7 +14,7 @@ def test_flags_and_overrides_in_any_order() -> None:
     )
     assert flags == ["-m", "--config-dir", "mine", "--config-dir=theirs", "--info"]
     assert overrides == ["seed=1", "~a.b", "env=bandit", "x=1"]
-    assert flag_values(flags, "--config-dir", "-cd") == ["mine", "theirs"]
+    assert get_flag_values(flags, "--config-dir", "-cd") == ["mine", "theirs"]
 
 
 def test_what_is_no_sweep_needs_no_multirun() -> None:

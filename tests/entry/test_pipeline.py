@@ -16,7 +16,7 @@ import pytest
 
 from lit_agentrl.cli.pipeline import main as main_pipeline
 from lit_agentrl.models.policy import NANO_FOLDER
-from lit_agentrl.runs.pipelines.recipes import Stage, read, recipes
+from lit_agentrl.runs.pipelines.recipes import Stage, list_recipes, read
 from lit_agentrl.runs.pipelines.stages import RECORD, Pipeline
 from tests.conftest import thinned
 from tests.engines.server import chat_of, serving
@@ -31,11 +31,11 @@ def words(stage: Stage) -> dict[str, str]:
     return {key: value for key, _, value in (word.partition("=") for word in stage.words)}
 
 
-@pytest.mark.parametrize("name", thinned(sorted(recipes(), key="iterated_dpo".__ne__), one_in=99))
+@pytest.mark.parametrize("name", thinned(sorted(list_recipes(), key="iterated_dpo".__ne__), one_in=99))
 def test_every_recipe_composes_and_hands_the_policy_on(name: str, in_empty_folder: Path) -> None:
     recipe = read(name)
-    assert 10 < len(recipe.says) <= 66  # a line of the help
-    judge = JUDGE if recipe.asks("judge") else []
+    assert 10 < len(recipe.description) <= 66  # a line of the help
+    judge = JUDGE if recipe.has_placeholder("judge") else []
     found = Pipeline.of([f"recipe={name}", "out=it", "rounds=2", "prompts=7", "seed=3", *judge]).stages
     assert [s.name for s in found] == [*recipe.stages] * 2 and not Path("it").exists()
     assert len({s.folder for s in found}) == len(found)

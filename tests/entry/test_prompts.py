@@ -12,7 +12,7 @@ import pytest
 from lit_agentrl.build.games import check_prompts, check_thinking
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Task
-from lit_agentrl.evaluate import keeping
+from lit_agentrl.evaluate import results_file
 from lit_agentrl.facts import COSTS
 from lit_agentrl.requirements import Requirement, describe_part
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -142,8 +142,8 @@ def test_a_disk_that_is_full_at_the_end_costs_the_file_alone(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keeping, "write_atomic", full)
-    assert keeping.keep(tmp_path, "last", {"config": {}}) is None
+    monkeypatch.setattr(results_file, "write_atomic", full)
+    assert results_file.write_results(tmp_path, "last", {"config": {}}) is None
     assert (
         "last.json cannot be written (No space left on device): results are shown" in capsys.readouterr().err
     )
@@ -153,7 +153,7 @@ def test_a_damaged_file_of_scores_costs_the_keeping_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "last.json").write_text("x")
-    assert keeping.keep(tmp_path, "last", {"config": {}}) is None
+    assert results_file.write_results(tmp_path, "last", {"config": {}}) is None
     assert "last.json cannot be written (Expecting value" in capsys.readouterr().err
 
 

@@ -85,14 +85,14 @@ def strategy(target: object) -> DictConfig:
 def test_processes_are_started_for_a_strategy_that_a_function_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lightning would start them, each of which would wait for a job."""
     for target in (made_by_a_function, DDPStrategy, DDP):
-        assert not ranks.are_started(strategy(target))
-    assert ranks.are_started(strategy(single))
+        assert not ranks.is_training_process(strategy(target))
+    assert ranks.is_training_process(strategy(single))
     with pytest.raises(
         ValueError, match=r"^strategy._target_=.*named_by_a_function makes ddp; it must make an object"
     ):
-        ranks.are_started(strategy(named_by_a_function))
+        ranks.is_training_process(strategy(named_by_a_function))
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert ranks.are_started(strategy(DDP))
+    assert ranks.is_training_process(strategy(DDP))
 
 
 def test_srun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +108,9 @@ def test_processes_of_one_machine_find_the_job_in_their_environment(monkeypatch:
     ranks.share(JOB, num_nodes=1)
     assert ranks.read_handed_job() is None
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", run_id(os.environ[ranks.JOB]))
-    assert ranks.read_handed_job() == JOB and not ranks.is_telling()
+    assert ranks.read_handed_job() == JOB and not ranks.is_reporting()
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another")
-    assert ranks.read_handed_job() is None and ranks.is_telling()
+    assert ranks.read_handed_job() is None and ranks.is_reporting()
 
 
 def test_job_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.runs import record
-from lit_agentrl.runs.record import git_revision, hyperparameters, peak_memory_bytes
+from lit_agentrl.runs.record import find_git_revision, flatten_hyperparameters, get_peak_memory_bytes
 
 
 def test_hyperparameters_name_parts_by_their_function_and_leave_out_what_does_not_affect_learning() -> None:
@@ -23,15 +23,15 @@ def test_hyperparameters_name_parts_by_their_function_and_leave_out_what_does_no
         "callbacks": {"last": {"every": 1}},
         "run_dir": "somewhere",
     }  # fmt: skip
-    assert hyperparameters(config) == {
+    assert flatten_hyperparameters(config) == {
         "seed": 1, "algo": "grpo", "algo.clip": "symmetric", "algo.clip.epsilon": 0.2,
         "filter": "top_std", "filter.ratio": 0.5, "val.episodes": 8,
     }  # fmt: skip
 
 
 def test_facts_of_this_process() -> None:
-    assert 10_000_000 < peak_memory_bytes() < 10**12
-    revision = git_revision()
+    assert 10_000_000 < get_peak_memory_bytes() < 10**12
+    revision = find_git_revision()
     assert revision is None or len(revision) == 40
 
 
@@ -43,4 +43,4 @@ def test_a_repository_around_an_installed_package_is_not_its_own(
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     (tmp_path / "record.py").touch()
     monkeypatch.setattr(record, "__file__", str(tmp_path / "record.py"))
-    assert git_revision() is None
+    assert find_git_revision() is None

@@ -256,11 +256,11 @@ def test_a_run_that_another_process_began_while_nobody_owned_it_is_left_alone(
         Path("run", "metrics.csv").write_text("iteration\n0\n")
         from lit_agentrl.runs.training import train
 
-        monkeypatch.setattr("lit_agentrl.runs.ranks.are_started", lambda cfg: True)
+        monkeypatch.setattr("lit_agentrl.runs.ranks.is_training_process", lambda cfg: True)
         train(cfg, jobs_of[0])
 
     jobs_of: list[Any] = []
-    monkeypatch.setattr("lit_agentrl.runs.ranks.are_started", lambda cfg: False)
+    monkeypatch.setattr("lit_agentrl.runs.ranks.is_training_process", lambda cfg: False)
     monkeypatch.setattr("lit_agentrl.runs.ranks.share", lambda job, nodes: jobs_of.append(job))
     monkeypatch.setattr("lit_agentrl.runs.ranks.start", start)
     assert "run holds a run that another process has begun meanwhile" in refused(
@@ -282,7 +282,7 @@ def test_of_several_processes_the_first_owns_the_folder(monkeypatch: pytest.Monk
             Path("run", "summary.json").write_text("{}")
             raise ValueError("a rank has failed")
 
-        monkeypatch.setattr("lit_agentrl.runs.ranks.are_started", lambda cfg: False)
+        monkeypatch.setattr("lit_agentrl.runs.ranks.is_training_process", lambda cfg: False)
         monkeypatch.setattr("lit_agentrl.runs.ranks.start", start)
         with pytest.raises(SystemExit):
             main_train(["env=bandit", "hydra.run.dir=run"])

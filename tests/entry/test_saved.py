@@ -13,7 +13,7 @@ from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.build.parts import build_parts
 from lit_agentrl.config import composition
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.config.saved import _add_worker, _up_to_date, saved_config
+from lit_agentrl.config.saved import _add_worker, _drop_removed, read_saved_config
 from lit_agentrl.renamed import rename_targets
 from lit_agentrl.rl.policy.group_loss import GroupLoss
 from lit_agentrl.rollout.workers.inline import Here
@@ -24,7 +24,7 @@ from lit_agentrl.rollout.workers.process import ProcessSettings
 def test_a_removed_option_is_dropped_and_said_where_it_did_something(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, value: bool, warnings: int
 ) -> None:
-    cfg = composition.compose_job("train", ["reward=rnd"], composition.search_path([]))
+    cfg = composition.compose_job("train", ["reward=rnd"], composition.format_search_path([]))
     OmegaConf.set_struct(cfg, False)
     del cfg["hydra"]
     cfg.run_dir = str(tmp_path)
@@ -44,7 +44,7 @@ def test_a_removed_option_is_dropped_and_said_where_it_did_something(
     sources = [{"path": str(tmp_path), "schema": "file", "provider": kind} for kind in kinds]
     recorded = {"hydra": {"runtime": {"config_sources": sources}}}
     OmegaConf.save(recorded, tmp_path / ".hydra" / "hydra.yaml")
-    found, folders = saved_config(tmp_path, "resume", trusted=True)
+    found, folders = read_saved_config(tmp_path, "resume", trusted=True)
     assert folders == [str(tmp_path)]
     assert instantiate(found.callbacks.collapse).action.ends and instantiate(found.algo.entropy).coef == 0.01
     assert found.worlds.delay == 0 and "hosting" not in found.env
@@ -61,7 +61,7 @@ def test_a_loss_of_groups_that_was_an_advantage_is_one() -> None:
         "_target_": "lit_agentrl.rl.algorithm.Algorithm", "name": "gvpo", "ratio": part, "clip": part, "kl": None,
         "advantage": {"_target_": "lit_agentrl.rl.gvpo.gvpo", "_partial_": True, "beta": 0.2},
     }  # fmt: skip
-    made = instantiate(_up_to_date(rename_targets({"algo": old}))["algo"])
+    made = instantiate(_drop_removed(rename_targets({"algo": old}))["algo"])
     assert (
         isinstance(made, GroupLoss) and made.loss_of_groups.keywords == {"beta": 0.2} and made.name == "gvpo"
     )
@@ -82,12 +82,12 @@ def test_a_loss_that_is_no_more_is_not_resumed_as_another(tmp_path: Path, axis: 
     with pytest.raises(
         UserError, match=f"gvpo with algo.{axis}={target.split('.')[1]}, a loss that this version"
     ):
-        saved_config(tmp_path, "resume")
+        read_saved_config(tmp_path, "resume")
 
 
 def test_an_optimizer_of_the_critic_is_one_like_any_other() -> None:
     old = {"_target_": "lit_agentrl.modules.critic.CriticOptim", "lr": 1e-4}
-    assert _up_to_date(rename_targets(old)) == {
+    assert _drop_removed(rename_targets(old)) == {
         "_target_": "lit_agentrl.update.settings.OptimSettings",
         "lr": 1e-4,
     }
@@ -104,7 +104,7 @@ def test_an_optimizer_of_the_critic_is_one_like_any_other() -> None:
 def test_rollouts_of_before_structures(
     tmp_path: Path, options: list[str], name: str, max_waves: int | None
 ) -> None:
-    cfg = composition.compose_job("train", options, composition.search_path([]))
+    cfg = composition.compose_job("train", options, composition.format_search_path([]))
     OmegaConf.set_struct(cfg, False)
     del cfg["hydra"], cfg.algo["structure"]
     cfg.run_dir = str(tmp_path)
@@ -112,10 +112,10 @@ def test_rollouts_of_before_structures(
     (tmp_path / ".hydra").mkdir()
     OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
     OmegaConf.save({}, tmp_path / ".hydra" / "hydra.yaml")
-    found, _ = saved_config(tmp_path, "resume")
+    found, _ = read_saved_config(tmp_path, "resume")
     assert found.algo.structure._target_ == f"lit_agentrl.rollout.structures.{name}"
     assert found.algo.structure.max_waves == max_waves and "max_waves" not in found.rollout
-    build_parts(found, composition.task_loader())
+    build_parts(found, composition.make_task_loader())
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_workers_of_before_shares(old: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_playing_ahead_of_before_workers(tmp_path: Path, overlap: bool) -> None:
-    cfg = composition.compose_job("train", [], composition.search_path([]))
+    cfg = composition.compose_job("train", [], composition.format_search_path([]))
     OmegaConf.set_struct(cfg, False)
     del cfg["hydra"], cfg["worker"]
     cfg.run_dir = str(tmp_path)
@@ -142,7 +142,7 @@ def test_playing_ahead_of_before_workers(tmp_path: Path, overlap: bool) -> None:
     (tmp_path / ".hydra").mkdir()
     OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
     OmegaConf.save({}, tmp_path / ".hydra" / "hydra.yaml")
-    saved = saved_config(tmp_path, "resume")[0]
+    saved = read_saved_config(tmp_path, "resume")[0]
     assert "eval_cache" not in saved and "profile" not in saved.callbacks
-    worker = build_parts(saved, composition.task_loader()).worker
+    worker = build_parts(saved, composition.make_task_loader()).worker
     assert worker == (ProcessSettings(threads=1) if overlap else Here())

@@ -6,17 +6,17 @@ import pytest
 from hydra import compose
 
 from lit_agentrl.build.parts import Parts, build_parts
-from lit_agentrl.config.composition import hydra_ready, task_loader
+from lit_agentrl.config.composition import initialize_hydra, make_task_loader
 from tests.conftest import thinned
 
 INDEPENDENT = "algo/structure=independent"
 
 
 def built(*overrides: str) -> Parts:
-    with hydra_ready():
+    with initialize_hydra():
         cfg = compose("train", overrides=["env=bandit", *overrides])
         cfg.run_dir = "."
-        return build_parts(cfg, task_loader())
+        return build_parts(cfg, make_task_loader())
 
 
 @pytest.mark.parametrize(

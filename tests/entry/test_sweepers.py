@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.config.composition import compose_job, search_path
+from lit_agentrl.config.composition import compose_job, format_search_path
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.runs import process
 from lit_agentrl.runs.sweeps import sweepers
-from lit_agentrl.runs.sweeps.sweepers import planned, require_one_value
+from lit_agentrl.runs.sweeps.sweepers import plan_sweep, require_one_value
 from tests.conftest import thinned
 
 SWEEP = (pytest.mark.slow, pytest.mark.sweep)
@@ -20,7 +20,7 @@ OPTUNA = "hydra/sweeper=optuna"
 
 
 def plan(command: str) -> sweepers.Plan:
-    return planned(shlex.split(command))
+    return plan_sweep(shlex.split(command))
 
 
 def test_the_sweeper_that_lists_values_has_runs_in_hydras_order(tmp_path: Path) -> None:
@@ -28,7 +28,9 @@ def test_the_sweeper_that_lists_values_has_runs_in_hydras_order(tmp_path: Path) 
     file.parent.mkdir()
     lines = ["# @package _global_", "hydra:", "  sweeper:", "    params:", "      rollout.members: 4,8"]
     file.write_text("\n".join([*lines, "      seed: 5,6,7", ""]))
-    found = planned(shlex.split("experiment=mine algo=grpo,rloo seed=range(1,3)"), search_path([tmp_path]))
+    found = plan_sweep(
+        shlex.split("experiment=mine algo=grpo,rloo seed=range(1,3)"), format_search_path([tmp_path])
+    )
     told = "rollout.members=${rollout.members},algo=${hydra.runtime.choices.algo},seed=${seed}"
     named = f"hydra.sweep.subdir='${{hydra.job.num}}_{told}'"
     assert found.jobs == [  # what is typed wins over the file
@@ -37,7 +39,7 @@ def test_the_sweeper_that_lists_values_has_runs_in_hydras_order(tmp_path: Path) 
         for algo in ("grpo", "rloo")
         for seed in (1, 2)
     ]
-    assert found.is_whole and not found.is_apart and found.side_by_side == 1
+    assert found.is_complete and not found.uses_processes and found.num_parallel == 1
     assert found.swept == {"rollout.members", "algo", "seed"}
 
 
@@ -63,7 +65,7 @@ def test_a_search_is_checked_at_its_ends() -> None:
         [OPTUNA, f"optim.lr={lr}", f"update.epochs={epochs}", f"algo={algo}", "seed=7", *own]
         for lr, epochs, algo in ends
     ]
-    assert not found.is_whole and found.overrides[-4:] == own
+    assert not found.is_complete and found.overrides[-4:] == own
     assert "hydra.sweeper.direction=minimize" in plan(f"{OPTUNA} seed=1,2 callbacks.best.mode=min").overrides
 
 
@@ -74,15 +76,15 @@ def test_processes_at_once_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> N
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     joblib, local = "hydra/launcher=joblib", "hydra/launcher=submitit_local hydra.launcher.timeout_min=5"
-    assert plan(f"{joblib} seed=1,2").side_by_side == 2
-    assert plan(f"{joblib} seed=range(0,20)").side_by_side == 8
-    assert plan(f"{joblib} seed=range(0,20) hydra.launcher.n_jobs=-3").side_by_side == 6
-    assert plan(f"{joblib} {OPTUNA} seed=range(0,20) hydra.sweeper.n_jobs=3").side_by_side == 3
+    assert plan(f"{joblib} seed=1,2").num_parallel == 2
+    assert plan(f"{joblib} seed=range(0,20)").num_parallel == 8
+    assert plan(f"{joblib} seed=range(0,20) hydra.launcher.n_jobs=-3").num_parallel == 6
+    assert plan(f"{joblib} {OPTUNA} seed=range(0,20) hydra.sweeper.n_jobs=3").num_parallel == 3
     assert plan(f"{local} seed=range(0,20)").overrides[-1] == "hydra.sweeper.max_batch_size=8"
     limited = plan(f"{local} seed=range(0,20) hydra.sweeper.max_batch_size=4")
     assert (
-        limited.side_by_side == 4
-        and limited.is_apart
+        limited.num_parallel == 4
+        and limited.uses_processes
         and "hydra.launcher.timeout_min=525600" not in limited.overrides
     )
     with process.share_cores(4):
@@ -148,7 +150,7 @@ def test_a_grid_is_one_command(name: str) -> None:
     """Its runs compose, five of a cell, which differ in the seed alone; the full-size one is made of the small."""
     assert GRIDS == FULL
     found = plan(f"experiment=grid_full/{name}")
-    assert found.is_whole and len(set(map(tuple, found.jobs))) == len(found.jobs) >= 10
+    assert found.is_complete and len(set(map(tuple, found.jobs))) == len(found.jobs) >= 10
     assert found.jobs[0][-1].startswith("hydra.sweep.subdir=") and "seed" in found.swept
     of_seed = [[text for text in job if not text.startswith("seed=")] for job in found.jobs]
     assert all(of_seed.count(job) == 5 for job in of_seed)

@@ -25,7 +25,7 @@ from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.sweep import Entry, append, latest, read
-from lit_agentrl.runs.sweeps import continuing, sweepers
+from lit_agentrl.runs.sweeps import resumption, sweepers
 from tests.conftest import ROOT
 from tests.entry.conftest import SMALL
 
@@ -193,19 +193,22 @@ def test_only_the_sweep_that_was_begun_goes_on(tmp_path: Path) -> None:
         "trust_run=true",
         f"hydra.sweep.dir={os.path.relpath(tmp_path)}",
     ]
-    asked = continuing.asked(given)
-    assert asked == (tmp_path, True, ["algo=grpo"]) and continuing.asked(["seed=1"]).folder is None
+    asked = resumption.split_resume_options(given)
+    assert (
+        asked == (tmp_path, True, ["algo=grpo"])
+        and resumption.split_resume_options(["seed=1"]).folder is None
+    )
     plan = sweepers.Plan([], [["seed=1", "algo=grpo"], ["seed=2", "algo=grpo"]], True, False, 1, frozenset())
-    continuing.require_same(tmp_path, plan, plan.jobs)
+    resumption.require_same(tmp_path, plan, plan.jobs)
     with pytest.raises(
         UserError, match="run 1 was algo=grpo seed=2, and would be seed=3 algo=grpo; give the"
     ):
-        continuing.require_same(tmp_path, plan, [plan.jobs[0], ["seed=3", "algo=grpo"]])
+        resumption.require_same(tmp_path, plan, [plan.jobs[0], ["seed=3", "algo=grpo"]])
     with pytest.raises(UserError, match="run 1 was .*, and is not among them"):
-        continuing.require_same(tmp_path, plan, plan.jobs[:1])
+        resumption.require_same(tmp_path, plan, plan.jobs[:1])
     with pytest.raises(UserError, match="continued by hydra.sweeper.storage"):
-        continuing.require_same(tmp_path, plan._replace(is_whole=False), plan.jobs)
-    with pytest.raises(UserError, match="one sweep goes on, in its folder"):
-        continuing.asked([*given[:1], "hydra.sweep.dir=other"])
+        resumption.require_same(tmp_path, plan._replace(is_complete=False), plan.jobs)
+    with pytest.raises(UserError, match="one sweep is resumed, in its folder"):
+        resumption.split_resume_options([*given[:1], "hydra.sweep.dir=other"])
     with pytest.raises(UserError, match="is no sweep: there is no runs.jsonl"):
-        continuing.asked([f"resume={tmp_path.parent}"])
+        resumption.split_resume_options([f"resume={tmp_path.parent}"])

@@ -16,9 +16,9 @@ from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config import composition
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.config.saved import saved_config, trust_note
-from lit_agentrl.config.trust import _OF_LIGHTNING, UntrustedError, _get, settle
-from lit_agentrl.evaluate.keeping import keep
+from lit_agentrl.config.saved import format_trust_option, read_saved_config
+from lit_agentrl.config.trust import _OF_LIGHTNING, UntrustedError, _get, resolve_untrusted
+from lit_agentrl.evaluate.results_file import write_results
 from lit_agentrl.renamed import rename_targets
 
 CALL = {"_target_": "os.system", "command": "touch owned"}
@@ -91,7 +91,7 @@ def saved() -> dict[str, Any]:
 
 
 def test_what_was_composed_of_shipped_parts_is_settled(saved: dict[str, Any]) -> None:
-    settled = settle(saved, Path("/runs/1"))
+    settled = resolve_untrusted(saved, Path("/runs/1"))
     assert settled["callbacks"]["last"]["dirpath"] == "/runs/1/checkpoints"
     assert settled["callbacks"]["transcripts"]["dialect"] == settled["dialect"]
     other = copy.deepcopy(saved)
@@ -100,7 +100,7 @@ def test_what_was_composed_of_shipped_parts_is_settled(saved: dict[str, Any]) ->
     others = {name: {"_target_": f"lightning.pytorch.callbacks.{name}"} for name in _OF_LIGHTNING}
     assert all(issubclass(_get(each["_target_"]), Callback) for each in others.values())
     other["callbacks"] |= others
-    assert settle(other, Path("/runs/1"))["algo"]["clip"]["_target_"].endswith("cispo")
+    assert resolve_untrusted(other, Path("/runs/1"))["algo"]["clip"]["_target_"].endswith("cispo")
 
 
 def test_a_profiled_run_is_settled() -> None:
@@ -108,7 +108,7 @@ def test_a_profiled_run_is_settled() -> None:
     OmegaConf.set_struct(cfg, False)
     del cfg["hydra"]
     cfg.run_dir = "/runs/1"
-    settled = settle(OmegaConf.to_container(cfg, resolve=False), Path("/runs/1"))  # type: ignore[arg-type]
+    settled = resolve_untrusted(OmegaConf.to_container(cfg, resolve=False), Path("/runs/1"))  # type: ignore[arg-type]
     assert settled["trainer"]["profiler"]["dirpath"] == "/runs/1/profile"
 
 
@@ -116,7 +116,7 @@ def test_a_profiled_run_is_settled() -> None:
 def test_names_of_earlier_runs_stay(saved: dict[str, Any], name: str) -> None:
     other = copy.deepcopy(saved)
     other["algo"]["nll"] = {"_target_": f"lit_agentrl.rl.{name}"}
-    assert settle(rename_targets(other), Path("/runs/1"))["algo"]["nll"]
+    assert resolve_untrusted(rename_targets(other), Path("/runs/1"))["algo"]["nll"]
 
 
 @pytest.mark.parametrize(("key", "value"), HOSTILE, ids=lambda value: str(value)[:50])
@@ -132,7 +132,7 @@ def test_what_a_stranger_wrote_is_refused(
         node = node.setdefault(name, {})
     node[path[-1]] = value
     with pytest.raises(UntrustedError, match=rf"^{key}.*; if it is your own, add trust_run=true$"):
-        settle(hostile, Path("/runs/1"))
+        resolve_untrusted(hostile, Path("/runs/1"))
     assert not Path("owned").exists() and "stranger" not in sys.modules
 
 
@@ -149,15 +149,15 @@ def test_the_configs_beside_a_run_are_not_read(saved: dict[str, Any], tmp_path: 
     (tmp_path / "conf" / "env").mkdir(parents=True)
     (tmp_path / "conf" / "env" / "theirs.yaml").write_text("_target_: stranger.Game\n")
     source = {"schema": "file", "path": str(tmp_path / "conf"), "provider": "command-line"}
-    for place, asked in (({"val": {**saved["val"], "envs": ["theirs"]}}, []), ({}, [("env", "theirs")])):
-        folder = write(tmp_path / f"run{len(asked)}", {**saved, **place}, [source])
+    for place, added in (({"val": {**saved["val"], "envs": ["theirs"]}}, []), ({}, [("env", "theirs")])):
+        folder = write(tmp_path / f"run{len(added)}", {**saved, **place}, [source])
         with pytest.raises(
             UntrustedError, match=r"env=theirs is an option of the run's own config folder .*conf"
         ):
-            saved_config(folder, "run", asked=asked)
-        assert saved_config(folder, "run", trusted=True, asked=asked)[1] == [str(tmp_path / "conf")]
-    assert saved_config(tmp_path / "run1", "run")[1] == []
-    assert [trust_note(tmp_path / f"run{i}") for i in range(2)] == [" trust_run=true", ""]
+            read_saved_config(folder, "run", added=added)
+        assert read_saved_config(folder, "run", trusted=True, added=added)[1] == [str(tmp_path / "conf")]
+    assert read_saved_config(tmp_path / "run1", "run")[1] == []
+    assert [format_trust_option(tmp_path / f"run{i}") for i in range(2)] == [" trust_run=true", ""]
 
 
 def test_a_link_that_leads_out_of_a_run_is_refused(saved: dict[str, Any], tmp_path: Path) -> None:
@@ -165,27 +165,34 @@ def test_a_link_that_leads_out_of_a_run_is_refused(saved: dict[str, Any], tmp_pa
     folder, theirs = write(tmp_path / "run", saved), tmp_path / "theirs"
     theirs.write_text("mine")
     (folder / "inner").symlink_to(folder / ".hydra")
-    assert saved_config(folder, "run")[1] == []
+    assert read_saved_config(folder, "run")[1] == []
     (folder / "evaluations").mkdir()
     (folder / "evaluations" / ".run.lock").symlink_to(theirs)
     with pytest.raises(
         UntrustedError, match=r"\.run\.lock is a link that leads out of the run folder.*trust_run=true"
     ):
-        saved_config(folder, "run")
-    assert saved_config(folder, "run", trusted=True)[1] == [] and trust_note(folder) == " trust_run=true"
-    assert keep(folder / "evaluations", "last", {"config": {}}) is None and theirs.read_text() == "mine"
+        read_saved_config(folder, "run")
+    assert (
+        read_saved_config(folder, "run", trusted=True)[1] == []
+        and format_trust_option(folder) == " trust_run=true"
+    )
+    assert (
+        write_results(folder / "evaluations", "last", {"config": {}}) is None and theirs.read_text() == "mine"
+    )
 
 
 def test_a_text_of_the_dialect_is_no_place(saved: dict[str, Any]) -> None:
     other = copy.deepcopy(saved)
     other["dialect"]["separator"] = "/"
-    assert settle(other, Path("/runs/1"))["callbacks"]["transcripts"]["dialect"]["separator"] == "/"
+    assert (
+        resolve_untrusted(other, Path("/runs/1"))["callbacks"]["transcripts"]["dialect"]["separator"] == "/"
+    )
 
 
 @pytest.mark.parametrize("broken", [{"algo": "grpo"}, {"algo": 3, "rollout": [1]}])
 def test_a_config_of_another_shape_is_one_line(saved: dict[str, Any], tmp_path: Path, broken: Any) -> None:
     with pytest.raises(UserError, match=r"^run=.*run"):
-        saved_config(write(tmp_path / "run", {**saved, **broken}), "run")
+        read_saved_config(write(tmp_path / "run", {**saved, **broken}), "run")
 
 
 def test_own_code_runs_again_where_the_run_is_trusted(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
-from lit_agentrl.evaluate.viewing import episode_view, turn_view
+from lit_agentrl.evaluate.episode_view import render_episode, render_turn
 from lit_agentrl.report.table import as_text
 from lit_agentrl.text.dialects.answer import ANSWER
 
@@ -25,7 +25,7 @@ def episode(*turns: Turn, **more: object) -> Episode:
 
 
 def test_a_narrow_board_stands_beside_the_reply() -> None:
-    shown = as_text(turn_view(turn(actions=["Right"], reward=1.9, is_valid=True), ANSWER))
+    shown = as_text(render_turn(turn(actions=["Right"], reward=1.9, is_valid=True), ANSWER))
     assert shown.splitlines() == [
         "# # # #   thinks  <think>push</think>",
         "# P X O   answers <answer>Right</answer>",
@@ -36,7 +36,7 @@ def test_a_narrow_board_stands_beside_the_reply() -> None:
 
 def test_a_wide_observation_stands_above_it() -> None:
     page = "A shop sells: " + ", ".join(f"item {i}" for i in range(20))
-    shown = as_text(turn_view(turn(page), ANSWER)).splitlines()
+    shown = as_text(render_turn(turn(page), ANSWER)).splitlines()
     assert " ".join(shown[:-5]) == page and max(map(len, shown)) <= 80
     assert shown[-5] == "" and shown[-4].startswith("thinks  <think>")
 
@@ -46,7 +46,7 @@ def test_what_went_wrong_is_said() -> None:
         reply="no", finish=FinishReason.LENGTH, problem="no_answer", num_surplus_actions=2, shaped_reward=0.5
     )
     shown = as_text(
-        episode_view(episode(bad, end=EndReason.ACTION_LIMIT, error="Boom: x"), ANSWER, "best weights")
+        render_episode(episode(bad, end=EndReason.ACTION_LIMIT, error="Boom: x"), ANSWER, "best weights")
     )
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert lines[:3] == [
@@ -60,18 +60,18 @@ def test_what_went_wrong_is_said() -> None:
         "+0.5 for",
     ):
         assert part in " ".join(lines), part
-    solved = as_text(episode_view(episode(turn(), turn(), success=True, end=EndReason.SUCCESS), ANSWER))
+    solved = as_text(render_episode(episode(turn(), turn(), success=True, end=EndReason.SUCCESS), ANSWER))
     assert solved.startswith("sokoban: solved in 2 turns") and "turn 2 ─" in solved
 
 
 @given(st.text(), st.text(), st.text())
 def test_texts_are_data(seen: str, written: str, name: str) -> None:
-    shown = as_text(episode_view(episode(turn(seen, written, actions=[name])), ANSWER, name))
+    shown = as_text(render_episode(episode(turn(seen, written, actions=[name])), ANSWER, name))
     assert "\x1b" not in shown
 
 
 @pytest.mark.parametrize("text", ["[bold]x[/bold]", "[/]", "\x1b[2J", "x" * 500, "界" * 100])
 def test_markup_and_control_characters_change_nothing(text: str) -> None:
-    shown = as_text(episode_view(episode(turn(text, text, actions=[text])), ANSWER))
+    shown = as_text(render_episode(episode(turn(text, text, actions=[text])), ANSWER))
     assert "\x1b" not in shown and max(map(len, shown.splitlines())) <= 80
     assert text[:3].replace("\x1b", "\\x1b") in shown

@@ -16,7 +16,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from examples.own_data.verify import verify
-from lit_agentrl.config.composition import compose_job, search_path
+from lit_agentrl.config.composition import compose_job, format_search_path
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.levels import find_levels, locate_levels, make_level_key, measure
@@ -267,7 +267,7 @@ def test_levels_are_those_of_references_and_lie_beside_the_data(path: str) -> No
 def test_the_example_and_its_levels() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        cfg = compose_job("train", ["env=sums"], search_path(["examples/own_data/conf"]))
+        cfg = compose_job("train", ["env=sums"], format_search_path(["examples/own_data/conf"]))
         made: Task = instantiate(cfg.env)
         check_env(made.make, episodes=4)
         shipped, now = find_levels(made, "val"), measure(made, "val", 100, seed=9000)

@@ -174,10 +174,10 @@ def test_a_learner_by_script_gains_what_can_be_computed() -> None:
         "items": 1, "added": 1, "dropped": 2, "mixed_share": 1, "asked": 11, "asked_tokens": 55, "answer_tokens": 11,
     }  # fmt: skip
     assert of_structure(rows[1]) == {"items": 1}
-    assert structure.notes() == {"experience": "G0: Say Up.\n"}
+    assert structure.make_notes() == {"experience": "G0: Say Up.\n"}
     again = Experience()
     again.load_state_dict(structure.state_dict())
-    assert again.notes() == structure.notes()
+    assert again.make_notes() == structure.make_notes()
 
 
 def test_groups_are_heard_where_the_last_answer_cannot_be_read() -> None:

@@ -18,7 +18,7 @@ from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.base import Trial
+from lit_agentrl.rollout.structures.hook import TemporaryStep
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.update.trial import sum_complements, unlearn
 from tests.conftest import tiny_network
@@ -78,8 +78,8 @@ def collect(
         return played
 
     @contextmanager
-    def trial(episodes: Sequence[Episode], step: Trial) -> Iterator[Callable[[Wave], Played]]:
-        assert len(episodes) == members - members // 2 and step == Trial(3e-3, 1e-3)
+    def trial(episodes: Sequence[Episode], step: TemporaryStep) -> Iterator[Callable[[Wave], Played]]:
+        assert len(episodes) == members - members // 2 and step == TemporaryStep(3e-3, 1e-3)
         yield lambda wave: play(wave, True)
 
     made = Collector(

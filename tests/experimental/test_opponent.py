@@ -24,7 +24,7 @@ from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.structures.refill import Refill
-from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.rollout.workers.inline import LocalPlayer
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import load_task_yaml, nano_tokenizer
@@ -51,7 +51,7 @@ def test_the_last_members_of_each_group_are_the_opponents() -> None:
     assert [(s.group, s.member, s.instance_seed) for s in Opponent().plan(PROMPTS, 4)] == [
         (s.group, s.member, s.instance_seed) for s in plain
     ]
-    assert Opponent().evaluated(plain) == plain, "evaluations are of the policy alone"
+    assert Opponent().plan_evaluation(plain) == plain, "evaluations are of the policy alone"
 
 
 def test_rows_say_who_played_and_means_are_of_the_policy() -> None:
@@ -134,7 +134,7 @@ def test_episodes_of_opponents_are_those_of_the_reference_whatever_the_policy_is
     )
 
     def played(network: PreTrainedModel, **more: Any) -> dict[int, list[list[int]]]:
-        here = Inline(
+        here = LocalPlayer(
             replace(rules, **more), network, nullcontext, StrategyHooks(), reference if not more else None
         )
         found = here.play(wave, 0) if share is None or more else here.play_shares(wave, 0, share, 1)

@@ -79,7 +79,7 @@ def test_the_budget_is_of_replies_that_act() -> None:
         5,
     ]  # one plan, and the four turns of the game
     assert {episode.end for episode in batch.episodes} == {EndReason.TURN_LIMIT}
-    told = Evaluation("val", SamplingParams(), told=TwoLevel(every=3).evaluated)
+    told = Evaluation("val", SamplingParams(), plan=TwoLevel(every=3).plan_evaluation)
     found = StepBatch(0, [7], [0], [0])
     told.collect(found, lambda wave, version: player(wave), 0)
     assert found.episodes[0].turns[0].player == PLANNER

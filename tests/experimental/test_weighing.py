@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.cli.weigh import main as main_weigh
-from lit_agentrl.config.composition import compose_job, hydra_ready
+from lit_agentrl.config.composition import compose_job, initialize_hydra
 from lit_agentrl.data.episodes import EpisodeFolder
 from lit_agentrl.text.token_bytes import hash_tokenizer
 from tests.conftest import nano_tokenizer
@@ -51,7 +51,7 @@ def test_weights_are_fitted_judged_and_printed_as_options(
             and parts == "reward=[format]"
             and float(weight.removeprefix("reward.format.weight=")) == pytest.approx(1.0, abs=0.03)
         )
-    with hydra_ready():
+    with initialize_hydra():
         assert compose_job("train", [parts, weight]).reward.format.weight == pytest.approx(1.0, abs=0.03)
 
     options = f"reward.format.rule=structure reward.model.path={model(Path('m'))} reward.model.weight=0.5"

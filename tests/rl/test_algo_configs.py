@@ -15,9 +15,9 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.config.composition import compose_job, hydra_ready, search_path
+from lit_agentrl.config.composition import compose_job, format_search_path, initialize_hydra
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.config.misspelt import REMOVED
+from lit_agentrl.config.suggestions import REMOVED
 from lit_agentrl.paths import CONFIG_DIR, CONFIG_ROOTS, find_config, list_options
 from lit_agentrl.rl.binding import try_out
 from lit_agentrl.rl.policy import filters
@@ -191,7 +191,7 @@ def test_an_option_that_an_experiment_chooses_is_as_its_own_file_has_it(tmp_path
     )
     (tmp_path / "experiment" / "mine.yaml").write_text(chosen, encoding="utf-8")
     search = f"hydra.searchpath=[file://{tmp_path}]"
-    with hydra_ready():
+    with initialize_hydra():
         clip = compose("train", overrides=[search, "experiment=mine"]).algo.clip
     assert (clip.low, clip.high) == (0.2, 0.28)
 
@@ -202,7 +202,7 @@ def test_constants_as_of_earlier_versions_are_refused(tmp_path):
         "defaults: [gspo]\nconstants: {clip/clip_higher: {low: 0.1}}\n"
     )
     with pytest.raises(UserError, match=r"algo\.constants is no option any more; write an option file"):
-        compose_job("train", ["algo=mine"], search_path([tmp_path]))
+        compose_job("train", ["algo=mine"], format_search_path([tmp_path]))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_the_command_line_wins_over_an_algorithms_filter(overrides, ratio):
 def test_the_page_lists_nothing_that_is_not_there():
     """Every row of the axes' tables is an option; a new option needs no row."""
     page = (ROOT / "docs" / "algorithms.md").read_text()
-    rows = re.findall(r"^\| (\w*) ?\| `(\w+)` \| `", page.split("\n## Axes")[1], flags=re.MULTILINE)
+    rows = re.findall(r"^\| (\w*) ?\| `(\w+)` \| ", page.split("\n## Axes")[1], flags=re.MULTILINE)
     axis, listed = "", set()
     for first, stem in rows:
         axis = first or axis

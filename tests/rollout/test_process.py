@@ -24,9 +24,9 @@ from lit_agentrl.models.packing import enable_packing
 from lit_agentrl.models.policy import copy_weights, get_named_weights
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
-from lit_agentrl.rollout.workers.base import play
-from lit_agentrl.rollout.workers.crew import PlayingError
-from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.rollout.workers.base import play_wave
+from lit_agentrl.rollout.workers.inline import LocalPlayer
+from lit_agentrl.rollout.workers.opener import PlayingError
 from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.process import Process, ProcessSettings
 from lit_agentrl.rollout.workers.weights import SharedWeights
@@ -80,9 +80,9 @@ def process(engine: Callable[..., Any] = NativeEngine, patience: float = 300.0, 
 
 def the_process(pool: Pool) -> int:
     """Its process, once it has been started."""
-    while not pool.seats:
+    while not pool.handles:
         time.sleep(0.01)
-    (seat,) = pool.seats
+    (seat,) = pool.handles
     assert isinstance(seat, Process)
     return seat.pid
 
@@ -115,7 +115,7 @@ def test_it_plays_what_this_process_would_play(playing: Pool, seed: int) -> None
     assert there.episodes == here.play(wave())
     assert len(there.episodes) == 8 and there.seconds > 0
     assert {turn.policy_version for e in there.episodes for turn in e.turns} == {5 + seed}
-    assert play(playing, wave(1)).episodes == here.play(wave(1))  # with the same weights
+    assert play_wave(playing, wave(1)).episodes == here.play(wave(1))  # with the same weights
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ def test_an_error_is_told_with_its_cause() -> None:
     with pytest.raises(
         PlayingError, match=r"^the playing process .* failed: OSError: no GPU left$"
     ) as caught:
-        play(made, wave())
+        play_wave(made, wave())
     assert "in poll" in str(caught.value.__cause__)  # the stack of the other process
     made.stop()
     assert not _is_running(pid)
@@ -162,7 +162,7 @@ def test_processes_that_die_at_their_start_end_the_run(monkeypatch: pytest.Monke
     monkeypatch.setattr(Process, "__init__", begin_and_die)
     made = process(attempts=2)
     with pytest.raises(PlayingError, match=r"died \(SIGKILL\).* before it could begin, 2 times"):
-        play(made, wave())
+        play_wave(made, wave())
     made.stop()
 
 
@@ -171,7 +171,7 @@ def test_a_process_that_hangs_is_ended() -> None:
     made = process(Hanging, patience=5.0)
     pid = the_process(made)
     with pytest.raises(PlayingError, match=r"finished no reply for 5 s; .*raise worker\.patience"):
-        play(made, wave())
+        play_wave(made, wave())
     made.stop()
     assert not _is_running(pid)
 
@@ -181,13 +181,13 @@ def test_processes_that_die_or_hang_are_replaced() -> None:
     """One is killed while it plays, the other never wakes again; what is played is what this process plays."""
     made = process(patience=10.0, attempts=3, count=2, share=1)
     made.load(get_named_weights(tiny_network()), version=5)
-    play(made, wave(1))  # both have begun
-    killed, stopped = (seat.pid for seat in made.seats if isinstance(seat, Process))
+    play_wave(made, wave(1))  # both have begun
+    killed, stopped = (seat.pid for seat in made.handles if isinstance(seat, Process))
     os.kill(stopped, signal.SIGSTOP)
     made.submit(wave())
     os.kill(killed, signal.SIGKILL)
     found = made.take()
-    here = Inline(rules(), tiny_network(), torch.no_grad, StrategyHooks())
+    here = LocalPlayer(rules(), tiny_network(), torch.no_grad, StrategyHooks())
     assert found.episodes == here.play_shares(wave(), 5, 1, 1).episodes
     assert found.counts["shares"] == 2 and found.counts["restarts"] == 2
     made.stop()
@@ -197,14 +197,14 @@ def test_processes_that_die_or_hang_are_replaced() -> None:
 @pytest.mark.slow
 def test_processes_that_are_stopped_while_they_start_are_replaced() -> None:
     made = process(start_patience=15.0, attempts=3, count=2, share=1)
-    while len(made.seats) < 2:
+    while len(made.handles) < 2:
         time.sleep(0.01)
-    stopped = [seat.pid for seat in made.seats if isinstance(seat, Process)]
+    stopped = [seat.pid for seat in made.handles if isinstance(seat, Process)]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     made.load(get_named_weights(tiny_network()), version=5)
-    found = play(made, wave())
-    here = Inline(rules(), tiny_network(), torch.no_grad, StrategyHooks())
+    found = play_wave(made, wave())
+    here = LocalPlayer(rules(), tiny_network(), torch.no_grad, StrategyHooks())
     assert found.episodes == here.play_shares(wave(), 5, 1, 1).episodes
     assert found.counts["shares"] == found.counts["attempts"] == 2 and found.counts["restarts"] >= 1
     made.stop()
@@ -258,13 +258,13 @@ def test_a_snapshot_keeps_what_was_written() -> None:
     network, other = tiny_network("gpt2"), tiny_network("gpt2", seed=1)
     assert network.lm_head.weight is network.transformer.wte.weight  # tied: once in the snapshot
     shared = SharedWeights(network)
-    assert "lm_head.weight" not in shared.views()
+    assert "lm_head.weight" not in shared.get_views()
     shared.write(get_named_weights(network))
     network.lm_head.weight.data[3] += 1.0
     moved = shared.differing(get_named_weights(network))
     assert set(moved) == {"transformer.wte.weight"}
     assert torch.equal(moved["transformer.wte.weight"][3] + 1.0, network.lm_head.weight.data[3])
-    copy_weights(shared.views(), other)
+    copy_weights(shared.get_views(), other)
     tokens = torch.arange(6)[None]
     with torch.no_grad():
         assert torch.equal(other(tokens).logits, tiny_network("gpt2")(tokens).logits)
@@ -299,7 +299,7 @@ def test_a_network_that_takes_packed_rows_is_played_with(tmp_path: Path) -> None
     made = ProcessSettings(threads=1).open(of_game, network, torch.no_grad, is_ahead=False)
     try:
         made.load(get_named_weights(network), version=1)
-        assert len(play(made, wave()).episodes) == 8
+        assert len(play_wave(made, wave()).episodes) == 8
     finally:
         made.stop()
     assert (tmp_path / "log").read_text() == "closed\n" * 4  # one for each episode that can be under way

@@ -17,10 +17,10 @@ import torch
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.models.policy import get_named_weights
-from lit_agentrl.rollout.workers.base import play
+from lit_agentrl.rollout.workers.base import play_wave
 from lit_agentrl.rollout.workers.cluster import connect
-from lit_agentrl.rollout.workers.crew import PlayingError
-from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.rollout.workers.inline import LocalPlayer
+from lit_agentrl.rollout.workers.opener import PlayingError
 from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.ray import RaySettings
 from tests.conftest import ROOT, tiny_network
@@ -54,7 +54,7 @@ def pool(engine: Any = NativeEngine, **options: Any) -> Pool:
 
 
 def here(seed: int = 0, iteration: int = 0) -> Any:
-    player = Inline(rules(), tiny_network(seed=seed), torch.no_grad, StrategyHooks())
+    player = LocalPlayer(rules(), tiny_network(seed=seed), torch.no_grad, StrategyHooks())
     return player.play_shares(wave(iteration), 5, 1, 1).episodes
 
 
@@ -71,7 +71,7 @@ def test_any_number_of_actors_play_what_this_process_plays(cluster: None, count:
     made = pool(count=count, cpus=cpus)
     for seed in (0, 1):
         made.load(get_named_weights(tiny_network(seed=seed)), version=5)
-        assert play(made, wave()).episodes == here(seed)
+        assert play_wave(made, wave()).episodes == here(seed)
     if count == 2:
         made.submit(wave(1))
         for process in of_actors():
@@ -86,7 +86,7 @@ def test_what_an_engine_raises_is_one_line(cluster: None) -> None:
     made = pool(Telling, count=1)
     made.load({}, 0)
     with pytest.raises(PlayingError, match=r"^a playing worker \(worker=ray\) failed: OSError: no GPU left$"):
-        play(made, wave())
+        play_wave(made, wave())
     made.stop()
 
 

@@ -24,7 +24,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.config.composition import hydra_ready
+from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.paths import list_options
@@ -261,7 +261,7 @@ def test_every_filter(name):
 # ---------------------------------------------------------------------- the critic
 @pytest.mark.parametrize("name", CRITICS)
 def test_every_option_of_a_critic(name):
-    with hydra_ready():
+    with initialize_hydra():
         config = OmegaConf.create({"critic": compose("train", overrides=[f"critic={name}"]).critic})
 
     @cache

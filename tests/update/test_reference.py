@@ -16,7 +16,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from lit_agentrl.build.reference import kept_reference
+from lit_agentrl.build.reference import build_reference_cache
 from lit_agentrl.models.lora import LoRA
 from lit_agentrl.rl.policy.algorithm import policy_loss
 from lit_agentrl.update.moving import Moving
@@ -166,9 +166,9 @@ def test_what_is_known_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="cache_reference=true has no effect: the recorded log-probs are those of"
     ):
-        kept_reference(cfg, recorded, is_given=True)
-    assert kept_reference(cfg, recorded, is_given=False) is not None
-    assert kept_reference(OmegaConf.create({"data": {}}), recorded, is_given=True) is None
+        build_reference_cache(cfg, recorded, is_given=True)
+    assert build_reference_cache(cfg, recorded, is_given=False) is not None
+    assert build_reference_cache(OmegaConf.create({"data": {}}), recorded, is_given=True) is None
 
 
 # ---------------------------------------------------------------------- a teacher

@@ -19,12 +19,12 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.build.games import Games, TaskLoader, check_prompts, check_thinking
-from lit_agentrl.build.making import engine_of, made, made_policy
+from lit_agentrl.build.instantiation import get_engine_factory, instantiate_as, make_policy
 from lit_agentrl.build.matching import match_run
 from lit_agentrl.build.parts import Parts, build_parts
-from lit_agentrl.build.recorded import HeldOut, recordings
-from lit_agentrl.build.reference import kept_reference
-from lit_agentrl.build.strategy import is_parallel, processes_of, strategy_of
+from lit_agentrl.build.recorded import HeldOut, read_recordings
+from lit_agentrl.build.reference import build_reference_cache
+from lit_agentrl.build.strategy import build_strategy, count_processes, is_parallel
 from lit_agentrl.callbacks.iteration_log import Compares
 from lit_agentrl.callbacks.notes import Notes
 from lit_agentrl.callbacks.rollout import RolloutCallback
@@ -45,7 +45,7 @@ from lit_agentrl.requirements import Part
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
-from lit_agentrl.rollout.players import Players
+from lit_agentrl.rollout.player import Player
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
@@ -53,7 +53,7 @@ from lit_agentrl.strategies.single import accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
 
 
-def quieten() -> None:
+def suppress_warnings() -> None:
     """Suppress warnings that mean nothing with one batch per epoch; keep all others."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.accelerators.cuda").setLevel(logging.WARNING)
@@ -114,55 +114,55 @@ def build(
     Raises:
         ValueError: an invalid value; the message names the option.
     """
-    quieten()
+    suppress_warnings()
     bound_caches()
     parts = parts or build_parts(cfg, load_task)
     pl.seed_everything(cfg.seed, verbose=False)
     games, settings = parts.games, parts.rollout
-    policy = made_policy(cfg, trains=parts.algorithm.trains)
+    policy = make_policy(cfg, trains=parts.algorithm.trains)
     with name_errors("model"):  # the chat template belongs to the model
         chat = ChatRenderer(
             policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
             shows_replies=parts.context.shows_replies,
         )  # fmt: skip
     check_thinking(chat, parts.prompt, policy.name)
-    others = match_run(cfg, parts)  # again: a launcher may have started more processes
+    other_parts = match_run(cfg, parts)  # again: a launcher may have started more processes
     rules = Rules(
         tasks=games.tasks, prompt=parts.prompt, chat=chat, context=parts.context,
-        engine=_engine(cfg, parts, policy, others),
+        engine=_make_engine_factory(cfg, parts, policy, other_parts),
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
         worlds=parts.worlds,
     )  # fmt: skip
-    check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), parts=others)
+    check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), parts=other_parts)
     parts.worker.check(rules)
-    found = recordings(parts.data, policy, chat, settings, seed=cfg.seed)
-    recorded, beside = (None, found) if parts.plays else (found, None)
     is_judged = parts.algorithm.reads == SCORES
+    data_set = read_recordings(parts.data, policy, chat, settings, seed=cfg.seed, is_judged=is_judged)
+    recorded, mixed = (None, data_set) if parts.plays else (data_set, None)
     held_out = HeldOut(recorded, parts.algorithm.heads) if is_judged and recorded is not None else None
     with name_errors("rollout"):
         stream = PromptStream(
             prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
             task_weights=games.weights, seed=cfg.seed, instances=settings.instances, val=games.val,
-            test=games.test if cfg.test.episodes else (), recorded=recorded, mixed=beside,
+            test=games.test if cfg.test.episodes else (), recorded=recorded, mixed=mixed,
             is_judged=is_judged,
         )  # fmt: skip
     collector = Collector(
         rules, settings, structure=parts.structure, select_groups=parts.select_groups,
         further_prompts=stream.make_wave, rewards=parts.rewards,
     )  # fmt: skip
-    players = Players(
+    player = Player(
         rules, parts.worker,
-        (lambda i: collector.first_wave(stream.make_wave(i, wave=0))) if settings.overlap else None,
+        (lambda i: collector.plan_first_wave(stream.make_wave(i, wave=0))) if settings.overlap else None,
     )  # fmt: skip
     rollouts = RolloutCallback(
-        collector, players,
-        val=Evaluation("val", parts.val_params, 1, settings.max_failed_share, parts.structure.evaluated),
-        test=Evaluation("test", parts.test_params, 1, settings.max_failed_share, parts.structure.evaluated),
+        collector, player,
+        val=Evaluation("val", parts.val_params, 1, settings.max_failed_share, parts.structure.hook.plan_evaluation),
+        test=Evaluation("test", parts.test_params, 1, settings.max_failed_share, parts.structure.hook.plan_evaluation),
     )  # fmt: skip
     measured = held_out or games
     levels = {
         name: (level.chance_success, level.oracle_success)
-        for name, level in measured.levels("val").items()
+        for name, level in measured.get_levels("val").items()
         if level.chance_success is not None and level.oracle_success is not None
     }
     is_given = recorded is not None and recorded.is_reference and parts.reference.is_start
@@ -171,11 +171,11 @@ def build(
         temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
         reference=parts.reference,
         is_reference_given=is_given,
-        kept=None if recorded is None else kept_reference(cfg, recorded, is_given=is_given),
+        kept=None if recorded is None else build_reference_cache(cfg, recorded, is_given=is_given),
     )  # fmt: skip
     folder = Path(cfg.run_dir)
     loggers = with_table(build_dict(cfg, "logger", Logger), folder)
-    notes = Notes(folder, parts.structure.notes)
+    notes = Notes(folder, parts.structure.hook.make_notes)
     callbacks = [rollouts, notes, *extra_callbacks, *build_dict(cfg, "callbacks", pl.Callback)]
     if held_out or len(levels) == len(games.val):  # otherwise the means would lack some games
         chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
@@ -184,21 +184,23 @@ def build(
                 part.compare_with(chance=chance, oracle=oracle)
     trainer = build_trainer(cfg, callbacks, loggers)
     return Run(
-        cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder, found, held_out
+        cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder, data_set, held_out
     )  # fmt: skip
 
 
-def _engine(cfg: DictConfig, parts: Parts, policy: Policy, others: Sequence[Part]) -> Callable[..., Engine]:
+def _make_engine_factory(
+    cfg: DictConfig, parts: Parts, policy: Policy, others: Sequence[Part]
+) -> Callable[..., Engine]:
     """Return a function that makes the engine, after checking that its server, if any, answers.
 
     The function refuses an engine that lacks what the run needs.
     """
     require_positions(policy.network, cfg.rollout.max_context_tokens)
-    make = engine_of(cfg)
+    make = get_engine_factory(cfg)
     check_server(make)
     if get_levels(policy.network):
         make = partial(LevelEngine, make)
-    return partial(open_engine, parts.structure.wrap_engine(make), parts=others)
+    return partial(open_engine, parts.structure.hook.wrap_engine(make), parts=others)
 
 
 def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:
@@ -207,14 +209,14 @@ def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:
     Raises:
         ValueError: an entry is neither a target nor null, or its object does not inherit ``kind``.
     """
-    found = []
+    objects = []
     for name, entry in (cfg.get(key) or {}).items():
         if entry is None:
             continue
         if not isinstance(entry, DictConfig) or "_target_" not in entry:
             raise ValueError(f"{key}.{name!s}={format_value(entry)} must have a _target_, or be null")
-        found.append(made(cfg, f"{key}.{name!s}", kind))
-    return found
+        objects.append(instantiate_as(cfg, f"{key}.{name!s}", kind))
+    return objects
 
 
 def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Sequence[Logger]) -> pl.Trainer:
@@ -223,10 +225,10 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
     Raises:
         ValueError: several devices with a single-process strategy, or an unusable accelerator.
     """
-    strategy = strategy_of(cfg)
+    strategy = build_strategy(cfg)
     with name_errors("trainer"):
         device = accelerator(cfg.trainer.get("accelerator", "auto"))
-    if not is_parallel(strategy) and math.prod(processes_of(cfg)) > 1:
+    if not is_parallel(strategy) and math.prod(count_processes(cfg)) > 1:
         name = "single" if strategy == single() else type(strategy).__name__
         raise ValueError(
             f"trainer.devices={cfg.trainer.devices} trainer.num_nodes={cfg.trainer.num_nodes}: strategy={name} is "
@@ -257,6 +259,6 @@ def _as_it_is(data: Any) -> Any:
     return data
 
 
-def plain(cfg: DictConfig) -> dict[str, Any]:
+def to_plain_dict(cfg: DictConfig) -> dict[str, Any]:
     """Return the config as plain containers, with interpolations resolved."""
     return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]

@@ -31,7 +31,7 @@ def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Cr
         raise ValueError("critic has no _partial_; write _partial_: true into its YAML")
     if critic is None or (critic.func is separate_if_needed and not algorithm.needs("value_BT")):
         return None
-    return partial(_made_at, "critic", critic)
+    return partial(_make_critic, "critic", critic)
 
 
 def describe_critic(critic: Callable[[Policy], Critic] | None) -> Part:
@@ -41,14 +41,14 @@ def describe_critic(critic: Callable[[Policy], Critic] | None) -> Part:
     """
     if critic is None:
         return describe_part("critic", name="none")
-    given = critic.args[1].keywords  # type: ignore[attr-defined]
-    columns = getattr(given.get("head"), "columns", StateValues.columns)
+    options = critic.args[1].keywords  # type: ignore[attr-defined]
+    columns = getattr(options.get("head"), "columns", StateValues.columns)
     requires = [Requirement(READS_VALUES, remedy="critic=none")]
-    by = f"critic.head={type(given.get('head')).__name__}"
+    by = f"critic.head={type(options.get('head')).__name__}"
     requires += [
         Requirement(VALUE_READERS[c], by=by, remedy="critic=separate") for c in VALUE_READERS if c in columns
     ]
-    rate = given.get("target_rate", 1.0)
+    rate = options.get("target_rate", 1.0)
     if rate != 1:
         by = f"critic.target_rate={rate}"
         requires.append(Requirement(READS_TARGETS, by=by, remedy="critic.target_rate=1"))
@@ -57,7 +57,7 @@ def describe_critic(critic: Callable[[Policy], Critic] | None) -> Part:
     return describe_part("critic", name=name, requires=requires, provides=provides)
 
 
-def beta_of(cfg: DictConfig) -> float:
+def read_beta(cfg: DictConfig) -> float:
     """Return ``critic.beta``: evaluations reweight the policy by exp(beta Q); 0 turns it off.
 
     Raises:
@@ -68,9 +68,9 @@ def beta_of(cfg: DictConfig) -> float:
     return float(beta)
 
 
-def told_of_play(cfg: DictConfig) -> str:
+def describe_reweighting(cfg: DictConfig) -> str:
     """Return a line about evaluations that reweight the policy by its critic; may be empty."""
-    if not (beta := beta_of(cfg)):
+    if not (beta := read_beta(cfg)):
         return ""
     return (
         f"critic.beta={beta:g}: val and test play the policy reweighed by exp({beta:g} Q), as evaluate.py run= does; "
@@ -93,9 +93,9 @@ def set_beta(beta: float, saved: DictConfig) -> None:
     saved.critic.beta = beta
 
 
-def _made_at(key: str, make: Callable[..., Critic], policy: Policy) -> Critic:
+def _make_critic(key: str, make: Callable[..., Critic], policy: Policy) -> Critic:
     with name_errors(key):
-        found = make(policy)
-        if not isinstance(found, Critic):
-            raise ValueError(f"it makes a {type(found).__name__}, and must make a Critic")
-        return found
+        critic = make(policy)
+        if not isinstance(critic, Critic):
+            raise ValueError(f"it makes a {type(critic).__name__}, and must make a Critic")
+        return critic

@@ -103,7 +103,7 @@ class Games:
     val: list[EvalSpec]
     test: list[EvalSpec]
 
-    def levels(self, split: str) -> dict[str, Levels]:
+    def get_levels(self, split: str) -> dict[str, Levels]:
         """Return the known chance and oracle levels of the games evaluated on this split."""
         specs = self.val if split == "val" else self.test
         return {self.tasks[spec.task].name: find_levels(self.tasks[spec.task], split) for spec in specs}
@@ -127,7 +127,9 @@ def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
         )
     specs = {}
     for split in ("val", "test"):
-        names = game_names(f"{split}.envs", cfg[split].envs, [task.name for task in tasks[: len(weights)]])
+        names = read_game_names(
+            f"{split}.envs", cfg[split].envs, [task.name for task in tasks[: len(weights)]]
+        )
         indices = []
         for name in names:
             known = [task.name for task in tasks]
@@ -139,12 +141,12 @@ def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
     return Games(tasks, weights, specs["val"], specs["test"])
 
 
-def game_of(job: Sequence[str], search: Sequence[str] = ()) -> Task:
+def build_game(job: Sequence[str], search: Sequence[str] = ()) -> Task:
     """Build the single game that the options of a run name, with its limits.
 
     Args:
         job: overrides such as ``env=sokoban`` and ``env.game.size=7``.
-        search: the override that `composition.search_path` returns.
+        search: the override that `composition.format_search_path` returns.
 
     Raises:
         ValueError: an unknown option, an invalid value, or several games.
@@ -159,7 +161,7 @@ def game_of(job: Sequence[str], search: Sequence[str] = ()) -> Task:
     return task
 
 
-def game_names(option: str, given: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:
+def read_game_names(option: str, given: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:
     """Return the names of games that an option lists; a single name needs no brackets.
 
     Raises:
@@ -208,8 +210,8 @@ def try_games(games: Games, rewards: RewardPipeline) -> None:
         if task.hosting.where != "inline" and not (is_trained and rewards.parts):
             continue
         with name_errors("env" if is_trained and len(games.weights) == 1 else task.name):
-            made = task.make("train")
-        with closing(made) as env:
+            game = task.make("train")
+        with closing(game) as env:
             if is_trained and rewards.parts:
                 with blame("env", f"env: game {task.name} instance seed 0, reset"):
                     observation, _ = env.reset(seed=0)

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl import facts
 from lit_agentrl.build.critics import describe_critic
-from lit_agentrl.build.making import engine_of
+from lit_agentrl.build.instantiation import get_engine_factory
 from lit_agentrl.build.players import describe_players
 from lit_agentrl.engines.needs import check_engine_options
 from lit_agentrl.envs.base import Task
@@ -34,9 +34,9 @@ def match_run(cfg: DictConfig, parts: Parts) -> list[Part]:
     Raises:
         ValueError: the message names the requiring part, what is missing, and the remedy.
     """
-    found, engine = list(describe_run(cfg, parts)), check_engine_options(engine_of(cfg))
-    match([*found, *filter(None, [engine])], undecided={"env"} if engine else {"env", "engine"})
-    return found
+    described, engine = list(describe_run(cfg, parts)), check_engine_options(get_engine_factory(cfg))
+    match([*described, *filter(None, [engine])], undecided={"env"} if engine else {"env", "engine"})
+    return described
 
 
 def match_game(task: Task, played: Sequence[Episode], others: Sequence[Part]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from omegaconf import DictConfig
 
 from lit_agentrl.build.games import Games
-from lit_agentrl.config.errors import did_you_mean, nearest
+from lit_agentrl.config.errors import find_nearest, suggest
 from lit_agentrl.report.episodes import EVALUATED
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.objective import SCORES, Objective
@@ -19,7 +19,7 @@ from lit_agentrl.rollout.structures.base import Structure
 _LOGGED = ("val/success",)  # the metrics that Lightning's own callbacks can see
 _KNOWN = ("lit_agentrl.", "lightning.")
 # metrics of every run, and metrics of options that have no part to name them
-_OF_ITERATIONS = {
+_ITERATION_METRICS = {
     "rollout": (
         "success", "return_mean", "return_std_within_group", "dead_group_share", "turns", "actions", "reply_tokens",
         "invalid_share", "surplus_actions", "truncated_share", "entropy", "distinct_2", "waves", "greedy_return",
@@ -46,12 +46,12 @@ _OF_ITERATIONS = {
     "time": ("rollout", "update", "validate", "env", "ahead"),
     "speed": ("action_tokens_per_s", "episodes_per_s", "prefill_reuse", "shared_prefill"),
 }  # fmt: skip
-OF_PAIRS = (
+PAIR_METRICS = (
     "success", "margin", "shorter_wins", "calibration_error", "pairs", "equal_length_pairs", "equal_length_success",
     "equal_length_shorter_wins", "score_mean", "score_std", "step_brier", "step_brier_of_turn", "sign_accuracy",
     "costly_share",
 )  # fmt: skip
-_OF_CRITIC = (
+_CRITIC_METRICS = (
     "loss", "grad_norm", "value", "clip_share", "explained_variance", "cost_explained_variance", "ranking",
     "ranked_rightly",
 )  # fmt: skip
@@ -78,31 +78,32 @@ def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None
         return
     for name, entry in entries.items():
         names = _LOGGED if str(entry._target_).startswith("lightning.") else metrics
-        for key, metric in _waited_for(entry):
+        for key, metric in _list_monitored(entry):
             if any(_is_meant(metric, known) for known in names):
                 continue
-            near = did_you_mean(nearest(metric, names))
-            alike = [known for known in names if known.startswith(metric.partition("/")[0] + "/")]
+            near = suggest(find_nearest(metric, names))
+            same_group = [known for known in names if known.startswith(metric.partition("/")[0] + "/")]
             hint = (
-                near or f"valid: {', '.join(alike or [known for known in names if known.startswith('val/')])}"
+                near
+                or f"valid: {', '.join(same_group or [known for known in names if known.startswith('val/')])}"
             )
             raise ValueError(f"callbacks.{name}.{key}={metric} is measured by nothing; {hint}")
 
 
-def _waited_for(entry: DictConfig) -> list[tuple[str, str]]:
+def _list_monitored(entry: DictConfig) -> list[tuple[str, str]]:
     """Return pairs of key and metric for each metric that a callback monitors."""
-    found: list[tuple[str, object]] = [("monitor", entry.get("monitor"))]
+    metrics: list[tuple[str, object]] = [("monitor", entry.get("monitor"))]
     rules = entry.get("rules")
     if isinstance(rules, DictConfig):
-        found += [(f"rules.{str(name)}.signal", rule.get("signal")) for name, rule in rules.items() if rule]
-    return [(key, metric) for key, metric in found if isinstance(metric, str)]
+        metrics += [(f"rules.{str(name)}.signal", rule.get("signal")) for name, rule in rules.items() if rule]
+    return [(key, metric) for key, metric in metrics if isinstance(metric, str)]
 
 
 def _is_meant(monitor: str, known: str) -> bool:
     return monitor.startswith(known[:-1]) if known.endswith("*") else monitor == known
 
 
-def metrics_of(
+def list_metrics(
     games: Games,
     rewards: RewardPipeline,
     algorithm: Objective,
@@ -122,36 +123,36 @@ def metrics_of(
         has_critic: whether there is a critic.
     """
     names = [
-        *_validated(games),
-        *(f"{group}/{name}" for group, each in _OF_ITERATIONS.items() for name in each),
+        *_list_validation_metrics(games),
+        *(f"{group}/{name}" for group, metrics in _ITERATION_METRICS.items() for name in metrics),
     ]
     if len(games.weights) > 1:
         names += [f"rollout/{task.name}/success" for task in games.tasks[: len(games.weights)]]
     names += [f"train/{name}" for name in (*of_loss, *(term.measure for term in algorithm.terms()))]
     if algorithm.reads == SCORES:
-        names += [f"val/{name}" for name in OF_PAIRS]
+        names += [f"val/{name}" for name in PAIR_METRICS]
         of_heads = [*(f"train/{name}" for name in (*of_loss, "pairless_share", "good_share"))]
-        of_heads += [f"val/{name}" for name in OF_PAIRS]
-        names += [each.replace("/", f"/head_{head}_") for head in algorithm.heads for each in of_heads]
-    names += [f"critic/{name}" for name in _OF_CRITIC] if has_critic else []
+        of_heads += [f"val/{name}" for name in PAIR_METRICS]
+        names += [name.replace("/", f"/head_{head}_") for head in algorithm.heads for name in of_heads]
+    names += [f"critic/{name}" for name in _CRITIC_METRICS] if has_critic else []
     names += [f"reward/{part}{end}" for part in rewards.parts for end in ("", "_*")]
     names += ["reward/total"] if rewards.parts else []
     names += [f"structure/{name}" for name in structure.curves]
     return list(dict.fromkeys(names))
 
 
-def _validated(games: Games) -> list[str]:
+def _list_validation_metrics(games: Games) -> list[str]:
     """Return the names of the metrics of a validation."""
-    levels = games.levels("val")
-    known = {
-        name: EVALUATED if None not in (of.chance_success, of.oracle_success) else _without_levels()
-        for name, of in levels.items()
+    levels = games.get_levels("val")
+    keys_by_game = {
+        name: EVALUATED if None not in (level.chance_success, level.oracle_success) else _exclude_normalised()
+        for name, level in levels.items()
     }
-    names = dict.fromkeys(f"val/{key}" for keys in known.values() for key in keys)
-    if len(known) > 1:
-        names |= dict.fromkeys(f"val/{name}/{key}" for name, keys in known.items() for key in keys)
+    names = dict.fromkeys(f"val/{key}" for keys in keys_by_game.values() for key in keys)
+    if len(keys_by_game) > 1:
+        names |= dict.fromkeys(f"val/{name}/{key}" for name, keys in keys_by_game.items() for key in keys)
     return list(names)
 
 
-def _without_levels() -> tuple[str, ...]:
+def _exclude_normalised() -> tuple[str, ...]:
     return tuple(key for key in EVALUATED if key != "normalised")

@@ -14,9 +14,9 @@ from omegaconf import DictConfig
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.build.critics import build_critic
 from lit_agentrl.build.games import Games, TaskLoader, build_games, try_games
-from lit_agentrl.build.making import made, made_like, made_wording
+from lit_agentrl.build.instantiation import instantiate_as, instantiate_like, make_prompt_and_dialect
 from lit_agentrl.build.matching import match_run
-from lit_agentrl.build.monitors import check_monitors, metrics_of
+from lit_agentrl.build.monitors import check_monitors, list_metrics
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.recorded import build_kind
 from lit_agentrl.build.strategy import check_trainer
@@ -87,14 +87,17 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     add_worker(cfg)
     add_correction(cfg)
     algorithm, structure = build_algorithm(cfg)
-    metrics = _tried(algorithm)
-    rollout, update = made(cfg, "rollout", RolloutSettings), made(cfg, "update", UpdateSettings)
+    metrics = _test_objective(algorithm)
+    rollout, update = (
+        instantiate_as(cfg, "rollout", RolloutSettings),
+        instantiate_as(cfg, "update", UpdateSettings),
+    )
     algorithm, kind = build_kind(cfg, algorithm)
     if kind is not None and kind.is_mixed:
-        metrics = _tried(algorithm)
+        metrics = _test_objective(algorithm)
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection, TrajectoryBatch.make_toy().to_dict())
-    prompt, dialect = made_wording(cfg)
+    prompt, dialect = make_prompt_and_dialect(cfg)
     parts = Parts(
         algorithm=algorithm,
         structure=structure,
@@ -102,16 +105,16 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         rollout=rollout,
         update=update,
         critic=build_critic(cfg, algorithm),
-        reference=made(cfg, "reference", Reference),
+        reference=instantiate_as(cfg, "reference", Reference),
         games=build_games(cfg, load_task),
-        val_params=eval_params(rollout, cfg.val.temperature, "val"),
-        test_params=eval_params(rollout, cfg.test.temperature, "test"),
-        optim=made(cfg, "optim", OptimSettings),
+        val_params=make_eval_params(rollout, cfg.val.temperature, "val"),
+        test_params=make_eval_params(rollout, cfg.test.temperature, "test"),
+        optim=instantiate_as(cfg, "optim", OptimSettings),
         prompt=prompt,
         dialect=dialect,
-        worlds=made(cfg, "worlds", Worlds),
-        worker=made(cfg, "worker", WorkerSettings) if cfg.worker else Here(),
-        context=made_like(cfg, "context", Context),
+        worlds=instantiate_as(cfg, "worlds", Worlds),
+        worker=instantiate_as(cfg, "worker", WorkerSettings) if cfg.worker else Here(),
+        context=instantiate_like(cfg, "context", Context),
         rewards=build_rewards(cfg.reward),
         data=kind,
     )
@@ -121,12 +124,12 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     try_games(parts.games, parts.rewards)
     check_trained(structure, parts.games)
     has_critic = parts.critic is not None
-    measured = metrics_of(parts.games, parts.rewards, algorithm, structure, metrics, has_critic=has_critic)
+    measured = list_metrics(parts.games, parts.rewards, algorithm, structure, metrics, has_critic=has_critic)
     check_monitors(cfg.callbacks, measured)
     return parts
 
 
-def _tried(algorithm: Objective) -> list[str]:
+def _test_objective(algorithm: Objective) -> list[str]:
     """Test an objective on a toy batch, and return the metric names of its loss."""
     toy = TrajectoryBatch.make_toy().to_dict()
     with name_errors("algo"):
@@ -151,7 +154,7 @@ def build_rewards(section: DictConfig) -> RewardPipeline:
         return RewardPipeline(parts)
 
 
-def eval_params(settings: RolloutSettings, temperature: float, split: str) -> SamplingParams:
+def make_eval_params(settings: RolloutSettings, temperature: float, split: str) -> SamplingParams:
     """Return the sampling of evaluations: without truncation, under the limits of training.
 
     Raises:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig
 
-from lit_agentrl.build.critics import beta_of
-from lit_agentrl.build.strategy import is_parallel, processes_of, strategy_of
+from lit_agentrl.build.critics import read_beta
+from lit_agentrl.build.strategy import build_strategy, count_processes, is_parallel
 from lit_agentrl.facts import (
     ONE_PROCESS,
     ONE_VERSION,
@@ -26,8 +26,8 @@ from lit_agentrl.strategies.hooks import get_hooks
 
 def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
     """Yield descriptions of the strategy, the worker and ``critic.beta``."""
-    strategy = strategy_of(cfg)
-    processes, is_here = _count_processes(cfg, strategy), worker.place == "here"
+    strategy = build_strategy(cfg)
+    processes, is_here = _count_training_processes(cfg, strategy), worker.place == "here"
     by = f"{processes} training process{'es' * (processes > 1)}"
     is_sharded = isinstance(strategy, Strategy) and get_hooks(strategy).is_sharded
     alone = Offer(ONE_PROCESS, float(processes == 1), by)
@@ -49,18 +49,18 @@ def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
             ),
         ],
     )
-    beta, off = beta_of(cfg), "critic.beta=0 (beta=0 where a run is evaluated)"
+    beta, off = read_beta(cfg), "critic.beta=0 (beta=0 where a run is evaluated)"
     reweighs = [Requirement(fact, remedy=off) for fact in (RUNS_CRITIC, WHOLE_WEIGHTS)] if beta else []
     yield describe_part(
         "critic.beta", name=f"{beta:g}", requires=reweighs, provides=[] if beta else [POLICY_ALONE]
     )
 
 
-def _count_processes(cfg: DictConfig, strategy: Strategy | str) -> int:
+def _count_training_processes(cfg: DictConfig, strategy: Strategy | str) -> int:
     """Count the training processes; 1 if this machine lacks the configured devices."""
     if not is_parallel(strategy):
         return 1  # `build_trainer` refuses more devices
     try:
-        return math.prod(processes_of(cfg))
+        return math.prod(count_processes(cfg))
     except ValueError:
         return 1

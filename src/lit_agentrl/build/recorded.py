@@ -9,7 +9,7 @@ import torch
 from omegaconf import DictConfig
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.build.making import made
+from lit_agentrl.build.instantiation import instantiate_as
 from lit_agentrl.checks import name_errors
 from lit_agentrl.data.beside import Beside
 from lit_agentrl.data.kinds import Kind
@@ -47,7 +47,7 @@ def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind |
             "or the experiment"
         )
     with name_errors("data"):
-        kind = made(cfg, "data", Kind)
+        kind = instantiate_as(cfg, "data", Kind)
         find_paths(kind)
     is_scored = algorithm.reads == SCORES
     if isinstance(kind, Beside):
@@ -70,11 +70,13 @@ class HeldOut:
     """
 
     def __init__(self, recorded: Recordings, heads: Sequence[str] = ()) -> None:
-        found = {split: _pairs_of(recorded, split, len(heads)) for split in ("val", "test")}
+        judged = {split: _judge_pairs(recorded, split, len(heads)) for split in ("val", "test")}
         self._verdicts = {
-            split: Verdicts(torch.cat([v.table_PC for v in each])) for split, each in found.items()
+            split: Verdicts(torch.cat([v.table_PC for v in verdicts])) for split, verdicts in judged.items()
         }
-        self._of_heads = {split: dict(zip(heads, each, strict=False)) for split, each in found.items()}
+        self._of_heads = {
+            split: dict(zip(heads, verdicts, strict=False)) for split, verdicts in judged.items()
+        }
         empty = [name for name, verdicts in self._of_heads["val"].items() if not len(verdicts)]
         if empty or not len(self._verdicts["val"]):
             worth = f"{empty[0]} of data.score" if empty else "worth"
@@ -83,32 +85,32 @@ class HeldOut:
                 "name more data"
             )
 
-    def levels(self, split: str) -> dict[str, Levels]:
+    def get_levels(self, split: str) -> dict[str, Levels]:
         """Return chance and oracle levels of each set of pairs, in the form of games."""
-        found = self._verdicts[split]
-        numbers = {PAIRS: len(found), NEAR: int(found.is_near_P.sum())}
-        numbers |= {of_head_named(name): len(each) for name, each in self._of_heads[split].items()}
-        return {name: Levels(0.5, None, 1.0, None, n) for name, n in numbers.items() if n}
+        verdicts = self._verdicts[split]
+        counts = {PAIRS: len(verdicts), NEAR: int(verdicts.is_near_P.sum())}
+        counts |= {of_head_named(name): len(of_head) for name, of_head in self._of_heads[split].items()}
+        return {name: Levels(0.5, None, 1.0, None, n) for name, n in counts.items() if n}
 
-    def told(self, split: str) -> str:
+    def describe_pairs(self, split: str) -> str:
         """Return the number of pairs of a split, as text."""
         return f"{len(self._verdicts[split])} pairs held out"
 
     @property
     def note(self) -> str:
         """A line about the accuracy of the rule "the shorter one wins"."""
-        found = self._verdicts["val"].metrics()
-        near = found.get("equal_length_shorter_wins")
-        beside = (
-            "" if near is None else f"; of {found['equal_length_pairs']:.0f} of equal length in {near:.3f}"
+        metrics = self._verdicts["val"].metrics()
+        near = metrics.get("equal_length_shorter_wins")
+        of_near = (
+            "" if near is None else f"; of {metrics['equal_length_pairs']:.0f} of equal length in {near:.3f}"
         )
         return (
             f"held out for validation: {len(self._verdicts['val'])} pairs; the shorter one wins in "
-            f"{found['shorter_wins']:.3f} of them{beside}"
+            f"{metrics['shorter_wins']:.3f} of them{of_near}"
         )
 
 
-def _pairs_of(recorded: Recordings, split: str, heads: int) -> list[Verdicts]:
+def _judge_pairs(recorded: Recordings, split: str, heads: int) -> list[Verdicts]:
     """Return the pairs of each head; one entry if there is a single head."""
     batch = recorded.make_held_out(split, 0)
     trajectories = batch.trajectories or TrajectoryBatch.make_empty()
@@ -117,13 +119,21 @@ def _pairs_of(recorded: Recordings, split: str, heads: int) -> list[Verdicts]:
     return [judge(view, trajectories.reward_BT) for view in views]
 
 
-def recordings(
-    kind: Kind | None, policy: Policy, chat: ChatRenderer, settings: RolloutSettings, *, seed: int
+def read_recordings(
+    kind: Kind | None,
+    policy: Policy,
+    chat: ChatRenderer,
+    settings: RolloutSettings,
+    *,
+    seed: int,
+    is_judged: bool,
 ) -> Recordings | None:
     """Read the data set with the tokenizer and template of this policy.
 
+    ``is_judged``: a reward model is trained, which is judged on all held-out pairs.
+
     Raises:
-        ValueError: too many invalid rows, or an unreadable file.
+        ValueError: too many invalid rows, an unreadable file, or nothing held out although ``data.held_out`` is set.
     """
     if kind is None:
         return None
@@ -133,4 +143,10 @@ def recordings(
         max_context_tokens=settings.max_context_tokens,
     )  # fmt: skip
     with name_errors("data"):
-        return read(kind, student, seed=seed)
+        found = read(kind, student, seed=seed, is_judged=is_judged)
+        if kind.held_out and not is_judged and not found.held_out["val"]:
+            raise ValueError(
+                f"held_out={kind.held_out:g} leaves none of {len(found.groups)} groups to validate on; raise it, or "
+                "name more data"
+            )
+        return found

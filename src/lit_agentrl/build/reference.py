@@ -12,7 +12,7 @@ from lit_agentrl.screen import note
 from lit_agentrl.update.reference_cache import ReferenceCache
 
 
-def kept_reference(cfg: DictConfig, recorded: Recordings, *, is_given: bool) -> ReferenceCache | None:
+def build_reference_cache(cfg: DictConfig, recorded: Recordings, *, is_given: bool) -> ReferenceCache | None:
     """Return the cache of the reference's log-probs, or None without ``data.cache_reference``.
 
     Raises:

@@ -11,18 +11,18 @@ from lit_agentrl.strategies.launching import count_devices
 from lit_agentrl.strategies.single import single
 
 
-def strategy_of(cfg: DictConfig) -> Strategy | str:
+def build_strategy(cfg: DictConfig) -> Strategy | str:
     """Instantiate ``strategy``, whose constructor checks its options.
 
     Raises:
         ValueError: an invalid option, or neither a strategy of Lightning nor ``single``.
     """
-    made = instantiate(cfg.strategy)
-    if isinstance(made, Strategy) or made == single():
-        return made  # type: ignore[no-any-return]
-    found = made if isinstance(made, str) else f"a {type(made).__name__}"
+    strategy = instantiate(cfg.strategy)
+    if isinstance(strategy, Strategy) or strategy == single():
+        return strategy  # type: ignore[no-any-return]
+    kind = strategy if isinstance(strategy, str) else f"a {type(strategy).__name__}"
     raise ValueError(
-        f"strategy._target_={cfg.strategy._target_} makes {found}; it must make an object of Lightning's class Strategy"
+        f"strategy._target_={cfg.strategy._target_} makes {kind}; it must make an object of Lightning's class Strategy"
     )
 
 
@@ -31,7 +31,7 @@ def is_parallel(strategy: Strategy | str) -> bool:
     return isinstance(strategy, ParallelStrategy)
 
 
-def processes_of(cfg: DictConfig) -> tuple[int, int]:
+def count_processes(cfg: DictConfig) -> tuple[int, int]:
     """Return the processes per machine (one a device) and the number of machines of ``trainer``.
 
     Raises:

@@ -8,10 +8,11 @@ from contextlib import closing
 from omegaconf import DictConfig, open_dict
 
 from lit_agentrl.build.games import Games
-from lit_agentrl.build.making import made
+from lit_agentrl.build.instantiation import instantiate_as
 from lit_agentrl.checks import blame
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rollout.structures.base import Structure
+from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
 # members of a structure of 0.2 that nothing reads any more
@@ -19,18 +20,23 @@ _UNREAD = (
     "needs", "gives", "is_off_policy", "mixes_groups", "is_sequential", "takes_trials", "asks_critic", "take_critic",
     "opponent",
 )  # fmt: skip
+# members of a structure of 0.2 that `StructureHook` has today, with their current names
+_MOVED = {
+    "check_game": "check_game", "setup": "setup", "wrap_engine": "wrap_engine", "wants_repeats": "wants_repeats",
+    "evaluated": "plan_evaluation", "trial": "plan_temporary_step", "left_out": "mask_tokens", "notes": "make_notes",
+}  # fmt: skip
 
 
 def build_algorithm(cfg: DictConfig) -> tuple[Objective, Structure]:
     """Instantiate the algorithm, and the structure in ``algo.structure`` or else `Refill`."""
     if "structure" not in cfg.algo:
-        return _objective(cfg), Refill()
-    structure = made(cfg, "algo.structure", Structure)
+        return _build_objective(cfg), Refill()
+    structure = instantiate_as(cfg, "algo.structure", Structure)
     _refuse_old_members(structure)
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
         del cfg.algo.structure
-    return _objective(cfg), structure
+    return _build_objective(cfg), structure
 
 
 def _refuse_old_members(structure: Structure) -> None:
@@ -39,16 +45,23 @@ def _refuse_old_members(structure: Structure) -> None:
     Raises:
         ValueError: naming the member and the remedy.
     """
+    declared = {name for kind in type(structure).__mro__ if kind is not StructureHook for name in vars(kind)}
     for name in _UNREAD:
-        if any(name in vars(each) for each in type(structure).__mro__):
+        if name in declared:
             raise ValueError(
                 f"algo.structure={type(structure).__name__} declares {name}, which is not read since 0.3; declare "
-                "facts in requires and provides, and take the critic in setup (docs/extend.md)"
+                "facts in requires and provides, and take the critic in StructureHook.setup (docs/extend.md)"
+            )
+    for name, current in _MOVED.items():
+        if name in declared and (name != current or not isinstance(structure, StructureHook)):
+            raise ValueError(
+                f"algo.structure={type(structure).__name__} declares {name}, which is not read since 0.3; inherit from "
+                f"lit_agentrl.rollout.structures.hook.StructureHook first, and name it {current} (docs/extend.md)"
             )
 
 
-def _objective(cfg: DictConfig) -> Objective:
-    return made(cfg, "algo", Objective)
+def _build_objective(cfg: DictConfig) -> Objective:
+    return instantiate_as(cfg, "algo", Objective)
 
 
 def check_trained(structure: Structure, games: Games) -> None:
@@ -59,15 +72,15 @@ def check_trained(structure: Structure, games: Games) -> None:
     """
     for task in games.tasks[: len(games.weights)]:
         with blame("algo.structure", f"algo.structure={type(structure).__name__}: game {task.name}"):
-            structure.check_game(task)
+            structure.hook.check_game(task)
 
 
-def never_repeated(structure: Structure, games: Games, instances: int | None) -> str:
+def describe_missing_repeats(structure: Structure, games: Games, instances: int | None) -> str:
     """Return a line about a structure that needs repeated tasks but never gets them.
 
     The line is empty if the structure does not need them, or if a game or ``rollout.instances`` repeats tasks.
     """
-    if not structure.wants_repeats or instances is not None:
+    if not structure.hook.wants_repeats or instances is not None:
         return ""
     for task in games.tasks[: len(games.weights)]:
         with closing(task.make("train")) as env:

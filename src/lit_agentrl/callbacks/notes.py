@@ -15,7 +15,7 @@ class Notes(Callback):
 
     Args:
         folder: the run folder.
-        texts: returns the current texts by name; see `Structure.notes`.
+        texts: returns the current texts by name; see `StructureHook.make_notes`.
     """
 
     def __init__(self, folder: str | Path, texts: Callable[[], Mapping[str, str]]) -> None:

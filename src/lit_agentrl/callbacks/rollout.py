@@ -15,10 +15,10 @@ from lit_agentrl.modules.contract import Trained, as_agent, as_trained
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.pack import pack
-from lit_agentrl.rollout.players import Players
+from lit_agentrl.rollout.player import Player
 from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.scheduler import Wave
-from lit_agentrl.rollout.structures.base import Training, Trial
+from lit_agentrl.rollout.structures.hook import TemporaryStep, Training
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.update.critic import played_with
@@ -35,13 +35,13 @@ class RolloutCallback(Callback):
 
     Args:
         collector: fills the batches of training.
-        players: play episodes.
+        player: plays episodes.
         val, test: fill the batches of validation and test; ``test`` may be replaced.
     """
 
-    def __init__(self, collector: Collector, players: Players, *, val: Evaluation, test: Evaluation) -> None:
+    def __init__(self, collector: Collector, player: Player, *, val: Evaluation, test: Evaluation) -> None:
         self.settings, self.val, self.test = collector.settings, val, test
-        self.collector, self._players = collector, players
+        self.collector, self._player = collector, player
         self._restored: Any = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -57,14 +57,14 @@ class RolloutCallback(Callback):
                 return list_turn_values(of_critic, pack([episode]).to(pl_module.device).to_dict())
 
         reference = None if networks is None else networks.reference
-        reference = self.collector.structure.setup(Training(values, reference))
+        reference = self.collector.structure.hook.setup(Training(values, reference))
         critic = None if networks is None else networks.critic
         played = played_with(network, critic)
-        self._players.open(network, context, hooks, reference=reference, evaluated=played)
+        self._player.open(network, context, hooks, reference=reference, evaluated=played)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = None if trainer.max_epochs in (None, -1) else trainer.max_epochs
-        self._players.start(last=last, iteration=trainer.current_epoch, state=self._restored)
+        self._player.start(last=last, iteration=trainer.current_epoch, state=self._restored)
         self._restored = None
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -76,7 +76,7 @@ class RolloutCallback(Callback):
 
     def _close(self) -> None:
         self.collector.close()
-        self._players.close()
+        self._player.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what reward parts and the structure have learnt."""
@@ -87,7 +87,7 @@ class RolloutCallback(Callback):
         self.collector.load_state_dict(state_dict)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Any) -> None:
-        if (state := self._players.state_dict()) is not None:
+        if (state := self._player.state_dict()) is not None:
             checkpoint[_AHEAD] = state
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Any) -> None:
@@ -107,26 +107,26 @@ class RolloutCallback(Callback):
 
         def play(wave: Wave) -> Played:
             _end_if_told(trainer)
-            return self._players.play_training(wave, version)
+            return self._player.play_training(wave, version)
 
         @contextmanager
-        def trial(episodes: Sequence[Episode], step: Trial) -> Iterator[Callable[[Wave], Played]]:
+        def trial(episodes: Sequence[Episode], step: TemporaryStep) -> Iterator[Callable[[Wave], Played]]:
             played = [episode for episode in episodes if episode.num_action_tokens and not episode.failed]
             with unlearn(
                 agent.policy.network, pack(played).to_dict() if played else None, lr=step.lr, epsilon=step.epsilon,
                 temperature=self.settings.temperature, forward_context=trainer.precision_plugin.forward_context,
             ):  # fmt: skip
-                yield lambda wave: self._players.play_moved(wave, version)
+                yield lambda wave: self._player.play_moved(wave, version)
 
         def ask(questions: Sequence[Question]) -> Asked:
             _end_if_told(trainer)
-            return self._players.ask(questions, self.settings.params, version)
+            return self._player.ask(questions, self.settings.params, version)
 
         agent.row |= self.collector.collect(batch, play, device=device, trial=trial, ask=ask)
-        agent.row |= self._players.update_begins(batch.trajectories, version, trainer.current_epoch, device)
+        agent.row |= self._player.begin_update(batch.trajectories, version, trainer.current_epoch, device)
 
     def on_train_batch_end(self, *where: Any) -> None:
-        self._players.update_ends()
+        self._player.end_update()
 
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *where: int
@@ -135,7 +135,7 @@ class RolloutCallback(Callback):
         if batch.given is not None:  # read from a data set
             return
         started, agent = time.perf_counter(), as_agent(pl_module)
-        self.val.collect(batch, self._players.play, agent.version, is_first=not any(where))
+        self.val.collect(batch, self._player.play_evaluation, agent.version, is_first=not any(where))
         agent.row["time/validate"] = agent.row.get("time/validate", 0.0) + time.perf_counter() - started
 
     def on_test_batch_start(
@@ -143,7 +143,9 @@ class RolloutCallback(Callback):
     ) -> None:
         _end_if_told(trainer)
         if batch.given is None:
-            self.test.collect(batch, self._players.play, as_agent(pl_module).version, is_first=not any(where))
+            self.test.collect(
+                batch, self._player.play_evaluation, as_agent(pl_module).version, is_first=not any(where)
+            )
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int

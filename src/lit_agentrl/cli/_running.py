@@ -14,8 +14,8 @@ from omegaconf import DictConfig
 
 from lit_agentrl import __version__
 from lit_agentrl.config.errors import UserError, explain, report, was_interrupted
-from lit_agentrl.config.overrides import program, split_arguments
-from lit_agentrl.config.run_options import options_of
+from lit_agentrl.config.overrides import get_program, split_arguments
+from lit_agentrl.config.run_options import compose_options
 from lit_agentrl.paths import find_config
 from lit_agentrl.runs import process, ranks
 from lit_agentrl.runs.jobs import Interrupted
@@ -44,7 +44,7 @@ def run_command(argv: Sequence[str] | None, *, is_awaited: bool = False) -> Iter
     except (KeyboardInterrupt, SystemExit) as error:
         if not was_interrupted(error):
             raise
-        if ranks.is_telling():
+        if ranks.is_reporting():
             print(error if isinstance(error, Interrupted) else "interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
@@ -64,7 +64,7 @@ def report_error(error: Exception, with_traceback: bool, prefix: str = "") -> No
 
         if tell_launcher(cause):
             return
-    if not getattr(error, "is_told", False):
+    if not getattr(error, "is_reported", False):
         report(cause)
 
 
@@ -81,7 +81,7 @@ def build_parser(name: str, description: str | None, examples: str) -> argparse.
         description: what it does.
         examples: for the end of its help; ``{0}`` stands for how it is called.
     """
-    called = program(name)
+    called = get_program(name)
     return _Parser(
         prog=called, description=description, epilog=examples.format(called),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -98,8 +98,8 @@ def read_options(name: str, argv: Sequence[str], *, hint: str) -> DictConfig | N
     flags, overrides = split_arguments(argv)
     if "--help" in flags or "-h" in flags:
         text = find_config(f"{name}.yaml").read_text(encoding="utf-8")
-        print(text.replace(f"python {name}.py", program(name)))
+        print(text.replace(f"python {name}.py", get_program(name)))
         return None
     if flags:
         raise UserError(f"{name} takes no {flags[0]}; {hint}")
-    return options_of(name, overrides)
+    return compose_options(name, overrides)

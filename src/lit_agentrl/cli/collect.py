@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from lit_agentrl.cli._running import read_options, run_command
-from lit_agentrl.config.composition import hydra_ready
+from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.config.overrides import split_arguments
-from lit_agentrl.config.run_options import opened, options_of_model
+from lit_agentrl.config.run_options import open_run, split_model_options
 from lit_agentrl.runs import ranks
 
 
@@ -17,21 +17,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run ``lit-agentrl collect``."""
     with run_command(argv) as arguments:
         flags, overrides = split_arguments(arguments)
-        of_model = None if flags else options_of_model(overrides, "collect")
+        of_model = None if flags else split_model_options(overrides, "collect")
         if of_model is not None:
             ranks.require_one_process("collect plays on one device")
             from lit_agentrl.offline.collecting import collect_model
 
-            with hydra_ready():
+            with initialize_hydra():
                 print_lines(collect_model(*of_model).lines)
             return
         cfg = read_options("collect", arguments, hint="write options, such as env=sokoban out=FOLDER")
         if cfg is None:
             return
-        folder, saved, load_task = opened(cfg)
+        folder, saved, load_task = open_run(cfg)
         from lit_agentrl.offline.collecting import collect_run
 
-        with hydra_ready():
+        with initialize_hydra():
             print_lines(collect_run(cfg, saved, load_task, folder=folder).lines)
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from lit_agentrl.cli._running import read_options, run_command
-from lit_agentrl.config.composition import hydra_ready
+from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.config.overrides import split_arguments
-from lit_agentrl.config.run_options import opened, options_of_model
+from lit_agentrl.config.run_options import open_run, split_model_options
 from lit_agentrl.runs import ranks
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run ``evaluate.py`` or ``lit-agentrl evaluate``."""
     with run_command(argv) as arguments:
         flags, overrides = split_arguments(arguments)
-        of_model = None if flags else options_of_model(overrides)
+        of_model = None if flags else split_model_options(overrides)
         if of_model is not None:
             ranks.require_one_process("evaluate plays on one device")
             from lit_agentrl.evaluate.model_evaluation import evaluate_model
 
-            with hydra_ready():
+            with initialize_hydra():
                 print_scores(evaluate_model(*of_model))
             return
         cfg = read_options(
@@ -34,10 +34,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         if cfg is None:
             return
-        folder, saved, load_task = opened(cfg)
+        folder, saved, load_task = open_run(cfg)
         from lit_agentrl.evaluate.evaluation import evaluate
 
-        with hydra_ready():
+        with initialize_hydra():
             print_scores(evaluate(cfg, saved, load_task, folder=folder))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from lit_agentrl.cli._running import read_options, run_command
-from lit_agentrl.config.composition import hydra_ready
+from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.config.overrides import parse, split_arguments
 
 
@@ -26,6 +26,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             return
         from lit_agentrl.offline.labelling import label
 
-        with hydra_ready():
+        with initialize_hydra():
             for line in label(cfg, of_judge):
                 Console(highlight=False).print(line, soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lit_agentrl.checks import require_whole
 from lit_agentrl.cli._running import build_parser, run_command
-from lit_agentrl.config.composition import search_path
+from lit_agentrl.config.composition import format_search_path
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.paths import PACKAGE_DIR
 
@@ -41,10 +41,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         require_whole("--episodes", args.episodes, 1, _MOST)
         require_whole("--seed", args.seed, 0)
         jobs = [args.overrides] if args.overrides else [[f"env={name}"] for name in SHIPPED]
-        search = search_path(args.config_dir)
-        from lit_agentrl.build.games import game_of
+        search = format_search_path(args.config_dir)
+        from lit_agentrl.build.games import build_game
 
-        tasks = [game_of(job, search) for job in jobs]
+        tasks = [build_game(job, search) for job in jobs]
         if search:
             require_own(tasks)
         print("| game | split | chance success | chance return | oracle success | oracle return |")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from lit_agentrl.cli._running import read_options, run_command
-from lit_agentrl.config.run_options import opened
+from lit_agentrl.config.run_options import open_run
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -16,8 +16,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         cfg = read_options("play", arguments, hint="write options, such as env=sokoban instance=3")
         if cfg is None:
             return
-        folder, saved, load_task = opened(cfg)
-        from lit_agentrl.evaluate.playing import play
+        folder, saved, load_task = open_run(cfg)
+        from lit_agentrl.evaluate.playthroughs import play
 
         console = Console()
         for number, played in enumerate(play(cfg, saved, load_task, folder=folder)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lit_agentrl.checks import name_errors, require, require_number, require_whole
 from lit_agentrl.cli._running import build_parser, run_command
-from lit_agentrl.config.composition import search_path
+from lit_agentrl.config.composition import format_search_path
 from lit_agentrl.config.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         require_whole("--sessions", args.sessions, 1, _MOST)
         for name, value in (("--idle", args.idle), ("--max-mb", args.max_mb)):
             require_number(name, value, "a number > 0", lambda number: number > 0)
-        task = build_game(args.overrides, search_path(args.config_dir))
+        task = build_game(args.overrides, format_search_path(args.config_dir))
         from lit_agentrl.envs.hosted.serving import GameServer
         from lit_agentrl.envs.hosted.sessions import Sessions
 
@@ -80,9 +80,9 @@ def build_game(overrides: Sequence[str], search: Sequence[str]) -> Task:
                 f"{override} belongs to the run that plays the game, with env=remote; serve-env takes env, env.name "
                 "and env.game"
             )
-    from lit_agentrl.build.games import game_of
+    from lit_agentrl.build.games import build_game
 
-    return game_of(overrides, search)
+    return build_game(overrides, search)
 
 
 def serve_until_interrupted(server: GameServer, task: Task) -> None:

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         report_error(error, with_traceback, prefix)
 
     with run_command(argv, is_awaited=True) as arguments:
-        if ranks.is_further():
+        if ranks.is_receiving():
             job = ranks.read_handed_job() or ranks.receive()
             if job is None:
                 sys.exit(1)  # the first process has reported why

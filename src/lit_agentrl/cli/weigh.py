@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from lit_agentrl.cli._running import read_options, run_command
-from lit_agentrl.config.composition import find_target, hydra_ready
+from lit_agentrl.config.composition import find_target, initialize_hydra
 from lit_agentrl.config.overrides import parse, split_arguments
 
 
@@ -26,6 +26,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         if cfg is None:
             return
-        with hydra_ready():
+        with initialize_hydra():
             for line in find_target(cfg)(cfg, of_run):
                 Console(highlight=False, markup=False).print(line, soft_wrap=True)

@@ -15,10 +15,10 @@ from hydra.utils import get_method
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.checks import format_value
-from lit_agentrl.config.errors import UserError, did_you_mean, nearest, unreadable
-from lit_agentrl.config.groups import PROVIDERS, options_of, register_roots
-from lit_agentrl.config.misspelt import explain_composition
-from lit_agentrl.config.overrides import as_names, parse, table_of
+from lit_agentrl.config.errors import UserError, explain_unreadable, find_nearest, suggest
+from lit_agentrl.config.groups import PROVIDERS, list_group_options, register_roots
+from lit_agentrl.config.overrides import get_table, parse, rewrite_for_hydra
+from lit_agentrl.config.suggestions import explain_composition
 from lit_agentrl.paths import CONFIG_DIR, list_configs, name_config
 from lit_agentrl.renamed import get_current_name
 
@@ -45,7 +45,7 @@ def check_folders(folders: Sequence[str | Path]) -> None:
 
 
 # sections whose entries are arguments of any class: keys may be added and removed
-OPEN = (
+OPEN_SECTIONS = (
     "trainer",
     "callbacks",
     "logger",
@@ -56,12 +56,12 @@ OPEN = (
     "env",
     "hydra",
 )
-LISTS = ("logger", "callbacks", "reward")  # groups that can combine several options
-CLOSED = ("val", "test")  # sections without a _target_ that would refuse an unknown key
+LIST_GROUPS = ("logger", "callbacks", "reward")  # groups that can combine several options
+CLOSED_SECTIONS = ("val", "test")  # sections without a _target_ that would refuse an unknown key
 
 
 @contextmanager
-def hydra_ready() -> Iterator[None]:
+def initialize_hydra() -> Iterator[None]:
     """Initialise Hydra for composing, unless a run that Hydra started has done so."""
     if GlobalHydra.instance().is_initialized():
         yield
@@ -71,7 +71,7 @@ def hydra_ready() -> Iterator[None]:
             yield
 
 
-def search_path(folders: Sequence[str | Path]) -> list[str]:
+def format_search_path(folders: Sequence[str | Path]) -> list[str]:
     """Return the override that makes ``compose`` search the user's config folders too.
 
     Raises:
@@ -84,20 +84,20 @@ def search_path(folders: Sequence[str | Path]) -> list[str]:
     return [f"hydra.searchpath=[{paths}]"] if folders else []
 
 
-def own_folders(sources: Iterable[Any]) -> list[str]:
+def list_user_folders(sources: Iterable[Any]) -> list[str]:
     """Return the user's folders among the config sources that Hydra records, without this package's."""
     return [source.path for source in sources if source.schema == "file" and source.provider not in PROVIDERS]
 
 
-def task_loader(folders: Sequence[str | Path] = ()) -> Callable[[str], DictConfig]:
+def make_task_loader(folders: Sequence[str | Path] = ()) -> Callable[[str], DictConfig]:
     """Return a function that loads a game's config by name, from ``conf/env`` or these folders."""
     return lambda name: load_option("env", name, folders)
 
 
 def find_target(cfg: DictConfig) -> Callable[..., Any]:
     """Import the function that the ``_target_`` of a config names."""
-    found: Callable[..., Any] = get_method(cfg["_target_"])
-    return found
+    function: Callable[..., Any] = get_method(cfg["_target_"])
+    return function
 
 
 def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> DictConfig:
@@ -106,19 +106,19 @@ def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> Di
     Raises:
         UserError: the group has no option of that name.
     """
-    search = search_path(folders)
-    with hydra_ready():
-        names = options_of(group, search)
+    search = format_search_path(folders)
+    with initialize_hydra():
+        names = list_group_options(group, search)
         if name not in names:
             what = "game named " if group == "env" else f"option {group}="
             raise UserError(f"there is no {what}{name}; valid: {', '.join(names)}")
         # add it to an empty config: Hydra would look for a primary config in the shipped folder only
         try:
-            found: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search])[group]
+            option: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search])[group]
         except UnicodeError as error:
-            raise UserError(unreadable(search) or str(error)) from error
-        use_current_names(found)
-        return found
+            raise UserError(explain_unreadable(search) or str(error)) from error
+        use_current_names(option)
+        return option
 
 
 def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> DictConfig:
@@ -127,8 +127,8 @@ def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> Di
     Raises:
         UserError: an unknown group, option or key; the message names the nearest valid ones.
     """
-    job = as_names(job)
-    with hydra_ready():
+    job = rewrite_for_hydra(job)
+    with initialize_hydra():
         _check_keys(parse(job), search)
         _check_added(name, job, search)
         try:
@@ -145,7 +145,7 @@ def use_current_names(cfg: DictConfig) -> None:
 
     A user's own file may still have a former name.
     """
-    for path, name in _targets(OmegaConf.to_container(cfg, resolve=False), ()):
+    for path, name in _find_targets(OmegaConf.to_container(cfg, resolve=False), ()):
         if (current := get_current_name(name)) != name:
             node: Any = cfg
             for key in path:
@@ -153,12 +153,12 @@ def use_current_names(cfg: DictConfig) -> None:
             node["_target_"] = current
 
 
-def _targets(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
+def _find_targets(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
     for key, child in node.items() if isinstance(node, dict) else enumerate(node):
         if key == "_target_" and isinstance(child, str):
             yield path, child
         elif isinstance(child, dict | list):
-            yield from _targets(child, (*path, key))
+            yield from _find_targets(child, (*path, key))
 
 
 def check_sections(cfg: DictConfig, name: str) -> None:
@@ -167,45 +167,45 @@ def check_sections(cfg: DictConfig, name: str) -> None:
     Raises:
         UserError: an unknown key, or a missing section.
     """
-    for section, options in _sections(name).items():
-        given = cfg.get(section) if section in cfg else {}
-        if given is None or isinstance(given, str | bool | int | float | list | ListConfig):
+    for section, options in _list_sections(name).items():
+        value = cfg.get(section) if section in cfg else {}
+        if value is None or isinstance(value, str | bool | int | float | list | ListConfig):
             raise UserError(
-                f"{section}={format_value(given)}: {section} is a section; set one of its options: {', '.join(options)}"
+                f"{section}={format_value(value)}: {section} is a section; set one of its options: {', '.join(options)}"
             )
     if OmegaConf.select(cfg, "algo.constants") is not None:
         raise UserError(
             "algo.constants is no option any more; write an option file, such as conf/algo/clip/mine.yaml, that starts "
             "from the other option, and choose it in the defaults of the algorithm"
         )
-    for section, known in _known_keys(name).items():
-        given = {str(key) for key in (OmegaConf.select(cfg, section) if section else cfg)}
+    for section, known in _list_known_keys(name).items():
+        keys = {str(key) for key in (OmegaConf.select(cfg, section) if section else cfg)}
         prefix = f"{section}." if section else ""
-        if unknown := sorted(given - known - {"hydra"}):
-            hint = did_you_mean(nearest(unknown[0], known)) or f"valid: {', '.join(sorted(known))}"
+        if unknown := sorted(keys - known - {"hydra"}):
+            hint = suggest(find_nearest(unknown[0], known)) or f"valid: {', '.join(sorted(known))}"
             raise UserError(f"unknown option {prefix}{unknown[0]}; {hint}")
-        if missing := sorted(known - given):
+        if missing := sorted(known - keys):
             raise UserError(f"{prefix}{missing[0]} is missing, and every run needs it")
 
 
 @cache
-def _base(name: str) -> DictConfig:
+def _compose_base(name: str) -> DictConfig:
     """Compose the config of a command without overrides, including the ``hydra`` node."""
-    with hydra_ready():
+    with initialize_hydra():
         return compose(config_name=name, return_hydra_config=True)
 
 
-def _known_keys(name: str) -> dict[str, frozenset[str]]:
+def _list_known_keys(name: str) -> dict[str, frozenset[str]]:
     """Return the valid keys of the whole config (under "") and of each closed section."""
-    base = _base(name)
-    sections = ("", *CLOSED)
-    found = {s: {str(key) for key in (OmegaConf.select(base, s) if s else base)} for s in sections}
-    return {section: frozenset(keys - {"hydra"}) for section, keys in found.items()}
+    base = _compose_base(name)
+    sections = ("", *CLOSED_SECTIONS)
+    keys = {s: {str(key) for key in (OmegaConf.select(base, s) if s else base)} for s in sections}
+    return {section: frozenset(names - {"hydra"}) for section, names in keys.items()}
 
 
-def _sections(name: str) -> dict[str, list[str]]:
+def _list_sections(name: str) -> dict[str, list[str]]:
     """Return the sections of the config that are not groups, each with its options."""
-    base = _base(name)
+    base = _compose_base(name)
     chosen = {"hydra", *(str(group).partition("/")[0] for group in base.hydra.runtime.choices)}
     plain = OmegaConf.to_container(base, resolve=False)
     assert isinstance(plain, dict)
@@ -224,31 +224,39 @@ def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
             raise UserError(f"{text}: choose the run folder with hydra.run.dir=FOLDER")
         names = override.value()
         axis = key.replace(".", "/")
-        if key.startswith("algo.") and options_of(axis, search) and not isinstance(names, dict | list):
-            raise UserError(f"{text}: write {axis}=NAME; valid: {', '.join(options_of(axis, search))}")
-        if key in CLOSED and not isinstance(names, dict) and not override.is_delete():
+        if (
+            key.startswith("algo.")
+            and list_group_options(axis, search)
+            and not isinstance(names, dict | list)
+        ):
+            raise UserError(
+                f"{text}: write {axis}=NAME; valid: {', '.join(list_group_options(axis, search))}"
+            )
+        if key in CLOSED_SECTIONS and not isinstance(names, dict) and not override.is_delete():
             raise UserError(f"{text}: {key} is a section; set one of its options, such as {key}.episodes=…")
-        listed = [str(name) for name in names] if key in LISTS and isinstance(names, list) else []
+        listed = [str(name) for name in names] if key in LIST_GROUPS and isinstance(names, list) else []
         if len(set(listed)) < len(listed) or ("none" in listed and len(listed) > 1):
             what = "none beside others" if "none" in listed else "an option twice"
             raise UserError(f"{text}: {key} names {what}; keep one")
-        is_list = isinstance(names, list) and key not in LISTS
-        if (is_list or names is None) and not override.is_delete() and options_of(key, search):
+        is_list = isinstance(names, list) and key not in LIST_GROUPS
+        if (is_list or names is None) and not override.is_delete() and list_group_options(key, search):
             what = "a list" if is_list else "null"
             raise UserError(
-                f"{text}: {key} takes a name, not {what}; valid: {', '.join(options_of(key, search))}"
+                f"{text}: {key} takes a name, not {what}; valid: {', '.join(list_group_options(key, search))}"
             )
-        if override.is_delete() and options_of(key, search) and key not in LISTS:
-            raise UserError(f"{text}: {key} cannot be left out; valid: {', '.join(options_of(key, search))}")
+        if override.is_delete() and list_group_options(key, search) and key not in LIST_GROUPS:
+            raise UserError(
+                f"{text}: {key} cannot be left out; valid: {', '.join(list_group_options(key, search))}"
+            )
         if override.is_delete() and not _is_open(key):
             raise UserError(
-                f"{text}: {key} cannot be removed; keys can be removed only below {', '.join(OPEN[:-1])}; "
+                f"{text}: {key} cannot be removed; keys can be removed only below {', '.join(OPEN_SECTIONS[:-1])}; "
                 f"an existing one is changed by {key}=…"
             )
 
 
 def _is_open(key: str) -> bool:
-    return any(key == section or key.startswith(f"{section}.") for section in OPEN)
+    return any(key == section or key.startswith(f"{section}.") for section in OPEN_SECTIONS)
 
 
 def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
@@ -256,12 +264,14 @@ def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
     for text, override in zip(job, parse(job), strict=True):
         if not (override.is_add() or override.is_force_add()):
             continue
-        if table := table_of(override.key_or_group):
+        if table := get_table(override.key_or_group):
             _require_table(table, name, job, search)
             continue
         if _is_open(override.key_or_group):
             continue
-        plain = [each.lstrip("+") if each == text else each for each in job]
+        plain = [
+            override_text.lstrip("+") if override_text == text else override_text for override_text in job
+        ]
         try:
             compose(config_name=name, overrides=[*plain, *search], return_hydra_config=True)
         except Exception as error:
@@ -273,11 +283,15 @@ def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
 
 def _require_table(table: str, name: str, job: Sequence[str], search: Sequence[str]) -> None:
     """Refuse an entry of a table if the chosen option has no such table."""
-    others = [text for text, each in zip(job, parse(job), strict=True) if table_of(each.key_or_group) is None]
+    others = [
+        text
+        for text, override in zip(job, parse(job), strict=True)
+        if get_table(override.key_or_group) is None
+    ]
     try:
         base = compose(config_name=name, overrides=[*others, *search], return_hydra_config=True)
-        found = OmegaConf.select(base, table)
+        entries = OmegaConf.select(base, table)
     except Exception as error:
         raise explain_composition(error, name, others, search) from error
-    if found is None:
+    if entries is None:
         raise explain_composition(KeyError(table), name, job, search)

@@ -27,12 +27,12 @@ class UserError(ValueError):
 
     Args:
         message: the line to print.
-        is_told: whether another process prints the message.
+        is_reported: whether another process prints the message.
     """
 
-    def __init__(self, message: str, *, is_told: bool = False) -> None:
+    def __init__(self, message: str, *, is_reported: bool = False) -> None:
         super().__init__(escape_unprintable(message))
-        self.is_told = is_told
+        self.is_reported = is_reported
 
 
 class RunError(RuntimeError):
@@ -47,33 +47,35 @@ def explain(error: BaseException) -> str:
         key = error.full_key or "an option"
         return f"{key} has no value; set {key}=…"
     if isinstance(error, InterpolationKeyError):
-        return f"{_at(error)}{first_line(error)}; a reference ${{a.b}} must name a key of the config"
+        return (
+            f"{_format_key(error)}{get_first_line(error)}; a reference ${{a.b}} must name a key of the config"
+        )
     if isinstance(error, OmegaConfBaseException):
-        return f"{_at(error)}{first_line(error)}"
+        return f"{_format_key(error)}{get_first_line(error)}"
     if isinstance(error, MarkedYAMLError):
         return _explain_yaml(error)
     if isinstance(error, ConfigCompositionException):
         cause = error.__cause__
-        return first_line(error) + (
-            f": {first_line(cause)}" if isinstance(cause, OmegaConfBaseException) else ""
+        return get_first_line(error) + (
+            f": {get_first_line(cause)}" if isinstance(cause, OmegaConfBaseException) else ""
         )
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     kind = type(error).__name__
     if isinstance(error, ValueError | OSError | ImportError) or kind in _FOR_USERS:
-        return first_line(error)
-    return f"{kind}: {first_line(error)} ({WHERE})"
+        return get_first_line(error)
+    return f"{kind}: {get_first_line(error)} ({WHERE})"
 
 
 def _explain_instantiation(error: InstantiationException) -> str:
-    found = re.search(r"^full_key: (\S+)", str(error), re.MULTILINE)
-    key = found.group(1) if found else ""
+    match = re.search(r"^full_key: (\S+)", str(error), re.MULTILINE)
+    key = match.group(1) if match else ""
     cause = error.__cause__
     if cause is None:
-        return f"{key}: {first_line(error)}" if key else first_line(error)
+        return f"{key}: {get_first_line(error)}" if key else get_first_line(error)
     if isinstance(cause, ImportError):
         reason = re.search(r'ModuleNotFoundError\("(.+?)"\)', str(cause))
-        return f"{key}._target_ cannot be imported: {reason.group(1) if reason else first_line(cause)}"
+        return f"{key}._target_ cannot be imported: {reason.group(1) if reason else get_first_line(cause)}"
     if isinstance(cause, TypeError) and (
         missing := re.search(r"missing .* argument[s]?: '(\w+)'", str(cause))
     ):
@@ -89,12 +91,12 @@ def _explain_yaml(error: MarkedYAMLError) -> str:
     return f"{where}{error.problem or error.context}; mend the YAML there"
 
 
-def _at(error: OmegaConfBaseException) -> str:
+def _format_key(error: OmegaConfBaseException) -> str:
     key = error.full_key or ""
-    return f"{key}: " if key and key not in first_line(error) else ""
+    return f"{key}: " if key and key not in get_first_line(error) else ""
 
 
-def of_another_kind(text: str, key: str, now: object, error: Exception) -> str:
+def explain_wrong_type(text: str, key: str, now: object, error: Exception) -> str:
     """Return the message about an override whose value has the wrong type.
 
     Args:
@@ -116,19 +118,21 @@ def was_interrupted(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt)
 
 
-def first_line(error: BaseException) -> str:
+def get_first_line(error: BaseException) -> str:
     """Return the first non-empty line of an error's message, or the name of its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
-def nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> list[str]:
+def find_nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> list[str]:
     """Return up to three valid names similar to a misspelt one, best first, ignoring case."""
-    small = {each.lower(): each for each in sorted(valid, reverse=True)}
-    return [small[found] for found in get_close_matches(name.lower(), small, n=3, cutoff=cutoff)]
+    by_lower_case = {option.lower(): option for option in sorted(valid, reverse=True)}
+    return [
+        by_lower_case[match] for match in get_close_matches(name.lower(), by_lower_case, n=3, cutoff=cutoff)
+    ]
 
 
-def did_you_mean(near: Sequence[str]) -> str:
+def suggest(near: Sequence[str]) -> str:
     """Return a "did you mean" question about these names; empty if there are none."""
     return f"did you mean {' or '.join(near)}?" if near else ""
 
@@ -145,13 +149,13 @@ def report(message: str) -> None:
     console.print(text, soft_wrap=not sys.stderr.isatty())
 
 
-def unreadable(search: Sequence[str]) -> str:
+def explain_unreadable(search: Sequence[str]) -> str:
     """Return a message about the first config file that is not UTF-8; may be empty.
 
     Args:
         search: overrides of Hydra's search path, which name the user's config folders.
     """
-    folders = [Path(found) for text in search for found in re.findall(r"file://([^']+)", text)]
+    folders = [Path(path) for text in search for path in re.findall(r"file://([^']+)", text)]
     for file in (file for folder in folders for file in sorted(folder.rglob("*.yaml"))):
         data = file.read_bytes()
         try:

@@ -31,31 +31,33 @@ def register_roots() -> None:
     Plugins.instance().register(ExperimentalConfigs)
 
 
-def options_of(group: str, search: Sequence[str]) -> list[str]:
+def list_group_options(group: str, search: Sequence[str]) -> list[str]:
     """List the option names of a group, given the overrides of the search path."""
-    names = _entries(group, ObjectType.CONFIG, search)
-    inner = _entries(group, ObjectType.GROUP, search) if group in FOLDERS else []
-    nested = [f"{folder}/{option}" for folder in inner for option in options_of(f"{group}/{folder}", search)]
+    names = _list_entries(group, ObjectType.CONFIG, search)
+    inner = _list_entries(group, ObjectType.GROUP, search) if group in FOLDERS else []
+    nested = [
+        f"{folder}/{option}" for folder in inner for option in list_group_options(f"{group}/{folder}", search)
+    ]
     return [*(name for name in names if not name.startswith("_")), *nested]
 
 
-def all_groups(search: Sequence[str]) -> list[str]:
+def list_groups(search: Sequence[str]) -> list[str]:
     """List all groups, nested ones included, given the overrides of the search path."""
-    return list(_all_groups(tuple(search)))
+    return list(_list_groups_once(tuple(search)))
 
 
 @cache  # slow without it: Hydra copies its list of plugins for each folder that it reads
-def _all_groups(search: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_groups_in("", search))
+def _list_groups_once(search: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_find_groups("", search))
 
 
-def _groups_in(parent: str, search: Sequence[str]) -> Iterator[str]:
-    for child in _entries(parent, ObjectType.GROUP, search):
+def _find_groups(parent: str, search: Sequence[str]) -> Iterator[str]:
+    for child in _list_entries(parent, ObjectType.GROUP, search):
         if not parent and child == EXPERIMENTAL_DIR.name:  # a separate config root, not a group
             continue
         group = f"{parent}/{child}" if parent else child
         yield group
-        yield from _groups_in(group, search)
+        yield from _find_groups(group, search)
 
 
 def describe_options(folders: Sequence[str | Path] = ()) -> tuple[str, str]:
@@ -82,5 +84,5 @@ def describe_options(folders: Sequence[str | Path] = ()) -> tuple[str, str]:
     return core, experimental
 
 
-def _entries(group: str, kind: ObjectType, search: Sequence[str]) -> list[str]:
+def _list_entries(group: str, kind: ObjectType, search: Sequence[str]) -> list[str]:
     return GlobalHydra.instance().config_loader().get_group_options(group, kind, overrides=list(search))

@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig
 
-from lit_agentrl.config.errors import UserError, did_you_mean, first_line, nearest
+from lit_agentrl.config.errors import UserError, find_nearest, get_first_line, suggest
 
 # the supported flags of Hydra -> whether a value follows; the value of --info is optional
 FLAGS = {
@@ -26,7 +26,7 @@ FLAGS = {
 }  # fmt: skip
 MULTIRUN = ("-m", "--multirun")
 VARIANT = "variant"  # key of the game options that evaluate.py overrides
-_OF_SWEEPS = ("hydra.sweep.", "hydra.sweeper", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
+_SWEEP_KEYS = ("hydra.sweep.", "hydra.sweeper", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
 _PLAIN = re.compile(r"[A-Za-z_/~][\w/.~-]*")  # a string that needs no quotes
 # a run folder whose name Hydra cannot parse without quotes, such as a sweep's 0_algo=grpo,seed=1
 _FOLDER = re.compile(r"^run=(?!['\"])([^']*=[^']*)")
@@ -34,7 +34,13 @@ _FOLDER = re.compile(r"^run=(?!['\"])([^']*=[^']*)")
 _TABLE = re.compile(
     r"(?:env|engine|optim|critic|reward)\.(?:\w+\.)*(?:options|settings|body|schedule_args)(?=\.|=\{|$)"
 )
-_OTHERS = ("null", "true", "false", "nan", "inf")  # match _PLAIN, but YAML does not read them as strings
+_YAML_KEYWORDS = (
+    "null",
+    "true",
+    "false",
+    "nan",
+    "inf",
+)  # match _PLAIN, but YAML does not read them as strings
 
 
 def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -53,15 +59,15 @@ def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
             overrides.append(argument)
             continue
         if name not in FLAGS:
-            hint = did_you_mean(nearest(name, FLAGS)) or (
+            hint = suggest(find_nearest(name, FLAGS)) or (
                 "options are written key=value, without dashes; valid flags: --help, -m, --config-dir FOLDER, --cfg job"
             )
             raise UserError(f"unknown flag {name}; {hint}")
         flags.append(argument)
         if name in ("--cfg", "-c"):
-            shown = argument.partition("=")[2] if has_value else rest[0] if rest else ""
-            if shown not in ("job", "hydra", "all"):
-                raise UserError(f"{name} {shown} prints nothing; valid: --cfg job, --cfg hydra, --cfg all")
+            value = argument.partition("=")[2] if has_value else rest[0] if rest else ""
+            if value not in ("job", "hydra", "all"):
+                raise UserError(f"{name} {value} prints nothing; valid: --cfg job, --cfg hydra, --cfg all")
         if not FLAGS[name] or has_value:
             continue
         if rest and "=" not in rest[0] and not rest[0].startswith("-"):
@@ -71,33 +77,33 @@ def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return flags, overrides
 
 
-def as_names(overrides: Sequence[str]) -> list[str]:
+def rewrite_for_hydra(overrides: Sequence[str]) -> list[str]:
     """Rewrite overrides for Hydra's parser.
 
     Option names that look like numbers are quoted, and new entries of tables get ``++``.
 
-    >>> as_names(["debug=nan", "debug=none,nan", "optim.lr=nan", "optim.schedule_args.power=2"])
+    >>> rewrite_for_hydra(["debug=nan", "debug=none,nan", "optim.lr=nan", "optim.schedule_args.power=2"])
     ["debug='nan'", "debug=none,'nan'", 'optim.lr=nan', '++optim.schedule_args.power=2']
     """
-    written = []
+    rewritten = []
     for text in overrides:
         if str(text).startswith("debug="):
             text = re.sub(r"(?<=[=,])nan(?=,|$)", "'nan'", text)
-        written.append(f"++{text}" if _TABLE.match(str(text)) else text)
-    return written
+        rewritten.append(f"++{text}" if _TABLE.match(str(text)) else text)
+    return rewritten
 
 
-def table_of(key: str) -> str | None:
+def get_table(key: str) -> str | None:
     """Return the table of an entry such as ``optim.schedule_args.power``, or None for other keys.
 
-    >>> table_of("optim.schedule_args.power"), table_of("optim.lr")
+    >>> get_table("optim.schedule_args.power"), get_table("optim.lr")
     ('optim.schedule_args', None)
     """
-    found = _TABLE.match(key)
-    return found[0] if found else None
+    match = _TABLE.match(key)
+    return match[0] if match else None
 
 
-def flag_values(flags: Sequence[str], *names: str) -> list[str]:
+def get_flag_values(flags: Sequence[str], *names: str) -> list[str]:
     """Return the values of a flag, written as ``--flag value`` or ``--flag=value``."""
     spaced = [value for flag, value in zip(flags, flags[1:], strict=False) if flag in names]
     joined = [flag.partition("=")[2] for flag in flags if "=" in flag and flag.partition("=")[0] in names]
@@ -122,8 +128,8 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
     parsed: list[Override] = []
     for text in overrides:
         if "=" not in text and not text.startswith("~"):
-            known = f"run={text} or resume={text}" if Path(text).is_dir() else "env=sokoban"
-            raise UserError(f"{text} is not an override; write key=value, such as {known}")
+            example = f"run={text} or resume={text}" if Path(text).is_dir() else "env=sokoban"
+            raise UserError(f"{text} is not an override; write key=value, such as {example}")
         if text.endswith("=") and not text.startswith("~"):
             raise UserError(f"{text} has no value; write a value, or null for none")
         try:
@@ -133,7 +139,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
                 raise UserError(
                     f"{text} is no single option; write each by itself, such as algo=grpo env=sokoban"
                 ) from error
-            reason = re.sub(r"^Error parsing override.*", "", str(error)).strip() or first_line(error)
+            reason = re.sub(r"^Error parsing override.*", "", str(error)).strip() or get_first_line(error)
             raise UserError(
                 f"{text} cannot be read ({reason.splitlines()[0]}); close every bracket and quote special "
                 "characters, such as 'key=\"a, b\"'"
@@ -165,10 +171,14 @@ def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
 
 def take_variant(parsed: Sequence[Override], cfg: DictConfig) -> list[Override]:
     """Move options of a game, such as ``env.game.size=7``, into ``cfg.variant`` as typed; return the others."""
-    own = [each for each in parsed if each.key_or_group.startswith("env.") and not each.is_delete()]
-    if own:
-        cfg[VARIANT] = [each.input_line for each in own]
-    return [each for each in parsed if each not in own]
+    variant = [
+        override
+        for override in parsed
+        if override.key_or_group.startswith("env.") and not override.is_delete()
+    ]
+    if variant:
+        cfg[VARIANT] = [override.input_line for override in variant]
+    return [override for override in parsed if override not in variant]
 
 
 def _check_hydra(key: str, text: str, *, is_multirun: bool) -> None:
@@ -176,7 +186,7 @@ def _check_hydra(key: str, text: str, *, is_multirun: bool) -> None:
         raise UserError(
             f"{text} has no effect with -m: the runs of a sweep lie in hydra.sweep.dir; set hydra.sweep.dir=FOLDER"
         )
-    if key.startswith(_OF_SWEEPS) and not is_multirun:
+    if key.startswith(_SWEEP_KEYS) and not is_multirun:
         raise UserError(
             f"{text} has no effect without -m: one run has the folder hydra.run.dir=FOLDER, and nothing to launch"
         )
@@ -192,30 +202,30 @@ def _check_hydra(key: str, text: str, *, is_multirun: bool) -> None:
         raise UserError(f"{text}: name a folder of configs with --config-dir FOLDER")
 
 
-def program(name: str) -> str:
+def get_program(name: str) -> str:
     """Return how the user called this command: ``python NAME.py`` or ``lit-agentrl NAME``."""
     return f"python {name}.py" if Path(sys.argv[0]).name == f"{name}.py" else f"lit-agentrl {name}"
 
 
-def written(options: Mapping[str, Any]) -> list[str]:
+def format_overrides(options: Mapping[str, Any]) -> list[str]:
     """Return options as command-line overrides; nested dictionaries become dotted keys.
 
     Raises:
         UserError: a value of a type that an override cannot express.
 
-    >>> written({"algo": "grpo", "rollout": {"prompts": 4}, "val.envs": None, "algo.name": "a, b"})
+    >>> format_overrides({"algo": "grpo", "rollout": {"prompts": 4}, "val.envs": None, "algo.name": "a, b"})
     ['algo=grpo', 'rollout.prompts=4', 'val.envs=null', "algo.name='a, b'"]
     """
-    found: list[str] = []
+    overrides: list[str] = []
     for name, value in options.items():
         if isinstance(value, Mapping) and value:
-            found += written({f"{name}.{key}": inner for key, inner in value.items()})
+            overrides += format_overrides({f"{name}.{key}": inner for key, inner in value.items()})
         else:
-            found.append(f"{name}={_value(name, value)}")
-    return found
+            overrides.append(f"{name}={_format_value(name, value)}")
+    return overrides
 
 
-def _value(name: str, value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Integral):
@@ -224,12 +234,12 @@ def _value(name: str, value: Any) -> str:
         return repr(float(value))
     if isinstance(value, Path | str):
         text = str(value)
-        is_plain = _PLAIN.fullmatch(text) and text.lower() not in _OTHERS
+        is_plain = _PLAIN.fullmatch(text) and text.lower() not in _YAML_KEYWORDS
         return text if is_plain else QuotedString(text, Quote.single).with_quotes()
     if isinstance(value, list | tuple):
-        return f"[{','.join(_value(name, each) for each in value)}]"
+        return f"[{','.join(_format_value(name, item) for item in value)}]"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{_value(name, each)}' for key, each in value.items())}}}"
+        return f"{{{','.join(f'{key}:{_format_value(name, item)}' for key, item in value.items())}}}"
     raise UserError(
         f"{name} cannot be a {type(value).__name__}; write numbers, texts, true, false, none, lists or dictionaries"
     )

@@ -7,19 +7,19 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.config.composition import task_loader
-from lit_agentrl.config.errors import UserError, did_you_mean, nearest
+from lit_agentrl.config.composition import make_task_loader
+from lit_agentrl.config.errors import UserError, find_nearest, suggest
 from lit_agentrl.config.overrides import check_overrides, parse, take_variant
-from lit_agentrl.config.saved import run_folder_of, saved_config
+from lit_agentrl.config.saved import find_run_folder, read_saved_config
 from lit_agentrl.config.trust import TRUST_RUN, is_trusted
 from lit_agentrl.paths import find_config
 
 # sections of conf/train.yaml that describe the model and how it plays; an evaluation without a run reads only these
-_OF_MODEL = ("model", "engine", "prompt", "dialect", "context", "worlds", "rollout.max_")
-_OF_ANY = ("evaluate", "collect")  # commands that accept any model, from a run or not
+_MODEL_KEYS = ("model", "engine", "prompt", "dialect", "context", "worlds", "rollout.max_")
+_MODEL_COMMANDS = ("evaluate", "collect")  # commands that accept any model, from a run or not
 
 
-def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
+def compose_options(name: str, overrides: Sequence[str]) -> DictConfig:
     """Return ``conf/NAME.yaml`` with these overrides applied.
 
     It is read without Hydra, which would take ``env=`` for the choice of a group.
@@ -39,12 +39,12 @@ def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
     check_overrides(overrides, is_multirun=False)
     for override in take_variant(parse(overrides), cfg):
         key = override.key_or_group
-        if key not in keys and key.startswith(_OF_MODEL) and name in _OF_ANY:
+        if key not in keys and key.startswith(_MODEL_KEYS) and name in _MODEL_COMMANDS:
             raise UserError(
                 f"{override.input_line} describes a model, and run= names one already; leave run= out to {name} it"
             )
         if key not in keys or override.is_add() or override.is_delete():
-            hint = did_you_mean(nearest(key, keys)) or f"valid: {', '.join(keys)}"
+            hint = suggest(find_nearest(key, keys)) or f"valid: {', '.join(keys)}"
             raise UserError(f"unknown option {override.input_line}; {hint}")
         cfg[key] = override.value()
     if OmegaConf.is_missing(cfg, "run"):
@@ -56,7 +56,9 @@ def options_of(name: str, overrides: Sequence[str]) -> DictConfig:
     return cfg
 
 
-def options_of_model(overrides: Sequence[str], name: str = "evaluate") -> tuple[DictConfig, list[str]] | None:
+def split_model_options(
+    overrides: Sequence[str], name: str = "evaluate"
+) -> tuple[DictConfig, list[str]] | None:
     """Split overrides into the options of ``conf/NAME.yaml`` and those that describe a model.
 
     Returns:
@@ -66,32 +68,32 @@ def options_of_model(overrides: Sequence[str], name: str = "evaluate") -> tuple[
         UserError: an option that belongs to neither, or that only applies to a run.
     """
     parsed = parse(overrides)
-    keys = [each.key_or_group for each in parsed]
-    of_model = [key for key in keys if key.startswith(_OF_MODEL)]
+    keys = [override.key_or_group for override in parsed]
+    of_model = [key for key in keys if key.startswith(_MODEL_KEYS)]
     if not of_model or "run" in keys:
         return None
-    own = [text for text, key in zip(overrides, keys, strict=True) if key not in of_model]
+    other_options = [text for text, key in zip(overrides, keys, strict=True) if key not in of_model]
     for key in ("checkpoint", "beta", TRUST_RUN):
         if key in keys:
             raise UserError(
                 f"{key} would be ignored: it is of a run, and {of_model[0]} describes a model; leave it out"
             )
-    cfg = options_of(name, [*own, "run=null"])
+    cfg = compose_options(name, [*other_options, "run=null"])
     for of_run in ("run", "checkpoint", "engine", "beta", TRUST_RUN):
         cfg.pop(of_run, None)
     return cfg, [text for text, key in zip(overrides, keys, strict=True) if key in of_model]
 
 
-def opened(cfg: DictConfig) -> tuple[Path, DictConfig, Callable[[str], DictConfig]]:
+def open_run(cfg: DictConfig) -> tuple[Path, DictConfig, Callable[[str], DictConfig]]:
     """Return the folder that ``run`` names, its saved config, and a loader of game configs.
 
     Raises:
         UserError: not a run folder, one that this version cannot read, or one that names untrusted code.
     """
-    folder = run_folder_of(Path(str(cfg.run)))
+    folder = find_run_folder(Path(str(cfg.run)))
     trusted = is_trusted(cfg.pop(TRUST_RUN))  # the recorded evaluation options do not include it
     games = [cfg.env] if isinstance(cfg.env, str) else cfg.env or ()
-    saved, folders = saved_config(
-        folder, "run", trusted=trusted, asked=[("env", str(name)) for name in games]
+    saved, folders = read_saved_config(
+        folder, "run", trusted=trusted, added=[("env", str(name)) for name in games]
     )
-    return folder, saved, task_loader(folders)
+    return folder, saved, make_task_loader(folders)

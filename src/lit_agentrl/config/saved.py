@@ -12,11 +12,18 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_agentrl.config.composition import check_sections, load_option, own_folders
+from lit_agentrl.config.composition import check_sections, list_user_folders, load_option
 from lit_agentrl.config.errors import UserError, explain
 from lit_agentrl.config.overrides import check_overrides, parse
 from lit_agentrl.config.signatures import check_targets, load_libraries
-from lit_agentrl.config.trust import TRUST_RUN, UntrustedError, games_of, is_trusted, require_shipped, settle
+from lit_agentrl.config.trust import (
+    TRUST_RUN,
+    UntrustedError,
+    find_games,
+    is_trusted,
+    require_shipped,
+    resolve_untrusted,
+)
 from lit_agentrl.renamed import rename_targets
 from lit_agentrl.report import sweep as records
 
@@ -26,7 +33,7 @@ RESUMABLE = (
 )  # fmt: skip
 
 
-def resumed_config(folder: Path, overrides: Sequence[str]) -> tuple[DictConfig, list[str]]:
+def read_resumed_config(folder: Path, overrides: Sequence[str]) -> tuple[DictConfig, list[str]]:
     """Return the config of a run to resume, overrides applied, and its config folders.
 
     Args:
@@ -37,7 +44,7 @@ def resumed_config(folder: Path, overrides: Sequence[str]) -> tuple[DictConfig, 
         UserError: not a run folder, one that names untrusted code, or an override outside of `RESUMABLE`.
     """
     check_overrides(overrides, is_multirun=False)
-    parsed = sorted(parse(overrides), key=lambda each: each.key_or_group != "strategy")
+    parsed = sorted(parse(overrides), key=lambda override: override.key_or_group != "strategy")
     for override in parsed:
         key = override.key_or_group
         if key not in RESUMABLE and not key.startswith("strategy."):
@@ -45,14 +52,14 @@ def resumed_config(folder: Path, overrides: Sequence[str]) -> tuple[DictConfig, 
                 f"{override.input_line} cannot be given with resume={folder}: the run keeps its own saved "
                 f"config; only {', '.join(RESUMABLE)} may change"
             )
-    given = {override.key_or_group: override.value() for override in parsed}
-    trusted = is_trusted(given.pop(TRUST_RUN, False))
-    chosen = str(given.pop("strategy", ""))
-    asked = [("strategy", chosen)] if chosen else []
-    cfg, folders = saved_config(folder, "resume", trusted=trusted, asked=asked)
-    if chosen:
-        cfg.strategy = load_option("strategy", chosen, folders)
-    for key, value in given.items():
+    changes = {override.key_or_group: override.value() for override in parsed}
+    trusted = is_trusted(changes.pop(TRUST_RUN, False))
+    strategy = str(changes.pop("strategy", ""))
+    added = [("strategy", strategy)] if strategy else []
+    cfg, folders = read_saved_config(folder, "resume", trusted=trusted, added=added)
+    if strategy:
+        cfg.strategy = load_option("strategy", strategy, folders)
+    for key, value in changes.items():
         if OmegaConf.select(cfg, key) is None:
             raise UserError(f"unknown option {key}={value}; valid: {', '.join(map(str, cfg.strategy))}")
         OmegaConf.update(cfg, key, value)
@@ -82,7 +89,7 @@ _ADDED_SECTIONS = {"worlds": {"_target_": "lit_agentrl.rollout.worlds.pool.World
 _PROCESS = "lit_agentrl.rollout.workers.process.ProcessSettings"
 
 # the other options of a former algo.advantage=gvpo with which its gradient equals that of today's group loss
-_OF_GVPO = {
+_GVPO_OPTIONS = {
     "ratio": "ratios.none",
     "clip": "clipping.none",
     "aggregate": "aggregation.seq_mean_token_sum",
@@ -91,8 +98,8 @@ _OF_GVPO = {
 }
 
 
-def saved_config(
-    folder: Path, option: str, *, trusted: bool = False, asked: Sequence[tuple[str, str]] = ()
+def read_saved_config(
+    folder: Path, option: str, *, trusted: bool = False, added: Sequence[tuple[str, str]] = ()
 ) -> tuple[DictConfig, list[str]]:
     """Return the config that a run was started with, and its config folders.
 
@@ -102,17 +109,17 @@ def saved_config(
         folder: the run folder.
         option: the option that named the folder (``run`` or ``resume``), for messages.
         trusted: whether to import and call whatever the config names, and to read the run's own config folders.
-        asked: options, as pairs of group and name, that the command adds.
+        added: options, as pairs of group and name, that the command adds.
 
     Raises:
         UntrustedError: the config is not trusted, and names something from outside of this package.
         UserError: not a run folder, or one whose config this version cannot read.
     """
-    found, folders = _read(folder, option)
+    config, folders = _read(folder, option)
     load_libraries()
     if not trusted:
-        found, folders = _harmless(found, folders, folder, option, asked), []
-    cfg = OmegaConf.create(found)
+        config, folders = _restrict_untrusted(config, folders, folder, option, added), []
+    cfg = OmegaConf.create(config)
     try:
         check_sections(cfg, "train")
         check_targets(cfg)
@@ -126,13 +133,13 @@ def saved_config(
     return cfg, folders
 
 
-def trust_note(folder: Path) -> str:
+def format_trust_option(folder: Path) -> str:
     """Return what a command on this run folder must add: `` trust_run=true``, or nothing.
 
     It is needed if the run names code from outside of this package.
     """
     try:
-        _harmless(*_read(folder, "run"), folder, "run")
+        _restrict_untrusted(*_read(folder, "run"), folder, "run")
     except UntrustedError:
         return f" {TRUST_RUN}=true"
     except (UserError, OmegaConfBaseException):  # not a run folder, or broken: trust does not help
@@ -140,17 +147,17 @@ def trust_note(folder: Path) -> str:
     return ""
 
 
-def _harmless(
-    found: dict[str, Any], folders: Sequence[str], folder: Path, option: str,
-    asked: Sequence[tuple[str, str]] = (),
+def _restrict_untrusted(
+    config: dict[str, Any], folders: Sequence[str], folder: Path, option: str,
+    added: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:  # fmt: skip
     try:
         _require_inner_links(folder)
-        settled = settle(found, folder)
-        require_shipped([*asked, *games_of(settled)], folders)
+        resolved = resolve_untrusted(config, folder)
+        require_shipped([*added, *find_games(resolved)], folders)
     except UntrustedError as error:
         raise UntrustedError(f"{option}={folder}: {error}") from error
-    return settled
+    return resolved
 
 
 def _require_inner_links(folder: Path) -> None:
@@ -176,88 +183,90 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
     file = folder / ".hydra" / "config.yaml"
     if not file.is_file():
         runs = sorted(path.parent.parent.name for path in folder.glob("*/.hydra/config.yaml"))
-        inside = f"; it holds the runs {', '.join(runs)}" if runs else ""
+        hint = f"; it holds the runs {', '.join(runs)}" if runs else ""
         if option == "resume" and (folder / records.FILE).is_file():
-            inside += "; all of a sweep go on with -m, the options of the sweep, and resume=FOLDER"
-        raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{inside}")
+            hint += "; all of a sweep go on with -m, the options of the sweep, and resume=FOLDER"
+        raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{hint}")
     try:
-        raw, of_hydra = (_plain(path) for path in (file, file.with_name("hydra.yaml")))
+        raw, of_hydra = (_load_plain(path) for path in (file, file.with_name("hydra.yaml")))
     except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeError) as error:
         raise UserError(f"{option}={folder}: its saved config cannot be read ({explain(error)})") from error
     if not isinstance(raw, dict) or not raw:
         raise UserError(f"{option}={folder}: {file} holds no config; copy the file anew, or give another run")
     try:
         raw = rename_targets(raw)
-        found, other = _up_to_date(raw), _other_loss(raw)
-        _add_structure(found)
-        _add_worker(found)
-        _name_action(found)
-        _drop_profile(found)
-        found.pop("eval_cache", None)  # removed option: whether to reuse another run's first evaluation
+        config, other_loss = _drop_removed(raw), _find_other_loss(raw)
+        _add_structure(config)
+        _add_worker(config)
+        _name_action(config)
+        _drop_profile(config)
+        config.pop("eval_cache", None)  # removed option: whether to reuse another run's first evaluation
     except (AttributeError, TypeError) as error:  # for example a string in place of a section
         raise UserError(f"{option}={folder}: its saved config is not one of a run ({error})") from error
-    if option == "resume" and other:
+    if option == "resume" and other_loss:
         raise UserError(
-            f"{option}={folder} was trained by the advantage gvpo with {other}, a loss that this version does not "
+            f"{option}={folder} was trained by the advantage gvpo with {other_loss}, a loss that this version does not "
             "have; use the version that its summary.json names"
         )
-    found["run_dir"] = str(folder.resolve())
+    config["run_dir"] = str(folder.resolve())
     for group, name in _ADDED.items():
-        if group not in found:
-            found[group] = OmegaConf.to_container(load_option(group, name))
+        if group not in config:
+            config[group] = OmegaConf.to_container(load_option(group, name))
     for section, content in _ADDED_SECTIONS.items():
-        found.setdefault(section, content)
-    return found, _config_folders(of_hydra)
+        config.setdefault(section, content)
+    return config, _find_config_folders(of_hydra)
 
 
-def _plain(file: Path) -> Any:
+def _load_plain(file: Path) -> Any:
     return OmegaConf.to_container(OmegaConf.load(file), resolve=False)
 
 
-def _config_folders(of_hydra: Any) -> list[str]:
+def _find_config_folders(of_hydra: Any) -> list[str]:
     """Return the user's config folders that the run read, if they still exist."""
     for name in ("hydra", "runtime", "config_sources"):
         of_hydra = of_hydra.get(name) if isinstance(of_hydra, dict) else None
     sources = of_hydra if isinstance(of_hydra, list) else []
-    found = [
-        SimpleNamespace(schema=each.get("schema"), provider=each.get("provider"), path=str(each.get("path")))
-        for each in sources
-        if isinstance(each, dict)
+    records = [
+        SimpleNamespace(
+            schema=source.get("schema"), provider=source.get("provider"), path=str(source.get("path"))
+        )
+        for source in sources
+        if isinstance(source, dict)
     ]
-    return [path for path in own_folders(found) if Path(path).is_dir()]
+    return [path for path in list_user_folders(records) if Path(path).is_dir()]
 
 
-def _up_to_date(node: Any) -> Any:
+def _drop_removed(node: Any) -> Any:
     """Drop removed arguments from a config of an earlier version, whose targets are already renamed."""
     if isinstance(node, list):
-        return [_up_to_date(child) for child in node]
+        return [_drop_removed(child) for child in node]
     if not isinstance(node, dict):
         return node
-    node = _direct(node)
+    node = _convert_gvpo(node)
     target = str(node.get("_target_", ""))
-    found = {}
+    remaining = {}
     for name, child in node.items():
-        idle, reason = _REMOVED.get(target, {}).get(name, (child, None))
+        default, reason = _REMOVED.get(target, {}).get(name, (child, None))
         if reason is None:
-            found[name] = _up_to_date(child)
-        elif child != idle:
+            remaining[name] = _drop_removed(child)
+        elif child != default:
             _log.warning("%s=%s of the saved config is no option any more: %s", name, child, reason)
-    return found
+    return remaining
 
 
-def _direct(node: dict[str, Any]) -> dict[str, Any]:
+def _convert_gvpo(node: dict[str, Any]) -> dict[str, Any]:
     """Convert a former gvpo advantage into today's group loss; return other nodes unchanged."""
     advantage = node.get("advantage")
     if not isinstance(advantage, dict) or advantage.get("_target_") != "lit_agentrl.rl.policy.gvpo.gvpo":
         return node
-    kept: dict[str, Any] = {
+    other_options: dict[str, Any] = {
         name: node[name] for name in ("name", "rows", "kl", "kl_controller", "entropy") if name in node
     }
     return {
         "_target_": "lit_agentrl.rl.policy.group_loss.GroupLoss",
         "advantage": {"_target_": "lit_agentrl.rl.credit.advantages.group_mean", "_partial_": True},
         "loss_of_groups": {**advantage, "_target_": "lit_agentrl.rl.policy.gvpo.gvpo_loss"},
-        **kept,
+        **other_options,
     }
 
 
@@ -313,21 +322,21 @@ def _name_action(cfg: Any) -> None:
         }
 
 
-def _other_loss(cfg: dict[str, Any]) -> str:
+def _find_other_loss(cfg: dict[str, Any]) -> str:
     """Return the option that makes a former gvpo differ from today's group loss, if any."""
     algo = cfg.get("algo") or {}
     if (algo.get("advantage") or {}).get("_target_") != "lit_agentrl.rl.policy.gvpo.gvpo":
         return ""
     if (cfg.get("rollout") or {}).get("overlap") is True:  # which implied a correction
         return "rollout.overlap=true"
-    for axis, name in _OF_GVPO.items():
+    for axis, name in _GVPO_OPTIONS.items():
         target = (algo.get(axis) or {}).get("_target_", f"lit_agentrl.rl.policy.{name}")
         if target != f"lit_agentrl.rl.policy.{name}":
             return f"algo.{axis}={target.rpartition('.')[2]}"
     return ""
 
 
-def run_folder_of(path: Path) -> Path:
+def find_run_folder(path: Path) -> Path:
     """Return the run folder of a path to that folder or to a checkpoint inside.
 
     Raises:

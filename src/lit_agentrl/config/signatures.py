@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl import screen
 from lit_agentrl.checks import format_value, is_numeric
-from lit_agentrl.config.errors import UserError, did_you_mean, first_line, nearest
+from lit_agentrl.config.errors import UserError, find_nearest, get_first_line, suggest
 from lit_agentrl.paths import list_options
 
 HEAVY = ("lightning.pytorch", "transformers")
@@ -80,7 +80,7 @@ SET_ELSEWHERE = {  # arguments that the program passes -> the option that decide
 }
 
 
-BESIDE = {"algo.structure"}  # nodes that are instantiated separately, not passed to their section's target
+SEPARATE = {"algo.structure"}  # nodes that are instantiated separately, not passed to their section's target
 
 
 def check_targets(cfg: DictConfig) -> None:
@@ -92,83 +92,83 @@ def check_targets(cfg: DictConfig) -> None:
     """
     if missing := sorted(OmegaConf.missing_keys(cfg)):
         raise UserError(f"{missing[0]} has no value; set {missing[0]}=…")
-    for path, node in _targets(OmegaConf.to_container(cfg, resolve=True), ""):
+    for path, node in _find_targets(OmegaConf.to_container(cfg, resolve=True), ""):
         target = _locate(path, str(node["_target_"]))
         parameters = inspect.signature(target).parameters
-        hints = _hints(target)
+        hints = _get_hints(target)
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         for name, value in node.items():
             option = f"{path}.{name}"
-            if name in _HYDRA_KEYS or option in BESIDE:
+            if name in _HYDRA_KEYS or option in SEPARATE:
                 continue
             if option in SET_ELSEWHERE:
                 raise UserError(f"{option} would be ignored; it is decided by {SET_ELSEWHERE[option]}")
             if name not in parameters and not takes_any:
-                raise UserError(f"unknown option {option}; {_valid_names(path, str(name), parameters)}")
+                raise UserError(f"unknown option {option}; {_suggest_names(path, str(name), parameters)}")
             annotation = hints.get(str(name), Any)
             _require(option, annotation, value)
 
 
-def _targets(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _find_targets(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if isinstance(node, Mapping):
         if "_target_" in node:
             yield path, node
         for name, child in node.items():
-            yield from _targets(child, f"{path}.{name}" if path else str(name))
+            yield from _find_targets(child, f"{path}.{name}" if path else str(name))
 
 
 def _locate(path: str, name: str) -> Callable[..., Any]:
     try:
         logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # a failure is reported below
-        found = get_object(name)
+        target = get_object(name)
     except Exception as error:  # importing a user's module can fail in any way
-        reason = first_line(error.__cause__ or error)
+        reason = get_first_line(error.__cause__ or error)
         raise UserError(f"{path}._target_={name} cannot be imported: {reason}") from error
-    if not callable(found):
+    if not callable(target):
         raise UserError(f"{path}._target_={name} is no class or function")
-    return found  # type: ignore[no-any-return]
+    return target  # type: ignore[no-any-return]
 
 
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+def _get_hints(target: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(target.__init__ if inspect.isclass(target) else target)
     except Exception:  # a hint that is only there for type checkers: nothing to check against
         return {}
 
 
-def _valid_names(path: str, name: str, parameters: Mapping[str, Any]) -> str:
+def _suggest_names(path: str, name: str, parameters: Mapping[str, Any]) -> str:
     valid = [
         p
         for p in parameters
         if p != "self" and not p.endswith(_TENSORS) and f"{path}.{p}" not in SET_ELSEWHERE
     ]
-    if hint := did_you_mean(nearest(name, valid)):
+    if hint := suggest(find_nearest(name, valid)):
         return hint
     if not valid:
         return f"{path} has no options"
     return f"{path} takes {', '.join(valid[:12])}{', …' if len(valid) > 12 else ''}"
 
 
-def _members(annotation: Any) -> tuple[Any, ...]:
+def _split_union(annotation: Any) -> tuple[Any, ...]:
     if get_origin(annotation) in (Union, UnionType):
-        return tuple(m for part in get_args(annotation) for m in _members(part))
+        return tuple(m for part in get_args(annotation) for m in _split_union(part))
     return (NoneType if annotation is None else annotation,)
 
 
 def _require(option: str, annotation: Any, value: Any) -> None:
     """Refuse a value that the annotation does not allow; of a table, name the entry."""
-    if _accepts(annotation, value):
+    if _is_accepted(annotation, value):
         _require_size(option, value)
         return
-    entries = [get_args(m) for m in _members(annotation) if get_origin(m) in _DICTS and get_args(m)]
+    entries = [get_args(m) for m in _split_union(annotation) if get_origin(m) in _DICTS and get_args(m)]
     if entries and isinstance(value, Mapping):
         for name, inner in value.items():
             _require(f"{option}.{name}", entries[0][1], inner)
     text = repr(value) if isinstance(value, str) and is_numeric(value) else format_value(value)
-    raise UserError(f"{option}={text} must be {_describe(annotation)}{_by_group(option)}")
+    raise UserError(f"{option}={text} must be {_describe(annotation)}{_suggest_group(option)}")
 
 
-def _by_group(option: str) -> str:
+def _suggest_group(option: str) -> str:
     """Return a hint to choose the option by group, if it is one; empty otherwise."""
     group = option.replace(".", "/")
     names = [file.stem for file in list_options(group)]
@@ -187,22 +187,24 @@ def _require_size(option: str, value: Any) -> None:
         )
 
 
-def _accepts(annotation: Any, value: Any) -> bool:
+def _is_accepted(annotation: Any, value: Any) -> bool:
     """Return whether the annotation allows a value; types that YAML cannot express allow all."""
     if isinstance(value, Mapping) and "_target_" in value:  # its result is checked when it is instantiated
         return True
-    return any(_is_member(member, value) for member in _members(annotation))
+    return any(_is_of_type(member, value) for member in _split_union(annotation))
 
 
-def _is_member(member: Any, value: Any) -> bool:
+def _is_of_type(member: Any, value: Any) -> bool:
     kind, inner = get_origin(member) or member, get_args(member)
     if kind is Literal:
         return value in inner
     if kind in _LISTS:
-        each = inner[:1] if kind is not tuple or inner[1:] == (...,) else ()
-        return isinstance(value, list) and all(_accepts(of, item) for of in each for item in value)
+        types = inner[:1] if kind is not tuple or inner[1:] == (...,) else ()
+        return isinstance(value, list) and all(
+            _is_accepted(item_type, item) for item_type in types for item in value
+        )
     if kind in _DICTS:
-        return isinstance(value, Mapping) and all(_accepts(inner[1], v) for v in value.values() if inner)
+        return isinstance(value, Mapping) and all(_is_accepted(inner[1], v) for v in value.values() if inner)
     if member in (int, float):
         is_number = isinstance(value, int if member is int else int | float)
         return is_number and not isinstance(value, bool) and not math.isnan(value)
@@ -220,7 +222,7 @@ def _is_part(member: Any) -> bool:
 
 def _describe(annotation: Any) -> str:
     words = []
-    for member in _members(annotation):
+    for member in _split_union(annotation):
         kind, inner = get_origin(member) or member, get_args(member)
         if kind is Literal:
             words += [format_value(value) for value in inner]
@@ -229,11 +231,11 @@ def _describe(annotation: Any) -> str:
         elif kind in _DICTS:
             words.append("entries, such as {NAME: VALUE}")
         elif _is_part(member):
-            words.append(f"options of {_a(member.__name__)}, with its _target_")
+            words.append(f"options of {_add_article(member.__name__)}, with its _target_")
         else:
             words.append(_WORDS[member])
     return " or ".join(dict.fromkeys(words))
 
 
-def _a(name: str) -> str:
+def _add_article(name: str) -> str:
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"

@@ -122,7 +122,7 @@ def is_trusted(value: object) -> bool:
     return value
 
 
-def settle(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+def resolve_untrusted(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Resolve the references of a saved config, and refuse content that this package never writes.
 
     Args:
@@ -134,26 +134,26 @@ def settle(config: dict[str, Any], folder: Path) -> dict[str, Any]:
             ``${oc.env:HOME}``, another machine, a program, or a folder outside of the run folder; the message says
             where.
     """
-    for path, value in leaves(config, ""):
-        if isinstance(value, str) and not _only_refers(value):
-            raise _refusal(f"{path}={value}", "asks a resolver")
-    settled = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    assert isinstance(settled, dict)
-    for path, value in leaves(settled, ""):
+    for path, value in iterate_values(config, ""):
+        if isinstance(value, str) and not _is_reference(value):
+            raise _make_refusal(f"{path}={value}", "asks a resolver")
+    resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    assert isinstance(resolved, dict)
+    for path, value in iterate_values(resolved, ""):
         key = path.rpartition(".")[2]
         if isinstance(value, str) and "${" in value:  # a later reading would resolve it
-            raise _refusal(f"{path}={value}", "would ask again")
-        if key == "_target_" and not belongs(path.rpartition(".")[0], value):
-            raise _refusal(f"{path}={value}", "is no part of this version that belongs there")
+            raise _make_refusal(f"{path}={value}", "would ask again")
+        if key == "_target_" and not is_allowed(path.rpartition(".")[0], value):
+            raise _make_refusal(f"{path}={value}", "is no part of this version that belongs there")
         # another machine would receive objects, and send some back
         is_elsewhere = path == "worker.address" and value not in (None, "auto")
         if is_elsewhere or (path == "env.game.url" and value is not None):
-            raise _refusal(f"{path}={value}", "connects to another machine")
+            raise _make_refusal(f"{path}={value}", "connects to another machine")
         if path.startswith("env.game.command") and value is not None:
-            raise _refusal(f"{path}={value}", "starts a program")
-        if _WRITING.fullmatch(path) and _leads_out(key, value, folder.resolve()):
-            raise _refusal(f"{path}={value}", "lies outside of the run folder")
-    return settled  # type: ignore[return-value]  # keys are strings
+            raise _make_refusal(f"{path}={value}", "starts a program")
+        if _WRITING.fullmatch(path) and _is_outside(key, value, folder.resolve()):
+            raise _make_refusal(f"{path}={value}", "lies outside of the run folder")
+    return resolved  # type: ignore[return-value]  # keys are strings
 
 
 def require_shipped(options: Iterable[tuple[str, str]], folders: Sequence[str]) -> None:
@@ -164,12 +164,14 @@ def require_shipped(options: Iterable[tuple[str, str]], folders: Sequence[str]) 
     """
     for group, name in options:
         file = f"{group}/{name}.yaml"
-        own = next((folder for folder in folders if (Path(folder) / file).is_file()), None)
-        if own is not None and not find_config(file).is_file():
-            raise _refusal(f"{group}={name}", f"is an option of the run's own config folder {own}")
+        user_folder = next((folder for folder in folders if (Path(folder) / file).is_file()), None)
+        if user_folder is not None and not find_config(file).is_file():
+            raise _make_refusal(
+                f"{group}={name}", f"is an option of the run's own config folder {user_folder}"
+            )
 
 
-def games_of(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def find_games(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the game options that a config names and that the build loads by name."""
     for section, key in (("env", "weights"), ("val", "envs"), ("test", "envs")):
         names = config[section].get(key) if isinstance(config.get(section), dict) else None
@@ -177,13 +179,13 @@ def games_of(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield "env", str(name)
 
 
-def _refusal(what: str, why: str) -> UntrustedError:
+def _make_refusal(what: str, why: str) -> UntrustedError:
     return UntrustedError(
         f"{what} {why}, and a run folder can come from anyone; if it is your own, add {TRUST_RUN}=true"
     )
 
 
-def leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+def iterate_values(node: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield every value of a config with its place.
 
     Raises:
@@ -193,26 +195,26 @@ def leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
         for key, child in node.items():
             place = f"{path}.{key}" if path else str(key)
             if re.fullmatch(r"_\w+_", str(key)) and key not in _KEYS:
-                raise _refusal(place, "tells Hydra how to call what it stands at")
+                raise _make_refusal(place, "tells Hydra how to call what it stands at")
             if key == "_target_" and not isinstance(child, str):
-                raise _refusal(f"{place}={child}", "is no name")
-            yield from leaves(child, place)
+                raise _make_refusal(f"{place}={child}", "is no name")
+            yield from iterate_values(child, place)
     elif isinstance(node, list):
         for index, child in enumerate(node):
-            yield from leaves(child, f"{path}[{index}]")
+            yield from iterate_values(child, f"{path}[{index}]")
     else:
         yield path, node
 
 
-def _only_refers(text: str) -> bool:
+def _is_reference(text: str) -> bool:
     """Return whether a string refers only to other keys, such as ``${rollout.prompts}``."""
-    before = None
-    while before != text:  # innermost references first
-        before, text = text, _REFERENCE.sub("", text)
+    previous = None
+    while previous != text:  # innermost references first
+        previous, text = text, _REFERENCE.sub("", text)
     return "${" not in text
 
 
-def _leads_out(key: str, value: Any, folder: Path) -> bool:
+def _is_outside(key: str, value: Any, folder: Path) -> bool:
     """Return whether a value would make its part write files outside of the run folder."""
     if not isinstance(value, str):
         return False
@@ -223,22 +225,22 @@ def _leads_out(key: str, value: Any, folder: Path) -> bool:
     return is_place and not path.resolve().is_relative_to(folder)
 
 
-def belongs(place: str, name: str) -> bool:
+def is_allowed(place: str, name: str) -> bool:
     """Return whether a target is allowed at a place of a saved config."""
     accepted = next((accepted for pattern, accepted in _PLACES if pattern.fullmatch(place)), ())
-    return any(_is_one_of(kind, name) for kind in accepted) or (place, name) in _experimental_targets()
+    return any(_is_one_of(kind, name) for kind in accepted) or (place, name) in _list_experimental_targets()
 
 
 @cache
-def _experimental_targets() -> frozenset[tuple[str, str]]:
+def _list_experimental_targets() -> frozenset[tuple[str, str]]:
     """Return the pairs of place and target that options of ``conf/experimental`` contain."""
-    found = set()
+    targets = set()
     for file in EXPERIMENTAL_DIR.rglob("*.yaml"):
         group = name_config(file).rpartition("/")[0].replace("/", ".")
-        for path, value in leaves(yaml.safe_load(file.read_text(encoding="utf-8")), group):
+        for path, value in iterate_values(yaml.safe_load(file.read_text(encoding="utf-8")), group):
             if path.endswith("._target_"):
-                found.add((path.removesuffix("._target_"), value))
-    return frozenset(found)
+                targets.add((path.removesuffix("._target_"), value))
+    return frozenset(targets)
 
 
 def _is_one_of(kind: str, name: str) -> bool:
@@ -246,22 +248,22 @@ def _is_one_of(kind: str, name: str) -> bool:
     if kind == name:
         return True
     if kind.endswith(".*"):
-        return name.startswith(kind[:-1]) and _defined(name, "lit_agentrl") is not None
+        return name.startswith(kind[:-1]) and _get_defined(name, "lit_agentrl") is not None
     if base == kind:
         return False
-    found, parent = _defined(name, _HOMES.get(base, "lit_agentrl")), _get(base)
-    return isinstance(found, type) and isinstance(parent, type) and issubclass(found, parent)
+    target, parent = _get_defined(name, _HOMES.get(base, "lit_agentrl")), _get(base)
+    return isinstance(target, type) and isinstance(parent, type) and issubclass(target, parent)
 
 
-def _defined(name: str, home: str) -> type | FunctionType | None:
+def _get_defined(name: str, home: str) -> type | FunctionType | None:
     """Return the public class or function that a module of ``home`` itself defines, or None."""
     module = name.rpartition(".")[0]
     if not f"{module}.".startswith(f"{home}.") or any(part.startswith("_") for part in name.split(".")):
         return None
-    found = _get(name)
-    if not isinstance(found, type | FunctionType):
+    value = _get(name)
+    if not isinstance(value, type | FunctionType):
         return None
-    return found if f"{found.__module__}.".startswith(f"{module}.") else None
+    return value if f"{value.__module__}.".startswith(f"{module}.") else None
 
 
 def _get(name: str) -> Any:

@@ -20,7 +20,7 @@ GREEDY = "greedy"  # the evaluated policy at temperature 0
 FEW_SHOT = "few-shot"  # the evaluated policy with the same sampling, and solved episodes in its prompt
 
 
-def baselines(
+def compute_baselines(
     task: Task,
     split: str,
     batch: StepBatch,
@@ -39,32 +39,34 @@ def baselines(
         others: outcomes of other players on them, by name; None: that player is absent.
         seed: seed of random play.
     """
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, theirs in others.items():
         if theirs is not None:
-            mine = [each for each in theirs if each.task_name == task.name]
-            found[name] = _told(_by_instance(mine), outcomes, [each for each in mine if not each.failed])
+            mine = [outcome for outcome in theirs if outcome.task_name == task.name]
+            results[name] = _estimate_lead(
+                _average_by_prompt(mine), outcomes, [outcome for outcome in mine if not outcome.failed]
+            )
     groups = [int(group) for group in batch.group_P]
-    played = play_agents(task, split, [int(each) for each in batch.seed_P], seed)
+    played = play_agents(task, split, [int(outcome) for outcome in batch.seed_P], seed)
     for agent, scores in played.items():
-        by_instance = {group: success for group, (success, _) in zip(groups, scores, strict=True)}
-        found[agent] = _told(by_instance, outcomes)
-    return found
+        by_prompt = {group: success for group, (success, _) in zip(groups, scores, strict=True)}
+        results[agent] = _estimate_lead(by_prompt, outcomes)
+    return results
 
 
-def _by_instance(outcomes: Sequence[Outcome]) -> dict[int, float]:
-    played = [each for each in outcomes if not each.failed]
-    groups = [each.group for each in played]
-    means = group_means([float(each.success) for each in played], groups)
+def _average_by_prompt(outcomes: Sequence[Outcome]) -> dict[int, float]:
+    played = [outcome for outcome in outcomes if not outcome.failed]
+    groups = [outcome.group for outcome in played]
+    means = group_means([float(outcome.success) for outcome in played], groups)
     return dict(zip(dict.fromkeys(groups), means, strict=True))
 
 
-def _told(
+def _estimate_lead(
     theirs: Mapping[int, float], outcomes: Sequence[Outcome], episodes: Sequence[Outcome] | None = None
 ) -> dict[str, Estimate]:
-    ours = _by_instance(outcomes)
+    ours = _average_by_prompt(outcomes)
     both = [group for group in ours if group in theirs]
-    played = [(each.success, each.group) for each in episodes or ()] or [
+    played = [(outcome.success, outcome.group) for outcome in episodes or ()] or [
         (v > 0, g) for g, v in theirs.items()
     ]
     success, groups = zip(*played, strict=True)
@@ -74,8 +76,8 @@ def _told(
     }
 
 
-def scores_of(found: Mapping[str, Any]) -> Iterator[tuple[str, Estimate, int]]:
+def list_scores(baselines: Mapping[str, Any]) -> Iterator[tuple[str, Estimate, int]]:
     """Yield the lines of the table: a name, an estimate, and n."""
-    for name, each in found.items():
-        yield name, each["success"], each["success"]["n"]
-        yield "  policy is better by", each["difference"], each["difference"]["n"]
+    for name, scores in baselines.items():
+        yield name, scores["success"], scores["success"]["n"]
+        yield "  policy is better by", scores["difference"], scores["difference"]["n"]

@@ -11,7 +11,7 @@ import torch
 from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 
-from lit_agentrl.build.making import as_list
+from lit_agentrl.build.instantiation import as_list
 from lit_agentrl.checks import format_value, require, require_whole
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.episode import Episode
@@ -49,7 +49,7 @@ def check_options(cfg: DictConfig) -> None:
         raise UserError(
             "reward_model has no effect without best_of; set best_of=8 members=8, or leave it out"
         )
-    with _told():
+    with _name_option():
         if heads := read_about(path).heads:
             raise ValueError(
                 f"path={path} has several heads ({', '.join(heads)}), and best_of goes by one score; name a model "
@@ -58,7 +58,7 @@ def check_options(cfg: DictConfig) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _name_option() -> Iterator[None]:
     """Replace ``path=`` by ``reward_model=``, the option's name, in error messages."""
     try:
         yield
@@ -85,25 +85,27 @@ class Chooser:
             episodes: episodes of one game; prompts with fewer than k episodes that did not fail are left out.
         """
         played = [e for e in episodes if not e.failed and e.turns]
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         groups: dict[int, list[tuple[float, bool]]] = {}
-        for episode, score in zip(played, self._scores(played), strict=True):
+        for episode, score in zip(played, self._score_episodes(played), strict=True):
             groups.setdefault(episode.group, []).append((score, episode.success))
         for k in sizes:
             enough = [tuple(zip(*group, strict=True)) for group in groups.values() if len(group) >= k]
             if not enough:
-                found |= dict.fromkeys((f"best@{k}", f"gain@{k}", f"pass@{k}"))
+                results |= dict.fromkeys((f"best@{k}", f"gain@{k}", f"pass@{k}"))
                 continue
             number = sum(len(solved) for _, solved in enough)
             best = [best_of_k(scores, solved, k) for scores, solved in enough]
-            most = [pass_at_k(len(solved), sum(solved), k) for _, solved in enough]
-            gained = [one - sum(solved) / len(solved) for one, (_, solved) in zip(best, enough, strict=True)]
-            found[f"best@{k}"] = estimate(shares_interval(best, number))
-            found[f"gain@{k}"] = estimate(mean_interval(gained))
-            found[f"pass@{k}"] = estimate(shares_interval(most, number))
-        return found
+            upper = [pass_at_k(len(solved), sum(solved), k) for _, solved in enough]
+            gained = [
+                chosen - sum(solved) / len(solved) for chosen, (_, solved) in zip(best, enough, strict=True)
+            ]
+            results[f"best@{k}"] = estimate(shares_interval(best, number))
+            results[f"gain@{k}"] = estimate(mean_interval(gained))
+            results[f"pass@{k}"] = estimate(shares_interval(upper, number))
+        return results
 
-    def _scores(self, episodes: Sequence[Episode]) -> list[float]:
+    def _score_episodes(self, episodes: Sequence[Episode]) -> list[float]:
         """Score each episode at its end."""
         if not episodes:
             return []
@@ -111,7 +113,7 @@ class Chooser:
         return [float(rows[-1]) for rows in torch.split(values, [len(e.turns) for e in episodes])]
 
 
-def opened(cfg: DictConfig, tokenizer: PreTrainedTokenizerBase) -> Chooser | None:
+def load_chooser(cfg: DictConfig, tokenizer: PreTrainedTokenizerBase) -> Chooser | None:
     """Load the reward model for ``best_of``; return None if ``best_of`` is not set.
 
     Raises:
@@ -120,7 +122,7 @@ def opened(cfg: DictConfig, tokenizer: PreTrainedTokenizerBase) -> Chooser | Non
     if not cfg.best_of:
         return None
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with _told():
+    with _name_option():
         model = load_model(cfg.reward_model, hash_tokenizer(tokenizer))
     network: torch.nn.Module = model.policy.network
     for part in (network, model.head):

@@ -16,8 +16,8 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.assembly import Run, build
 from lit_agentrl.build.critics import set_beta
 from lit_agentrl.build.games import TaskLoader
-from lit_agentrl.build.making import as_list, other_engine
-from lit_agentrl.build.parts import eval_params
+from lit_agentrl.build.instantiation import as_list, load_other_engine
+from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.checks import format_value, require, require_number, require_one_of, require_whole
 from lit_agentrl.config.composition import load_option
@@ -27,13 +27,12 @@ from lit_agentrl.engines.native.support import require_positions
 from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Outcome
-from lit_agentrl.evaluate import best_of_n as choosing
-from lit_agentrl.evaluate import diagnosing
-from lit_agentrl.evaluate.again import play_again, require_shared
-from lit_agentrl.evaluate.baselines import FEW_SHOT, GREEDY, START, baselines
-from lit_agentrl.evaluate.keeping import can_keep, keep
-from lit_agentrl.evaluate.score_table import table_of
-from lit_agentrl.evaluate.scores import Scores, record_of
+from lit_agentrl.evaluate import best_of_n, diagnostics
+from lit_agentrl.evaluate.baselines import FEW_SHOT, GREEDY, START, compute_baselines
+from lit_agentrl.evaluate.replay import replay_episodes, require_shared_weights
+from lit_agentrl.evaluate.results_file import can_write, write_results
+from lit_agentrl.evaluate.score_table import build_table
+from lit_agentrl.evaluate.scores import Scores, make_record
 from lit_agentrl.evaluate.variants import find_games
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.rules import Rules
@@ -64,23 +63,23 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     checkpoint = find_checkpoint(cfg, folder)
     totals = Totals()
     totals.close()
-    announces = Announces(keeps=cfg.diagnostics or bool(cfg.best_of))
-    run = rebuilt(cfg, saved, load_task, extra_callbacks=[totals, announces])
+    announcer = Announcer(keeps_episodes=cfg.diagnostics or bool(cfg.best_of))
+    run = rebuild_run(cfg, saved, load_task, extra_callbacks=[totals, announcer])
     if cfg.diagnostics:
-        diagnosing.check_run(run)
+        diagnostics.check_run(run)
     if cfg.shots:
-        require_shared(run.cfg, f"shots={cfg.shots} of a run play through its network itself")
-    chooser = choosing.opened(cfg, run.module.policy.tokenizer)
+        require_shared_weights(run.cfg, f"shots={cfg.shots} of a run play through its network itself")
+    chooser = best_of_n.load_chooser(cfg, run.module.policy.tokenizer)
     target_folder = folder / "evaluations"
-    is_kept = can_keep(target_folder)
+    is_kept = can_write(target_folder)
     names = [run.games.tasks[spec.task].name for spec in run.games.test]
-    asked = [eval_params(run.rollouts.settings, float(value), "evaluate") for value in temperatures]
+    sampling = [make_eval_params(run.rollouts.settings, float(value), "evaluate") for value in temperatures]
 
     def play(
         params: SamplingParams, path: Path | None, whose: str = "", members: int = cfg.members
     ) -> list[Outcome]:
         played = screen.describe_episodes(names, cfg.episodes * members)
-        announces.text = f"playing {played}{whose}, split {cfg.split}, temperature {params.temperature:g}"
+        announcer.text = f"playing {played}{whose}, split {cfg.split}, temperature {params.temperature:g}"
         run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params, members=members)
         run.trainer.test(
             run.module, run.stream, verbose=False, weights_only=True,
@@ -88,25 +87,27 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
         )  # fmt: skip
         return run.rollouts.test.outcomes
 
-    others = _others(cfg, asked, play, checkpoint)
+    baseline_outcomes = _play_baselines(cfg, sampling, play, checkpoint)
     records = []
-    for number, params in enumerate(asked):
+    for number, params in enumerate(sampling):
         outcomes = play(params, None if number else checkpoint)  # the weights are loaded once
         for place in range(len(names)):
             records.append(
-                _record(run, cfg, place, params, outcomes, others[number], announces.episodes, chooser)
+                _record(
+                    run, cfg, place, params, outcomes, baseline_outcomes[number], announcer.episodes, chooser
+                )
             )
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     used = dict(totals.used)
-    written = {"config": OmegaConf.to_container(cfg), "results": records} | ({"engine": used} if used else {})
-    path = keep(target_folder, name, written) if is_kept else None
-    return Scores(records, path, table_of(f"{stage} weights", cfg, records, used))
+    content = {"config": OmegaConf.to_container(cfg), "results": records} | ({"engine": used} if used else {})
+    path = write_results(target_folder, name, content) if is_kept else None
+    return Scores(records, path, build_table(f"{stage} weights", cfg, records, used))
 
 
-def _others(
+def _play_baselines(
     cfg: DictConfig,
-    asked: Sequence[SamplingParams],
+    sampling: Sequence[SamplingParams],
     play: Callable[..., list[Outcome]],
     checkpoint: Path | None,
 ) -> list[dict[str, Sequence[Outcome] | None]]:
@@ -115,12 +116,12 @@ def _others(
     A baseline is None if it equals the evaluated policy.
     """
     if not cfg.baselines:
-        return [{} for _ in asked]
-    starts = [None if checkpoint is None else play(params, None, " by the start") for params in asked]
-    is_sampled = [params.temperature > 0 for params in asked]
+        return [{} for _ in sampling]
+    starts = [None if checkpoint is None else play(params, None, " by the start") for params in sampling]
+    is_sampled = [params.temperature > 0 for params in sampling]
     greedy = None
     if any(is_sampled):
-        greedy = play(replace(asked[0], temperature=0.0), checkpoint, members=1)
+        greedy = play(replace(sampling[0], temperature=0.0), checkpoint, members=1)
     return [
         {START: start, GREEDY: greedy if sampled else None}
         for start, sampled in zip(starts, is_sampled, strict=True)
@@ -129,23 +130,25 @@ def _others(
 
 def _record(
     run: Run, cfg: DictConfig, place: int, params: SamplingParams, outcomes: Sequence[Outcome],
-    others: Mapping[str, Sequence[Outcome] | None], episodes: Sequence[Episode], chooser: choosing.Chooser | None,
+    others: Mapping[str, Sequence[Outcome] | None], episodes: Sequence[Episode], chooser: best_of_n.Chooser | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Compute the record of the ``place``-th game from the outcomes of all games."""
     task = run.games.tasks[run.games.test[place].task]
-    mine = [each for each in outcomes if each.task_name == task.name]
-    record = record_of(cfg, task.name, params.temperature, mine, asdict(find_levels(task, cfg.split)))
+    outcomes_of_game = [each for each in outcomes if each.task_name == task.name]
+    record = make_record(
+        cfg, task.name, params.temperature, outcomes_of_game, asdict(find_levels(task, cfg.split))
+    )
     if cfg.baselines:
         (batch,) = run.stream.test_dataloader()[place]
-        shown = _after_shots(run, cfg.shots, place, params) if cfg.shots else None
-        record["baselines"] = baselines(
-            task, cfg.split, batch, mine, others={**others, FEW_SHOT: shown}, seed=cfg.seed
+        after_shots = _after_shots(run, cfg.shots, place, params) if cfg.shots else None
+        record["baselines"] = compute_baselines(
+            task, cfg.split, batch, outcomes_of_game, others={**others, FEW_SHOT: after_shots}, seed=cfg.seed
         )
     played = [each for each in episodes if each.task_name == task.name]
     if chooser is not None:
         record |= chooser.record(cfg.best_of, played)
     if cfg.diagnostics:
-        record["thoughts"] = diagnosing.diagnose(run, task.name, played, params, seed=cfg.seed)
+        record["thoughts"] = diagnostics.diagnose(run, task.name, played, params, seed=cfg.seed)
     return record
 
 
@@ -156,7 +159,7 @@ def _after_shots(run: Run, shots: int, place: int, params: SamplingParams) -> Se
     screen.announce(f"playing {name} after {shots} solved episode{'s' * (shots != 1)}")
     rules = with_shots(run.rules, task, shots)
     require_room(rules, run.module.policy.network, shots)
-    return play_again(run, name, rules, replace(params, max_context_tokens=rules.max_context_tokens))
+    return replay_episodes(run, name, rules, replace(params, max_context_tokens=rules.max_context_tokens))
 
 
 def require_room(rules: Rules, network: PreTrainedModel | None, shots: int) -> None:
@@ -172,17 +175,17 @@ def require_room(rules: Rules, network: PreTrainedModel | None, shots: int) -> N
         raise UserError(f"shots={shots} makes episodes longer: {reason}lower shots") from error
 
 
-class Announces(Callback):
+class Announcer(Callback):
     """Callback that announces what is played, after the weights are loaded.
 
     Args:
-        keeps: whether ``episodes`` keeps the episodes until the next test.
+        keeps_episodes: whether ``episodes`` keeps the episodes until the next test.
     """
 
     text = ""
 
-    def __init__(self, *, keeps: bool = False) -> None:
-        self._keeps = keeps
+    def __init__(self, *, keeps_episodes: bool = False) -> None:
+        self._keeps_episodes = keeps_episodes
         self.episodes: list[Episode] = []
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -192,7 +195,7 @@ class Announces(Callback):
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
     ) -> None:
-        self.episodes += batch.episodes if self._keeps else []
+        self.episodes += batch.episodes if self._keeps_episodes else []
 
 
 def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
@@ -201,16 +204,16 @@ def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
     Raises:
         UserError: there is no such checkpoint.
     """
-    given = Path(str(cfg.run))
+    run_path = Path(str(cfg.run))
     stage = "last" if cfg.checkpoint is None else cfg.checkpoint
     if stage not in CHECKPOINTS:
         raise UserError(f"checkpoint={stage} is unknown; valid: {', '.join(CHECKPOINTS)}")
-    if given.suffix == ".ckpt" and cfg.checkpoint is not None:
+    if run_path.suffix == ".ckpt" and cfg.checkpoint is not None:
         raise UserError(
-            f"checkpoint={stage} would be ignored: run={given} names a file; leave one of them out"
+            f"checkpoint={stage} would be ignored: run={run_path} names a file; leave one of them out"
         )
-    if given.suffix == ".ckpt":
-        return given
+    if run_path.suffix == ".ckpt":
+        return run_path
     if stage == "start":
         return None
     path = folder / "checkpoints" / f"{stage}.ckpt"
@@ -240,7 +243,7 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
             raise UserError(
                 f"pass_k={format_value(cfg.pass_k)} needs members >= {k}, and members={cfg.members}"
             )
-    choosing.check_options(cfg)
+    best_of_n.check_options(cfg)
     require(bool(temperatures), "temperature", cfg.temperature, "a number >= 0, or a list of them")
     for value in temperatures:
         require_number("temperature", value, "a number >= 0, or a list of them", lambda number: number >= 0)
@@ -251,10 +254,10 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
 
 
 # settings of training that an evaluation replaces by defaults
-_OF_TRAINING = (("strategy", "single"), ("worker", "none"), ("data", "rollouts"), ("reference", "start"))
+_REPLACED = (("strategy", "single"), ("worker", "none"), ("data", "rollouts"), ("reference", "start"))
 
 
-def rebuilt(
+def rebuild_run(
     cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[Callback] = ()
 ) -> Run:
     """Rebuild a finished run on one device, with ``seed``, ``episodes`` and ``env`` of ``cfg``."""
@@ -274,7 +277,7 @@ def rebuilt(
             saved.test.envs = saved.val.envs
         load_task = find_games(cfg, saved, load_task)
         saved.trainer.enable_progress_bar = False
-        for group, name in _OF_TRAINING:
+        for group, name in _REPLACED:
             saved[group] = load_option(group, name)
         saved.trainer.devices = saved.trainer.num_nodes = 1
         if saved.trainer.get("accelerator") != "cpu":
@@ -283,5 +286,5 @@ def rebuilt(
         if cfg.get("beta") is not None:
             set_beta(cfg.beta, saved)
         if cfg.get("engine") is not None:
-            saved.engine = other_engine(cfg, saved)
+            saved.engine = load_other_engine(cfg, saved)
     return build(saved, load_task, extra_callbacks=extra_callbacks)

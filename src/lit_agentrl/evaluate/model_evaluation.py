@@ -14,10 +14,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.games import Games, build_games, check_prompts, check_thinking
-from lit_agentrl.build.making import as_list, engine_of, made, made_dialect, made_like
-from lit_agentrl.build.parts import eval_params
+from lit_agentrl.build.instantiation import (
+    as_list,
+    get_engine_factory,
+    instantiate_as,
+    instantiate_like,
+    make_dialect,
+)
+from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.checks import name_errors
-from lit_agentrl.config.composition import compose_job, load_option, task_loader
+from lit_agentrl.config.composition import compose_job, load_option, make_task_loader
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec, PromptStream
@@ -25,13 +31,13 @@ from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import ALONE, check_engine_options, check_server, open_engine
 from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.episode import Episode, Outcome
-from lit_agentrl.evaluate import best_of_n as choosing
-from lit_agentrl.evaluate.again import play_inline, require_shared
-from lit_agentrl.evaluate.baselines import FEW_SHOT, GREEDY, baselines
+from lit_agentrl.evaluate import best_of_n
+from lit_agentrl.evaluate.baselines import FEW_SHOT, GREEDY, compute_baselines
 from lit_agentrl.evaluate.evaluation import check_options, require_room
-from lit_agentrl.evaluate.keeping import can_keep, keep
-from lit_agentrl.evaluate.score_table import table_of
-from lit_agentrl.evaluate.scores import Scores, record_of
+from lit_agentrl.evaluate.replay import play_inline, require_shared_weights
+from lit_agentrl.evaluate.results_file import can_write, write_results
+from lit_agentrl.evaluate.score_table import build_table
+from lit_agentrl.evaluate.scores import Scores, make_record
 from lit_agentrl.evaluate.variants import find_games
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.requirements import match
@@ -65,42 +71,42 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
     check_options(cfg, temperatures)
     if cfg.diagnostics:
         raise UserError("diagnostics=true is of the policy of a run; name it by run=, or leave it out")
-    is_kept = can_keep(FOLDER)
+    is_kept = can_write(FOLDER)
     records: list[dict[str, Any]] = []
-    with closing(opened_model(cfg, described)) as model:
+    with closing(open_model(cfg, described)) as model:
         games, settings = model.games, model.settings
-        chooser = choosing.opened(cfg, model.policy.tokenizer)
+        chooser = best_of_n.load_chooser(cfg, model.policy.tokenizer)
         greedy = None
         if cfg.baselines and any(temperatures):
-            greedily = Evaluation(
-                cfg.split, eval_params(settings, 0.0, "evaluate"), 1, settings.max_failed_share
+            greedy_evaluation = Evaluation(
+                cfg.split, make_eval_params(settings, 0.0, "evaluate"), 1, settings.max_failed_share
             )
-            model.play(greedily, games.test)
-            greedy = greedily.outcomes
+            model.play(greedy_evaluation, games.test)
+            greedy = greedy_evaluation.outcomes
         for value in temperatures:
-            params = eval_params(settings, float(value), "evaluate")
+            params = make_eval_params(settings, float(value), "evaluate")
             evaluation = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
             played = model.play(evaluation, games.test)
             for spec in games.test:
                 task = games.tasks[spec.task]
-                outcomes = [each for each in evaluation.outcomes if each.task_name == task.name]
-                record = record_of(
+                outcomes = [outcome for outcome in evaluation.outcomes if outcome.task_name == task.name]
+                record = make_record(
                     cfg, task.name, float(value), outcomes, asdict(find_levels(task, cfg.split))
                 )
                 if cfg.baselines:
-                    batch = model.prompts(spec)
+                    batch = model.make_batch(spec)
                     others = {
                         GREEDY: greedy if value else None,
                         FEW_SHOT: model.after_shots(cfg.shots, spec, evaluation) if cfg.shots else None,
                     }
-                    record["baselines"] = baselines(
+                    record["baselines"] = compute_baselines(
                         task, cfg.split, batch, outcomes, others=others, seed=cfg.seed
                     )
                 if chooser is not None:
                     record |= chooser.record(cfg.best_of, [e for e in played if e.task_name == task.name])
                 records.append(record)
     stage = str(model.saved.engine.get("model") or model.name)
-    return _scores(cfg, model.saved, stage, records, model.sync.used(), is_kept)
+    return _write_scores(cfg, model.saved, stage, records, model.sync.measure_usage(), is_kept)
 
 
 @dataclass
@@ -134,8 +140,8 @@ class OpenedModel:
         """Play the episodes of an evaluation, which receives their outcomes."""
         episodes: list[Episode] = []
         for number, spec in enumerate(specs):
-            batch = self.prompts(spec)
-            evaluation.collect(batch, self._played, 0, is_first=number == 0)
+            batch = self.make_batch(spec)
+            evaluation.collect(batch, self._play_wave, 0, is_first=number == 0)
             episodes += batch.episodes
         return episodes
 
@@ -146,18 +152,20 @@ class OpenedModel:
             UserError: the engine takes token ids and does not use a local network.
             ValueError: the game has no best play.
         """
-        rules, batch = with_shots(self.rules, spec.task, shots), self.prompts(spec)
+        rules, batch = with_shots(self.rules, spec.task, shots), self.make_batch(spec)
         require_room(rules, self.policy.network, shots)
         evaluation = replace(like, params=replace(like.params, max_context_tokens=rules.max_context_tokens))
         if self._engine.capabilities.token_ids:
-            require_shared(self.saved, f"shots={shots} needs a longer context than the engine was made with")
+            require_shared_weights(
+                self.saved, f"shots={shots} needs a longer context than the engine was made with"
+            )
             play_inline(rules, self.policy.network, nullcontext, evaluation, batch)
         else:  # the server enforces its own limits
             with closing(Scheduler(rules, self._engine)) as scheduler:
-                evaluation.collect(batch, replace(self, _scheduler=scheduler)._played, 0)
+                evaluation.collect(batch, replace(self, _scheduler=scheduler)._play_wave, 0)
         return evaluation.outcomes
 
-    def prompts(self, spec: EvalSpec) -> StepBatch:
+    def make_batch(self, spec: EvalSpec) -> StepBatch:
         """Return the prompts to play of a game."""
         stream = PromptStream(
             prompts=1, task_weights=self.games.weights, seed=self.saved.seed, val=(), test=[spec]
@@ -165,9 +173,9 @@ class OpenedModel:
         ((batch,),) = stream.test_dataloader()
         return batch
 
-    def _played(self, wave: Wave, version: int) -> Played:
+    def _play_wave(self, wave: Wave, version: int) -> Played:
         self.sync.load(None, version)
-        self.sync.probed(wave.params)
+        self.sync.probe(wave.params)
         return Played(self._scheduler.play(wave))
 
     def close(self) -> None:
@@ -176,23 +184,23 @@ class OpenedModel:
         self._engine.stop()
 
 
-def opened_model(cfg: DictConfig, described: Sequence[str]) -> OpenedModel:
+def open_model(cfg: DictConfig, described: Sequence[str]) -> OpenedModel:
     """Open the described model, to play the games of ``cfg.env`` with ``cfg.seed``.
 
     Raises:
         ValueError: an option is invalid.
     """
-    saved = _composed(cfg, described)
-    load_task = find_games(cfg, saved, task_loader())
+    saved = _compose_config(cfg, described)
+    load_task = find_games(cfg, saved, make_task_loader())
     sections = ["model", "engine", "prompt", "dialect", "context", "env", "worlds", "rollout"]
     check_targets(OmegaConf.masked_copy(saved, sections))
-    settings = made(saved, "rollout", RolloutSettings)
+    settings = instantiate_as(saved, "rollout", RolloutSettings)
     games = build_games(saved, load_task)
-    policy, rules, engine, sync = _opened(saved, games, settings)
+    policy, rules, engine, sync = _open_parts(saved, games, settings)
     return OpenedModel(saved, settings, games, policy, sync, rules, engine, Scheduler(rules, engine))
 
 
-def _composed(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
+def _compose_config(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
     names = [str(name) for name in as_list(cfg.env)] if cfg.env is not None else []
     if not names:
         raise UserError("env has no value; name the games to be played, such as env=[sokoban,bandit]")
@@ -207,16 +215,16 @@ def _composed(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
     return saved
 
 
-def _opened(
+def _open_parts(
     saved: DictConfig, games: Games, settings: RolloutSettings
 ) -> tuple[Any, Rules, Engine, WeightSync]:
     """Build the policy, its rules, an engine (around a local network), and weight sync."""
     bound_caches()
-    make = engine_of(saved)
+    make = get_engine_factory(saved)
     match([*ALONE, *filter(None, [check_engine_options(make)])])
     check_server(make)
-    prompt, dialect = made(saved, "prompt", Prompt), made_dialect(saved)
-    context: Context = made_like(saved, "context", Context)
+    prompt, dialect = instantiate_as(saved, "prompt", Prompt), make_dialect(saved)
+    context: Context = instantiate_like(saved, "context", Context)
     policy = instantiate(saved.model)
     with name_errors("model"):
         chat = ChatRenderer(
@@ -228,22 +236,22 @@ def _opened(
     check_thinking(chat, prompt, policy.name)
     rules = Rules(
         tasks=games.tasks, prompt=prompt, chat=chat, context=context, engine=make, seed=saved.seed,
-        max_context_tokens=settings.max_context_tokens, worlds=made(saved, "worlds", Worlds),
+        max_context_tokens=settings.max_context_tokens, worlds=instantiate_as(saved, "worlds", Worlds),
     )  # fmt: skip
     check_prompts(rules)
     network = policy.network
-    given = rules.engine_options(network)
-    engine = open_engine(make, **given)
+    options = rules.make_engine_options(network)
+    engine = open_engine(make, **options)
     if network is not None and engine.capabilities.weights == "shared" and torch.cuda.is_available():
         network.to("cuda")  # as the trainer does for a run
     if chat.forced_think and not engine.capabilities.token_ids:
         raise UserError(
             "prompt.force_think=true begins a reply, and this engine takes messages alone; set it to false"
         )
-    return policy, rules, engine, WeightSync(engine, network, rules, given["forward_context"])
+    return policy, rules, engine, WeightSync(engine, network, rules, options["forward_context"])
 
 
-def _scores(
+def _write_scores(
     cfg: DictConfig,
     saved: DictConfig,
     stage: str,
@@ -251,18 +259,20 @@ def _scores(
     used: dict[str, float],
     is_kept: bool,
 ) -> Scores:
-    played = "-".join(dict.fromkeys(record["env"] for record in records))
-    plain = "".join(c if c.isalnum() or c in "-." else "-" for c in stage).strip(".")
-    written: dict[str, Any] = {
-        "config": {**cast(dict[str, Any], OmegaConf.to_container(cfg)), "described": described_model(saved)},
+    games = "-".join(dict.fromkeys(record["env"] for record in records))
+    file_stem = "".join(c if c.isalnum() or c in "-." else "-" for c in stage).strip(".")
+    content: dict[str, Any] = {
+        "config": {**cast(dict[str, Any], OmegaConf.to_container(cfg)), "described": describe_model(saved)},
         "results": records,
         **({"engine": used} if used else {}),
     }
-    path = keep(FOLDER, f"{plain}_{cfg.split}_{played}_seed{cfg.seed}", written) if is_kept else None
-    return Scores(records, path, table_of(stage, cfg, records, used))
+    path = (
+        write_results(FOLDER, f"{file_stem}_{cfg.split}_{games}_seed{cfg.seed}", content) if is_kept else None
+    )
+    return Scores(records, path, build_table(stage, cfg, records, used))
 
 
-def described_model(saved: DictConfig) -> Any:
+def describe_model(saved: DictConfig) -> Any:
     """Return the recorded description of the model.
 
     Server keys do not occur in it, only the names of their environment variables.

@@ -45,7 +45,7 @@ class Scores:
         return as_text(self.table)
 
 
-def record_of(
+def make_record(
     cfg: DictConfig,
     env: str,
     temperature: float,
@@ -57,7 +57,7 @@ def record_of(
     Raises:
         UserError: all episodes failed.
     """
-    played = [each for each in outcomes if not each.failed]
+    played = [outcome for outcome in outcomes if not outcome.failed]
     if not played:
         raise UserError(f"every episode of {env} failed; the first: {outcomes[0].error}")
     groups = [e.group for e in played]
@@ -71,7 +71,7 @@ def record_of(
         "failed": len(outcomes) - len(played),
         "success": estimate(success),
         "return": estimate(returns),
-        "normalised": _normalised(success.mean, levels),
+        "normalised": _normalise(success.mean, levels),
         "invalid_share": sum(e.invalid for e in played) / max(sum(e.taken for e in played), 1),
         "levels": levels,
         # in the order of prompts, for paired comparisons; null if the episode failed
@@ -88,7 +88,7 @@ def record_of(
     return record
 
 
-def _normalised(success: float, levels: dict[str, float | None]) -> float | None:
+def _normalise(success: float, levels: dict[str, float | None]) -> float | None:
     """Normalise success: 0 is chance, 1 the oracle.
 
     Return None if a level is unknown, or chance is not below the oracle.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.build.games import TaskLoader, game_names, load_game
+from lit_agentrl.build.games import TaskLoader, load_game, read_game_names
 from lit_agentrl.checks import name_errors
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import VARIANT, parse
@@ -27,11 +27,11 @@ def find_games(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader) -> Tas
     Raises:
         UserError: no game has that name, options are given for several games, or the game lacks an option.
     """
-    own = saved.env.get("name")  # a mixture has none
+    own_name = saved.env.get("name")  # a mixture has none
     try:
-        names = game_names("env", saved.test.envs, _trained(saved))
+        names = read_game_names("env", saved.test.envs, _list_trained_games(saved))
         for name in names if cfg.env is not None else ():
-            if name != own:
+            if name != own_name:
                 load_game(load_task, name, f"env={name}")
     except ValueError as error:
         raise UserError(str(error)) from error
@@ -42,7 +42,7 @@ def find_games(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader) -> Tas
         raise UserError(
             f"{texts[0]} changes one game, and {', '.join(names)} are evaluated; name it: env=NAME"
         )
-    game = saved.env if names[0] == own else load_task(names[0])
+    game = saved.env if names[0] == own_name else load_task(names[0])
     for override in parse(texts):
         key = override.key_or_group.removeprefix("env.")
         if key == "name":
@@ -58,6 +58,6 @@ def find_games(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader) -> Tas
     return lambda name: game if name == names[0] else load_task(name)
 
 
-def _trained(saved: DictConfig) -> list[str]:
+def _list_trained_games(saved: DictConfig) -> list[str]:
     weights = saved.env.get("weights")
     return [saved.env.name] if weights is None else [str(name) for name, weight in weights.items() if weight]

@@ -28,7 +28,8 @@ from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.hooks import Moment, PlayHook
 from lit_agentrl.rollout.questions import Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, by_group
+from lit_agentrl.rollout.structures.base import SoFar, group_episodes
+from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
 _DONE = {"add": "added", "update": "updated", "delete": "deleted", "merge": "merged", "dropped": "dropped"}
@@ -79,7 +80,7 @@ class _Interview:
         return dict(zip(texts, asked.texts, strict=True))
 
 
-class Experience(Refill):
+class Experience(StructureHook, Refill):
     """A structure that shows a list of lessons in the first prompt of every episode.
 
     Evaluations see the list too.  Training-Free GRPO, arXiv 2510.08191.  For each group in which some episodes solve
@@ -128,9 +129,9 @@ class Experience(Refill):
         self._items: dict[str, str] = {}
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
-        return self.evaluated(super().plan(prompts, members))
+        return self.plan_evaluation(super().plan(prompts, members))
 
-    def evaluated(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
+    def plan_evaluation(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
         return (
             [replace(spec, extra=LessonsHook(listed(self._items))) for spec in specs]
             if self._items
@@ -138,7 +139,7 @@ class Experience(Refill):
         )
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        groups, interview = by_group(so_far.sampled), _Interview(so_far)
+        groups, interview = group_episodes(so_far.sampled), _Interview(so_far)
         mixed = {g: found for g, found in groups.items() if 0 < sum(e.success for e in found) < len(found)}
         summaries = interview.ask(
             "summary",
@@ -196,5 +197,5 @@ class Experience(Refill):
         texts = [lessons.cleaned(str(text), self._max_chars) for text in state["items"]][: self._max_items]
         self._items = {f"G{number}": text for number, text in enumerate(t for t in texts if t is not None)}
 
-    def notes(self) -> Mapping[str, str]:
+    def make_notes(self) -> Mapping[str, str]:
         return {"experience": "".join(f"{name}: {text}\n" for name, text in self._items.items())}

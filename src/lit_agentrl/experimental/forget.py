@@ -13,10 +13,11 @@ from lit_agentrl.distributed import sum_over_ranks
 from lit_agentrl.facts import IN_ORDER, PLAYED, READS_OLD_LOG_PROBS, WHOLE_WEIGHTS
 from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, Structure, Trial, members_of
+from lit_agentrl.rollout.structures.base import SoFar, Structure, make_specs
+from lit_agentrl.rollout.structures.hook import StructureHook, TemporaryStep
 
 
-class Forget(Structure):
+class Forget(StructureHook, Structure):
     """A structure that moves the policy away from half of each group: EEPO, arXiv 2510.05837.
 
     If the mean entropy of a sampled token, averaged over the last ``window`` iterations, is below ``threshold``, one
@@ -51,7 +52,7 @@ class Forget(Structure):
         require_whole("window", window, 1)
         require_number("lr", lr, "> 0", lambda value: value > 0)
         require_number("epsilon", epsilon, "in (0, 1)", lambda value: 0 < value < 1)
-        self._threshold, self._window, self._trial = threshold, window, Trial(lr, epsilon)
+        self._threshold, self._window, self._trial = threshold, window, TemporaryStep(lr, epsilon)
         self._entropies: list[float] = []  # mean entropy of the first halves in the last iterations
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
@@ -59,7 +60,7 @@ class Forget(Structure):
             raise ValueError(
                 f"Forget halves each group, and rollout.members={members}; set rollout.members=2 or more"
             )
-        return members_of(prompts, members - members // 2)
+        return make_specs(prompts, members - members // 2)
 
     def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
         if so_far.waves > 1:
@@ -72,12 +73,12 @@ class Forget(Structure):
             if e.member < half
         ]
 
-    def trial(self, so_far: SoFar) -> Trial | None:
+    def plan_temporary_step(self, so_far: SoFar) -> TemporaryStep | None:
         recent = [*self._entropies, self._entropy(so_far)][-self._window :]
         return self._trial if sum(recent) / len(recent) < self._threshold else None
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        is_moved = self.trial(so_far) is not None
+        is_moved = self.plan_temporary_step(so_far) is not None
         entropy = self._entropy(so_far)
         self._entropies = [*self._entropies, entropy][-self._window :]
         return {"forgotten_share": (float(is_moved), 1), "first_half_entropy": (entropy, 1)}

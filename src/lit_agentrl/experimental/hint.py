@@ -21,8 +21,9 @@ from lit_agentrl.episode import Episode, Message, Source
 from lit_agentrl.rollout.hooks import Moment, PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
-from lit_agentrl.rollout.worlds.seats import Look
+from lit_agentrl.rollout.worlds.environments import Look
 
 _INTRO = "This is the beginning of a solution, which you can refer to:"
 
@@ -80,7 +81,7 @@ class HintHook(PlayHook):
         return [*before, last | {"content": f"{last['content']}\n{intro}{hint}"}]
 
 
-class Hint(Refill):
+class Hint(StructureHook, Refill):
     """A structure that replays unsolved groups with growing parts of the solution: GHPO, arXiv 2507.10628.
 
     As in GHPO's released code, the whole group is played again with the first of ``shares`` of the reference solution

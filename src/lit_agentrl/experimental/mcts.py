@@ -12,7 +12,8 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.facts import BRANCHES, FORK, PLAYED, PLAYED_HERE, VALUES, WHOLE_WEIGHTS
 from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import SoFar, Training, Values
+from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.hook import StructureHook, Training, Values
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -170,7 +171,7 @@ class _Group:
             node.scores.append(said[min(max(node.turn, first), written)])
 
 
-class Mcts(Refill):
+class Mcts(StructureHook, Refill):
     """A structure that grows a search tree over turns in each group: UCT.
 
     Kocsis and Szepesvari 2006.  Each episode is a simulation.  Selection starts at the opening; while a state already

@@ -31,7 +31,8 @@ from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.hooks import PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, Training, by_group
+from lit_agentrl.rollout.structures.base import SoFar, group_episodes
+from lit_agentrl.rollout.structures.hook import StructureHook, Training
 from lit_agentrl.rollout.structures.refill import Refill
 
 Around = Callable[[], AbstractContextManager[object]]
@@ -48,7 +49,7 @@ class OpponentHook(PlayHook):
         turn.player = SECOND_PLAYER
 
 
-class Opponent(Refill):
+class Opponent(StructureHook, Refill):
     """A structure in which an opponent plays the last episodes of each group.
 
     The opponent is ``policy^(1 - mix) reference^mix``, token by token.  With 1 it is the reference, as in XPO (arXiv
@@ -118,7 +119,7 @@ class Opponent(Refill):
         The policy wins against an opponent of its group if it earns more; a tie counts one half.
         """
         wins, duels = 0.0, 0
-        for group in by_group(so_far.sampled).values():
+        for group in group_episodes(so_far.sampled).values():
             own, others = (
                 [e.training_return for e in group if _is_opponent(e) == side] for side in (False, True)
             )

@@ -15,6 +15,7 @@ from lit_agentrl.rewards.base import RewardPart, Rewards, Stage, replace_by_outc
 from lit_agentrl.rollout.hooks import PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -37,7 +38,7 @@ class RetryHook(PlayHook):
         return None if is_solved else self.feedback
 
 
-class Retry(Refill):
+class Retry(StructureHook, Refill):
     """A structure that gives unary feedback on a wrong answer and allows another try.
 
     UFO, arXiv 2507.14295: a question becomes an episode of at most ``tries`` answers, and a success ends it.

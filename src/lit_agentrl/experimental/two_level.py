@@ -18,6 +18,7 @@ from lit_agentrl.rl.returns import next_sampled, return_to_go, sum_over_turn, tu
 from lit_agentrl.rollout.hooks import NO_HOOK, Moment, PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
 _ONCE = 1_000_000  # more replies than any episode has
@@ -55,7 +56,7 @@ class PlanHook(PlayHook):
         return [*before, last | {"content": text}]
 
 
-class TwoLevel(Refill):
+class TwoLevel(StructureHook, Refill):
     """A structure in which the policy plans before every ``every`` replies that act: HRL-TAR.
 
     The prompt asks for the plan, and the game does not play it: a plan takes no action, earns no reward and uses no
@@ -105,12 +106,12 @@ class TwoLevel(Refill):
         super().__init__(max_waves)
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
-        return self.evaluated(super().plan(prompts, members))
+        return self.plan_evaluation(super().plan(prompts, members))
 
-    def evaluated(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
+    def plan_evaluation(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
         return [replace(spec, extra=self._hook) for spec in specs]
 
-    def left_out(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
+    def mask_tokens(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
         trained = self._trained(iteration)
         if trained == "both":
             return None

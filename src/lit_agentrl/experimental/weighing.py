@@ -15,7 +15,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from lit_agentrl.build.making import made_policy
+from lit_agentrl.build.instantiation import make_policy
 from lit_agentrl.build.parts import build_rewards
 from lit_agentrl.checks import name_errors, require, require_number, require_one_of, require_whole
 from lit_agentrl.config.composition import compose_job
@@ -72,7 +72,7 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
     for each in parse(described):
         if each.key_or_group in {f"reward.{name}.weight" for name in rules}:
             raise UserError(f"{each.input_line} has no effect: the weights are fitted; leave it out")
-    policy = made_policy(job, trains=False)
+    policy = make_policy(job, trains=False)
     if folder.described.get("policy", {}).get("tokenizer") != hash_tokenizer(policy.tokenizer):
         raise UserError(
             f"data={cfg.data} holds token ids of another tokenizer than that of "

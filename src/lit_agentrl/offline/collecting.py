@@ -11,9 +11,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl import __version__, screen
-from lit_agentrl.build.critics import beta_of
+from lit_agentrl.build.critics import read_beta
 from lit_agentrl.build.games import Games, TaskLoader
-from lit_agentrl.build.parts import eval_params
+from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.checks import format_value, name_errors, require_whole
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import VARIANT
@@ -24,18 +24,18 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import Levels, find_levels
 from lit_agentrl.episode import Episode, Outcome
-from lit_agentrl.evaluate.again import require_shared
-from lit_agentrl.evaluate.evaluation import find_checkpoint, rebuilt
-from lit_agentrl.evaluate.model_evaluation import OpenedModel, described_model, opened_model
-from lit_agentrl.evaluate.playing import Keep, load_weights
-from lit_agentrl.evaluate.scores import record_of
+from lit_agentrl.evaluate.evaluation import find_checkpoint, rebuild_run
+from lit_agentrl.evaluate.model_evaluation import OpenedModel, describe_model, open_model
+from lit_agentrl.evaluate.playthroughs import EpisodeCollector, load_weights
+from lit_agentrl.evaluate.replay import require_shared_weights
+from lit_agentrl.evaluate.scores import make_record
 from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.offline.collect_options import BEST, check_options
-from lit_agentrl.rollout.best import demonstrations
+from lit_agentrl.rollout.best import play_demonstrations
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.continued import Continued, shares
-from lit_agentrl.rollout.worlds.pool import Desk
+from lit_agentrl.rollout.worlds.pool import GamePools
 from lit_agentrl.runs.run_folder import lock_folder, require_idle
 from lit_agentrl.text.token_bytes import hash_tokenizer
 from lit_agentrl.update.critic import played_with
@@ -76,11 +76,11 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
     """
     check_options(cfg)
     require_idle("run", folder)
-    checkpoint, keep = find_checkpoint(cfg, folder), Keep()
-    run = rebuilt(cfg, saved, load_task, extra_callbacks=[keep])
+    checkpoint, keep = find_checkpoint(cfg, folder), EpisodeCollector()
+    run = rebuild_run(cfg, saved, load_task, extra_callbacks=[keep])
     load_weights(run.module, checkpoint)
     settings = run.rollouts.settings
-    params = eval_params(settings, float(cfg.temperature), "collect")
+    params = make_eval_params(settings, float(cfg.temperature), "collect")
     _check_forks(cfg, run.cfg)
 
     def record(spec: EvalSpec) -> list[Episode]:
@@ -92,7 +92,9 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
 
     stage = "start" if checkpoint is None else checkpoint.stem
     policy = {"name": run.module.policy.name, "stage": stage, **_identity(run.module.policy)}
-    if beta := beta_of(run.cfg):  # the critic reweighs the policy, so the network alone does not identify it
+    if beta := read_beta(
+        run.cfg
+    ):  # the critic reweighs the policy, so the network alone does not identify it
         policy |= {
             "beta": beta,
             "fingerprint": hash_parameters(played_with(run.module.policy.network, run.module.critic)),
@@ -111,8 +113,8 @@ def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
         ValueError: see `collect_run`.
     """
     check_options(cfg)
-    with closing(opened_model(cfg, described)) as model:
-        params = eval_params(model.settings, float(cfg.temperature), "collect")
+    with closing(open_model(cfg, described)) as model:
+        params = make_eval_params(model.settings, float(cfg.temperature), "collect")
         _check_forks(cfg, model.saved)
 
         def record(spec: EvalSpec) -> list[Episode]:
@@ -123,7 +125,7 @@ def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
             return _collect_best(cfg, model)
         policy = {"name": model.name, "stage": "start", **_identity(model.policy)}
         if model.policy.network is None:
-            policy["described"] = described_model(model.saved)
+            policy["described"] = describe_model(model.saved)
         return _collect(cfg, _described(cfg, model.saved, policy), model.games, record)
 
 
@@ -131,17 +133,17 @@ def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
     """Record best play, written with the model's prompts, tokenizer and dialect."""
     tokenizer = hash_tokenizer(model.policy.tokenizer)
     player = {"name": "best play", "stage": "start", "fingerprint": None, "tokenizer": tokenizer}
-    with closing(Desk(model.rules.tasks, {})) as desk, name_errors("plays=best"):
+    with closing(GamePools(model.rules.tasks, {})) as desk, name_errors("plays=best"):
 
         def record(spec: EvalSpec) -> list[Episode]:
-            return demonstrations(desk, model.rules, model.prompts(spec), split=cfg.split)
+            return play_demonstrations(desk, model.rules, model.make_batch(spec), split=cfg.split)
 
         return _collect(cfg, _described(cfg, model.saved, player), model.games, record)
 
 
 def _check_forks(cfg: DictConfig, saved: DictConfig) -> None:
     if cfg.continuations:
-        require_shared(saved, f"continuations={cfg.continuations} go on from turns of other episodes")
+        require_shared_weights(saved, f"continuations={cfg.continuations} go on from turns of other episodes")
 
 
 def _evaluation(cfg: DictConfig, params: SamplingParams, settings: RolloutSettings, task: Task) -> Evaluation:
@@ -259,7 +261,7 @@ def difference(there: Mapping[str, Any], asked: Mapping[str, Any], at: str = "")
 def _line(cfg: DictConfig, game: str, levels: Levels, outcomes: Sequence[Outcome]) -> str:
     mine = [each for each in outcomes if each.task_name == game]
     known = {"chance_success": levels.chance_success, "oracle_success": levels.oracle_success}
-    record = record_of(
+    record = make_record(
         OmegaConf.create({"split": cfg.split, "pass_k": []}), game, float(cfg.temperature), mine, known
     )
     score = record["success"]

@@ -11,10 +11,8 @@ from lit_agentrl.episode import Outcome
 from lit_agentrl.report.iteration import of_all_ranks, stop_if_failing
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
-from lit_agentrl.rollout.structures.base import members_of
-from lit_agentrl.rollout.workers.base import Played, used_by_all
-
-Play = Callable[[Wave, int], Played]
+from lit_agentrl.rollout.structures.base import make_specs
+from lit_agentrl.rollout.workers.base import Play, sum_usage
 
 
 @dataclass
@@ -24,7 +22,7 @@ class Evaluation:
     Attributes:
         max_failed_share: Share of the episodes whose game may fail before the run stops.
         branching: How episodes of a group continue from each other; None if they are independent.
-        told: The run structure's transformation of the episode specs, see `Structure.evaluated`.
+        plan: The run structure's transformation of the episode specs, see `StructureHook.plan_evaluation`.
         outcomes: Outcomes of the last evaluation, of all ranks.
         iteration: Iteration of the weights that were evaluated.
     """
@@ -33,7 +31,7 @@ class Evaluation:
     params: SamplingParams
     members: int = 1
     max_failed_share: float = 0.1
-    told: Callable[[list[EpisodeSpec]], list[EpisodeSpec]] = list
+    plan: Callable[[list[EpisodeSpec]], list[EpisodeSpec]] = list
     branching: Branching | None = None
     outcomes: list[Outcome] = field(default_factory=list, init=False)
     iteration: int | None = field(default=None, init=False)
@@ -50,10 +48,10 @@ class Evaluation:
         Raises:
             ValueError: Too many games failed.
         """
-        specs = self.told(members_of(batch, self.members))
+        specs = self.plan(make_specs(batch, self.members))
         wave = Wave(self.split, batch.iteration, self.params, tuple(specs), branching=self.branching)
         played = play(wave, version)
-        batch.episodes, batch.used = played.episodes, used_by_all([played])
+        batch.episodes, batch.used = played.episodes, sum_usage([played])
         stop_if_failing(batch.episodes, self.max_failed_share)
         batch.outcomes = of_all_ranks(batch.episodes)
         self.take(batch, is_first=is_first)

@@ -13,7 +13,7 @@ from lit_agentrl.checks import require
 from lit_agentrl.config import composition, signatures
 from lit_agentrl.config.composition import check_folders
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.config.overrides import as_names, check_overrides, flag_values
+from lit_agentrl.config.overrides import check_overrides, get_flag_values, rewrite_for_hydra
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.runs import run_folder
 from lit_agentrl.runs.sweeps import sweepers
@@ -21,49 +21,49 @@ from lit_agentrl.runs.sweeps import sweepers
 if TYPE_CHECKING:
     from lit_agentrl.build.parts import Parts
 
-_OF_A_RUN = ("hydra", "run_dir", "trainer", "callbacks", "logger")  # sections from which no part is built
+_RUN_SECTIONS = ("hydra", "run_dir", "trainer", "callbacks", "logger")  # sections from which no part is built
 
 
-class Checked(NamedTuple):
+class CheckedJob(NamedTuple):
     """A valid job and its built parts.
 
     Attributes:
         config: the config without the ``hydra`` node.
-        described: the sections of it from which the parts are built.
+        sections: the sections of it from which the parts are built.
         parts: the parts built from them.
         place: the option that names the command's folder, and that folder.
     """
 
     config: DictConfig
-    described: dict[str, Any]
+    sections: dict[str, Any]
     parts: Parts
     place: tuple[str, Path]
 
 
-def own_folders(flags: Sequence[str]) -> tuple[list[str], list[str]]:
+def read_config_folders(flags: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the folders of ``--config-dir``, and the override that makes ``compose`` search them.
 
     Raises:
         UserError: one is not a folder, or has a file with the name of a shipped one.
     """
-    folders = flag_values(flags, "--config-dir", "-cd")
-    search = composition.search_path(folders)
+    folders = get_flag_values(flags, "--config-dir", "-cd")
+    search = composition.format_search_path(folders)
     check_folders(folders)
     return folders, search
 
 
 def is_printing(flags: Sequence[str]) -> bool:
     """Return whether the command prints its config or info instead of starting runs."""
-    return bool(flag_values(flags, "--cfg", "-c", "--info", "-i")) or "--info" in flags or "-i" in flags
+    return bool(get_flag_values(flags, "--cfg", "-c", "--info", "-i")) or "--info" in flags or "-i" in flags
 
 
-def check(
+def check_jobs(
     flags: Sequence[str],
     overrides: Sequence[str],
     *,
     plan: sweepers.Plan | None = None,
     is_new: bool = True,
-) -> list[Checked]:
+) -> list[CheckedJob]:
     """Compose all jobs of a command and build their parts, before the first one starts.
 
     Args:
@@ -79,9 +79,9 @@ def check(
         UserError: an unknown group, option or key; the message names the nearest valid ones.
         ValueError: an invalid value.
     """
-    overrides = as_names(overrides)
+    overrides = rewrite_for_hydra(overrides)
     check_overrides(overrides, is_multirun=plan is not None)
-    folders, search = own_folders(flags)
+    folders, search = read_config_folders(flags)
     listed = plan.jobs if plan else [list(overrides)]
     jobs = [composition.compose_job("train", job, search) for job in listed]
     if is_printing(flags):
@@ -90,24 +90,26 @@ def check(
     if is_new:
         run_folder.require_new(*place)
     if plan:
-        run_folder.require_apart(jobs, is_new=is_new)
-        if plan.is_whole:
+        run_folder.require_separate_folders(jobs, is_new=is_new)
+        if plan.is_complete:
             _refuse_twice(listed)
         else:
             sweepers.require_one_value(jobs)
     signatures.load_libraries()
-    from lit_agentrl.build.idle import refuse_idle
     from lit_agentrl.build.parts import build_parts
+    from lit_agentrl.build.unused_options import refuse_unused_options
 
-    checked: list[Checked] = []
+    checked: list[CheckedJob] = []
     for job, cfg in zip(listed, jobs, strict=True):
         OmegaConf.set_struct(cfg, False)
         del cfg["hydra"]
         cfg.run_dir = "."  # Hydra sets it when the run starts
         check_config(job, cfg)
-        described = _described(cfg)
-        checked.append(Checked(cfg, described, build_parts(cfg, composition.task_loader(folders)), place))
-    refuse_idle(overrides, [(job.config, job.parts) for job in checked])
+        described = _select_part_sections(cfg)
+        checked.append(
+            CheckedJob(cfg, described, build_parts(cfg, composition.make_task_loader(folders)), place)
+        )
+    refuse_unused_options(overrides, [(job.config, job.parts) for job in checked])
     return checked
 
 
@@ -120,8 +122,8 @@ def _refuse_twice(jobs: Sequence[Sequence[str]]) -> None:
     seen: set[tuple[str, ...]] = set()
     for job in map(tuple, jobs):
         if job in seen:
-            told = " ".join(text for text in job if not text.startswith("hydra."))
-            raise UserError(f"-m: several runs have the options {told}; give each value once")
+            options = " ".join(text for text in job if not text.startswith("hydra."))
+            raise UserError(f"-m: several runs have the options {options}; give each value once")
         seen.add(job)
 
 
@@ -140,22 +142,22 @@ def check_config(job: Sequence[str], cfg: DictConfig) -> None:
     check_targets(cfg)
 
 
-def _described(cfg: DictConfig) -> dict[str, Any]:
+def _select_part_sections(cfg: DictConfig) -> dict[str, Any]:
     """Return the sections of a config from which parts are built.
 
     Values that only a started run knows, and sections that only its trainer reads, are left out.
     """
-    told = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(told, dict)
-    return {str(name): section for name, section in told.items() if name not in _OF_A_RUN}
+    plain = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(name): section for name, section in plain.items() if name not in _RUN_SECTIONS}
 
 
-def parts_of(cfg: DictConfig, checked: list[Checked]) -> Parts | None:
+def take_parts(cfg: DictConfig, checked: list[CheckedJob]) -> Parts | None:
     """Return the parts that were built when this job was checked, or None.
 
     Each checked job gives its parts to one run only.  None is returned if the config differs from all checked ones,
     for example because an option depends on the run folder.
     """
     OmegaConf.resolve(cfg)
-    place = next((i for i, job in enumerate(checked) if job.described == _described(cfg)), None)
+    place = next((i for i, job in enumerate(checked) if job.sections == _select_part_sections(cfg)), None)
     return None if place is None else checked.pop(place).parts

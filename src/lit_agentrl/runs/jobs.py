@@ -21,12 +21,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.config import composition, groups, signatures
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.config.overrides import as_names, program
-from lit_agentrl.config.saved import resumed_config, trust_note
+from lit_agentrl.config.overrides import get_program, rewrite_for_hydra
+from lit_agentrl.config.saved import format_trust_option, read_resumed_config
 from lit_agentrl.config.trust import TRUST_RUN
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.runs import ranks, run_folder
-from lit_agentrl.runs.checking import Checked, check, check_config, own_folders, parts_of
+from lit_agentrl.runs.checking import CheckedJob, check_config, check_jobs, read_config_folders, take_parts
 
 if TYPE_CHECKING:
     from lit_agentrl.build.parts import Parts
@@ -42,7 +42,7 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, folder: str) -> None:
         super().__init__(
-            f"interrupted; continue with: {program('train')} resume={folder}{trust_note(Path(folder))}"
+            f"interrupted; continue with: {get_program('train')} resume={folder}{format_trust_option(Path(folder))}"
         )
         self.folder = Path(folder)
 
@@ -64,8 +64,8 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: OnFail
         Interrupted: the run was interrupted.
     """
     refuse_trust(overrides)
-    command, overrides = format_command([*flags, *overrides]), as_names(overrides)
-    checked = [] if is_help(flags) else check(flags, overrides)
+    command, overrides = format_command([*flags, *overrides]), rewrite_for_hydra(overrides)
+    checked = [] if is_help(flags) else check_jobs(flags, overrides)
     folders: list[Path] = []
 
     def run(cfg: DictConfig) -> None:
@@ -106,7 +106,7 @@ def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str
             f"{given} cannot be given with {resumed[0]}: one run is continued with its own saved config"
         )
     folder = Path(resumed[0].removeprefix("resume="))
-    cfg, folders = resumed_config(folder, overrides)
+    cfg, folders = read_resumed_config(folder, overrides)
     arguments = [*resumed, *overrides]
     run_folder.require_writable(folder)
     with run_folder.lock_folder(folder), set_command_line([], arguments):
@@ -125,15 +125,15 @@ def join(job: ranks.Job, *, on_failure: OnFailure) -> None:
         job: the job received from that process.
         on_failure: called if the run fails.
     """
-    cfg, number = job.cfg, ranks.number()
+    cfg, number = job.cfg, ranks.get_rank()
     try:
         load_train()(cfg, job)
     except Exception as error:
-        is_named = not number or hasattr(error, "is_told")
+        is_named = not number or hasattr(error, "is_reported")
         on_failure(error, cfg.traceback, "" if is_named else f"rank {number}: ")
 
 
-def prepare(cfg: DictConfig, command: str, checked: list[Checked]) -> tuple[ranks.Job, Parts | None]:
+def prepare(cfg: DictConfig, command: str, checked: list[CheckedJob]) -> tuple[ranks.Job, Parts | None]:
     """Check the config that Hydra composed, and share its job with all processes.
 
     Args:
@@ -148,9 +148,9 @@ def prepare(cfg: DictConfig, command: str, checked: list[Checked]) -> tuple[rank
         ValueError: an invalid option, before anything is played.
     """
     of_hydra = HydraConfig.get()
-    folders = composition.own_folders(of_hydra.runtime.config_sources)
+    folders = composition.list_user_folders(of_hydra.runtime.config_sources)
     composition.use_current_names(cfg)
-    parts = parts_of(cfg, checked)
+    parts = take_parts(cfg, checked)
     if parts is None:
         check_config(list(of_hydra.overrides.task), cfg)
     return share_job(cfg, folders, command, is_resume=False), parts
@@ -160,7 +160,7 @@ def share_job(cfg: DictConfig, folders: Sequence[str], command: str, *, is_resum
     """Describe the run as a job, and send it to the other processes."""
     OmegaConf.resolve(cfg)
     ranks.fit_to_launcher(cfg)
-    job = ranks.describe(folders, cfg, command, is_resume=is_resume)
+    job = ranks.make_job(folders, cfg, command, is_resume=is_resume)
     ranks.share(job, cfg.trainer.num_nodes)
     return job
 
@@ -199,10 +199,10 @@ def make_hydra_app(task: Callable[[DictConfig], float | None]) -> Callable[[], N
 
 def write_help(flags: Sequence[str]) -> list[str]:
     """Return the overrides that fill in what ``--help`` prints."""
-    name = f"hydra.help.app_name='{program('train')}'"
+    name = f"hydra.help.app_name='{get_program('train')}'"
     if not {"--help", "-h"} & set(flags):
         return [name]
-    shipped, experimental = groups.describe_options(own_folders(flags)[0])
+    shipped, experimental = groups.describe_options(read_config_folders(flags)[0])
     return [name, f"hydra.help.header='{shipped}'", f"hydra.help.footer='{experimental}'"]
 
 
@@ -214,7 +214,7 @@ def list_hydra_files() -> set[str | None]:
 
 def format_command(arguments: Sequence[str]) -> str:
     """Return the command with these arguments, for the record of the run."""
-    return f"{program('train')} {shlex.join(arguments)}"
+    return f"{get_program('train')} {shlex.join(arguments)}"
 
 
 @contextmanager

@@ -24,22 +24,24 @@ def check_environment() -> None:
             raise UserError(
                 f"the environment variable {name}={value} must be a whole number, as torchrun and srun set it; unset it"
             )
-    for name, of in (
+    for name, size_name in (
         ("RANK", "WORLD_SIZE"),
         ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
         ("SLURM_PROCID", "SLURM_NTASKS"),
     ):
-        rank, size = os.environ.get(name), os.environ.get(of)
+        rank, size = os.environ.get(name), os.environ.get(size_name)
         if rank is not None and size is not None and int(rank) >= int(size):
             raise UserError(
-                f"the environment variable {name}={rank} must be less than {of}={size}, as torchrun and srun set "
-                "them; unset both"
+                f"the environment variable {name}={rank} must be less than {size_name}={size}, as torchrun and srun "
+                "set them; unset both"
             )
     _check_launched()
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        given = os.environ.get(name, "1")
-        if not all(part.strip().isdecimal() and int(part) for part in given.split(",")):
-            raise UserError(f"the environment variable {name}={given} must be a whole number >= 1; unset it")
+        value_given = os.environ.get(name, "1")
+        if not all(part.strip().isdecimal() and int(part) for part in value_given.split(",")):
+            raise UserError(
+                f"the environment variable {name}={value_given} must be a whole number >= 1; unset it"
+            )
 
 
 def _check_launched() -> None:
@@ -73,8 +75,8 @@ def _check_launched() -> None:
 
 
 # variables of GNU OpenMP, which reads them once, when torch is imported
-_HOW_THEY_WAIT = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-_HOW_MANY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _SPINS = 1000  # tens of microseconds, within which most small operations finish
 
 
@@ -106,16 +108,16 @@ class Load:
         """
         import torch
 
-        if self._since is None or any(name in os.environ for name in _HOW_MANY):
+        if self._since is None or any(name in os.environ for name in _THREAD_VARIABLES):
             return None
         if self._number is None:
-            (began, before), (now, after) = self._since, measure_seconds()
-            busy, own = max(0.0, after - before) / max(now - began, 1e-3), torch.get_num_threads()
-            self._number = max(1, min(own, count_cores() - int(busy + 0.5)))
-            if self._number < own:
+            (started_at, before), (now, after) = self._since, measure_seconds()
+            busy, default = max(0.0, after - before) / max(now - started_at, 1e-3), torch.get_num_threads()
+            self._number = max(1, min(default, count_cores() - int(busy + 0.5)))
+            if self._number < default:
                 self._note = (
-                    f"torch computes with {self._number} of {own} threads: other programs keep {busy:.1f} of "
-                    f"{count_cores()} cores busy. OMP_NUM_THREADS={own} takes all; last bits depend on the number"
+                    f"torch computes with {self._number} of {default} threads: other programs keep {busy:.1f} of "
+                    f"{count_cores()} cores busy. OMP_NUM_THREADS={default} takes all; last bits depend on the number"
                 )
         torch.set_num_threads(self._number)
         return self._note
@@ -138,7 +140,7 @@ def shorten_spin() -> None:
     core, the spinning threads then keep the cores from the thread that they wait for, after each of thousands of small
     operations.  A variable that the user has set takes precedence.
     """
-    if not any(name in os.environ for name in _HOW_THEY_WAIT):
+    if not any(name in os.environ for name in _SPIN_VARIABLES):
         os.environ["GOMP_SPINCOUNT"] = str(_SPINS)
 
 
@@ -153,10 +155,10 @@ def restore_threads(before: int) -> str | None:
     now = torch.get_num_threads()
     if now == before:
         return None
-    if (given := next((name for name in _HOW_MANY if name in os.environ), None)) is not None:
+    if (variable := next((name for name in _THREAD_VARIABLES if name in os.environ), None)) is not None:
         return (
-            f"{given} gives {now} threads, and this run began with {before}: its numbers will differ in their last "
-            f"bits from those of a run that was not interrupted; {given}={before} keeps them"
+            f"{variable} gives {now} threads, and this run began with {before}: its numbers will differ in their last "
+            f"bits from those of a run that was not interrupted; {variable}={before} keeps them"
         )
     torch.set_num_threads(before)
     return None
@@ -173,10 +175,12 @@ def share_cores(processes: int) -> Iterator[None]:
 
     A variable that the user has set takes precedence.
     """
-    given = () if processes < 2 or any(name in os.environ for name in _HOW_MANY) else _HOW_MANY
-    os.environ.update(dict.fromkeys(given, str(max(1, count_cores() // processes))))
+    unset = (
+        () if processes < 2 or any(name in os.environ for name in _THREAD_VARIABLES) else _THREAD_VARIABLES
+    )
+    os.environ.update(dict.fromkeys(unset, str(max(1, count_cores() // processes))))
     try:
         yield
     finally:
-        for name in given:
+        for name in unset:
             os.environ.pop(name, None)

@@ -54,17 +54,17 @@ class Job:
         return cfg
 
 
-def is_telling() -> bool:
+def is_reporting() -> bool:
     """Return whether this process prints, rather than another one of the run."""
     return is_first() and read_handed_job() is None
 
 
-def is_further() -> bool:
+def is_receiving() -> bool:
     """Return whether this process receives its job from another one, which composes it."""
     return read_handed_job() is not None or not is_first()
 
 
-def number() -> int:
+def get_rank() -> int:
     """Return the rank of this process in the run."""
     from lightning.pytorch.utilities import rank_zero_only
 
@@ -92,11 +92,11 @@ def fit_to_launcher(cfg: DictConfig) -> None:
     launched = count_launched()
     if launched is None:
         return
-    from lit_agentrl.build.strategy import processes_of
+    from lit_agentrl.build.strategy import count_processes
 
     if (cfg.trainer.devices, cfg.trainer.num_nodes) == (1, 1):
         cfg.trainer.devices, cfg.trainer.num_nodes = launched
-    elif processes_of(cfg) != launched:
+    elif count_processes(cfg) != launched:
         raise UserError(
             f"trainer.devices={cfg.trainer.devices} trainer.num_nodes={cfg.trainer.num_nodes}: torchrun or srun "
             f"started {launched[0]} processes on each of {launched[1]} machines; write trainer.devices={launched[0]} "
@@ -115,7 +115,7 @@ def require_one_process(reason: str) -> None:
         count = launched[0] * launched[1]
         raise UserError(
             f"{count} processes were started by torchrun or srun, but {reason}; start it without them",
-            is_told=not is_first(),
+            is_reported=not is_first(),
         )
 
 
@@ -140,7 +140,7 @@ def share(job: Job, num_nodes: int) -> None:
     others = num_nodes - 1 if launched is None else launched[0] * launched[1] - 1
     os.environ[JOB] = text
     if others > 0:
-        store = _store(is_first=True)
+        store = _open_store(is_first=True)
         store.set("job", text)
         try:
             with _report_waiting(f"the {others} other processes of the run"):
@@ -153,7 +153,7 @@ def share(job: Job, num_nodes: int) -> None:
             ) from error
 
 
-def are_started(cfg: DictConfig) -> bool:
+def is_training_process(cfg: DictConfig) -> bool:
     """Return whether this process trains, instead of starting those that do.
 
     Raises:
@@ -161,9 +161,9 @@ def are_started(cfg: DictConfig) -> bool:
     """
     if "LOCAL_RANK" in os.environ or count_launched() is not None:
         return True
-    from lit_agentrl.build.strategy import is_parallel, strategy_of
+    from lit_agentrl.build.strategy import build_strategy, is_parallel
 
-    return not is_parallel(strategy_of(cfg))  # a class, or a function that makes one
+    return not is_parallel(build_strategy(cfg))  # a class, or a function that makes one
 
 
 def start(cfg: DictConfig) -> None:
@@ -174,10 +174,10 @@ def start(cfg: DictConfig) -> None:
         KeyboardInterrupt: the processes were interrupted.
         ValueError: ``trainer.devices`` is invalid.
     """
-    from lit_agentrl.build.strategy import processes_of
+    from lit_agentrl.build.strategy import count_processes
     from lit_agentrl.strategies import launching
 
-    processes, num_nodes = processes_of(cfg)
+    processes, num_nodes = count_processes(cfg)
     launching.launch(_build_command(), job=os.environ[JOB], num_nodes=num_nodes, processes=processes)
 
 
@@ -254,7 +254,7 @@ def receive() -> Job | None:
     """
     try:
         with _report_waiting("the first process of the run"):
-            store = _store(is_first=False)
+            store = _open_store(is_first=False)
             text = store.get("job").decode()
     except RuntimeError as error:
         raise UserError(f"the first process of the run gave no job: {_name_remedy()}") from error
@@ -264,7 +264,7 @@ def receive() -> Job | None:
     return job if job.config else None
 
 
-def _store(*, is_first: bool) -> Store:
+def _open_store(*, is_first: bool) -> Store:
     """Open the store for the job; the store of the process group is opened later.
 
     Raises:
@@ -281,7 +281,7 @@ def _store(*, is_first: bool) -> Store:
     try:
         environment = next(kind() for kind in kinds if kind.detect())
     except RuntimeError as error:  # the variables of SLURM are incomplete
-        raise UserError(str(error), is_told=not is_first) from error
+        raise UserError(str(error), is_reported=not is_first) from error
     agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     server = TCPStore(
         environment.main_address,
@@ -293,6 +293,6 @@ def _store(*, is_first: bool) -> Store:
     return PrefixStore(f"lit_agentrl/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
 
 
-def describe(folders: Sequence[str], cfg: DictConfig, command: str, *, is_resume: bool) -> Job:
+def make_job(folders: Sequence[str], cfg: DictConfig, command: str, *, is_resume: bool) -> Job:
     """Return the job of a composed config."""
     return Job(OmegaConf.to_yaml(cfg, resolve=True), list(folders), command, is_resume)

@@ -23,11 +23,11 @@ from lit_agentrl import __version__
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint
 from lit_agentrl.callbacks.iteration_log import measured
-from lit_agentrl.config.errors import first_line
+from lit_agentrl.config.errors import get_first_line
 from lit_agentrl.envs.levels import Levels
 from lit_agentrl.episode import Outcome
 from lit_agentrl.files import read_complete_lines
-from lit_agentrl.report import outcomes as by_instance
+from lit_agentrl.report import outcomes as outcomes_file
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.statistics import wilson_interval
 from lit_agentrl.runs.run_folder import FolderInUse, lock_folder
@@ -117,7 +117,7 @@ Status = Literal["completed", "stopped", "collapsed", "failed"]
 class Measured(Protocol):
     """Something that is evaluated, such as games or held-out pairs."""
 
-    def levels(self, split: str) -> dict[str, Levels]:
+    def get_levels(self, split: str) -> dict[str, Levels]:
         """Return the chance and oracle levels on a split, by name."""
 
 
@@ -155,13 +155,13 @@ class RunRecord:
                 "python": platform.python_version(),
                 **{package: metadata.version(package) for package in PACKAGES},
             },
-            "git_revision": git_revision(),
+            "git_revision": find_git_revision(),
             "planned_iterations": planned,
         }
         self._games: dict[tuple[str, str], reports.Game] = {}
-        self._solved: dict[by_instance.Key, by_instance.Solved] = {}
+        self._solved: dict[outcomes_file.Key, outcomes_file.Solved] = {}
         for split in ("val", "test"):
-            for name, level in games.levels(split).items():
+            for name, level in games.get_levels(split).items():
                 n = level.episodes
                 self._games[name, split] = {
                     "name": name, "split": split, "start": None, "best": None, "last": None,
@@ -181,20 +181,22 @@ class RunRecord:
             if (game["name"], game["split"]) in self._games:
                 self._games[game["name"], game["split"]]["start"] = game["start"]
         with suppress(OSError, ValueError, KeyError, TypeError):  # absent in earlier versions, or damaged
-            found = by_instance.parse((self._path.parent / by_instance.FILE).read_text(encoding="utf-8"))
-            self._solved |= {key: solved for key, solved in found.items() if key[2] == "start"}
+            solved_tasks = outcomes_file.parse(
+                (self._path.parent / outcomes_file.FILE).read_text(encoding="utf-8")
+            )
+            self._solved |= {key: solved for key, solved in solved_tasks.items() if key[2] == "start"}
 
     def add(self, split: str, stage: Stage, iteration: int, outcomes: Sequence[Outcome]) -> None:
         """Record the scores of a validation or test, without failed episodes."""
         for (name, of_split), game in self._games.items():
-            all_mine = [e for e in outcomes if e.task_name == name]
-            mine = [e for e in all_mine if not e.failed]
-            if of_split == split and mine:
-                self._solved[name, split, stage] = by_instance.of(all_mine)
+            of_game = [e for e in outcomes if e.task_name == name]
+            finished = [e for e in of_game if not e.failed]
+            if of_split == split and finished:
+                self._solved[name, split, stage] = outcomes_file.of(of_game)
                 game[stage] = reports.score(
-                    [e.success for e in mine],
-                    [e.total_reward for e in mine],
-                    [e.group for e in mine],
+                    [e.success for e in finished],
+                    [e.total_reward for e in finished],
+                    [e.group for e in finished],
                     iteration,
                 )
 
@@ -218,12 +220,12 @@ class RunRecord:
             **self._totals.counts,
             "seconds": dict(self._totals.seconds),
             "engine": dict(self._totals.used),
-            "peak_memory_bytes": peak_memory_bytes(),
+            "peak_memory_bytes": get_peak_memory_bytes(),
             "threads": self._totals.threads,
         }
         summary = cast(reports.Summary, fields)  # write() checks every field
         if self._is_writing:
-            by_instance.write(self._path.parent / by_instance.FILE, self._solved)
+            outcomes_file.write(self._path.parent / outcomes_file.FILE, self._solved)
             reports.write(self._path, summary)
         return summary
 
@@ -246,7 +248,7 @@ def record_ending(folder: Path, *, is_writing: bool) -> Iterator[None]:
     path = folder / "summary.json"
     before = path.read_bytes() if path.exists() else None
 
-    def tell(status: Status, error: str) -> None:
+    def write_status(status: Status, error: str) -> None:
         if not is_writing:
             return
         with suppress(FolderInUse), lock_folder(folder):
@@ -256,10 +258,10 @@ def record_ending(folder: Path, *, is_writing: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        tell("stopped", "interrupted")
+        write_status("stopped", "interrupted")
         raise
     except Exception as error:
-        tell("failed", first_line(error))
+        write_status("failed", get_first_line(error))
         raise
 
 
@@ -294,10 +296,10 @@ def require_not_lost(folder: Path, every: int) -> None:
         )
 
 
-def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
+def flatten_hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten the options that distinguish runs: each part's name or function, and its constants.
 
-    >>> hyperparameters({"algo": {"clip": {"_target_": "a.b.symmetric", "epsilon": 0.2}}, "run_dir": "x"})
+    >>> flatten_hyperparameters({"algo": {"clip": {"_target_": "a.b.symmetric", "epsilon": 0.2}}, "run_dir": "x"})
     {'algo.clip': 'symmetric', 'algo.clip.epsilon': 0.2}
     """
     flat: dict[str, Any] = {}
@@ -324,20 +326,25 @@ def _estimate_level(share: float | None, n: int) -> reports.Score | None:
     return {"iteration": None, "success": interval, "return": None}
 
 
-def peak_memory_bytes() -> int:
+def get_peak_memory_bytes() -> int:
     """Return the peak resident memory of this process in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def git_revision() -> str | None:
+def find_git_revision() -> str | None:
     """Return the git commit of the source tree that this package runs from, or None."""
-    here, printed = Path(__file__), ""
+    this_file, printed = Path(__file__), ""
     # ask whether git tracks this file: an installed package may lie inside of an unrelated repository
-    for question in (["ls-files", "--error-unmatch", here.name], ["rev-parse", "HEAD"]):
+    for arguments in (["ls-files", "--error-unmatch", this_file.name], ["rev-parse", "HEAD"]):
         try:
             printed = subprocess.run(
-                ["git", *question], cwd=here.parent, capture_output=True, text=True, timeout=10, check=True
+                ["git", *arguments],
+                cwd=this_file.parent,
+                capture_output=True,
+                text=True,
+                timeout=10,
+                check=True,
             ).stdout
         except (OSError, subprocess.SubprocessError):
             return None

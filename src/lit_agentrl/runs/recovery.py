@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_agentrl.checks import NotFinite
-from lit_agentrl.config.errors import first_line
+from lit_agentrl.config.errors import get_first_line
 from lit_agentrl.strategies.checkpoint_io import (
     CheckpointError,
     progress_of,
@@ -27,22 +27,28 @@ def name_good_checkpoint(error: Exception, cause: NotFinite, folder: Path, *, is
         is_writing: whether this process may move files; of several, only the first may.
     """
     checkpoints = folder / "checkpoints"
-    last, before, best = checkpoints / "last.ckpt", checkpoints / "last.ckpt.prev", checkpoints / "best.ckpt"
-    found = {path: _read_progress(path) for path in (last, before, best)}
+    last, previous, best = (
+        checkpoints / "last.ckpt",
+        checkpoints / "last.ckpt.prev",
+        checkpoints / "best.ckpt",
+    )
+    progress = {path: _read_progress(path) for path in (last, previous, best)}
     good = {
-        path: seen["iterations"] for path, seen in found.items() if seen and seen["version"] < cause.version
+        path: saved["iterations"]
+        for path, saved in progress.items()
+        if saved and saved["version"] < cause.version
     }
     note = "there is no checkpoint of before" if is_writing else ""
     if good:
-        path = max(good, key=lambda each: good[each])
-        if path == before:
+        path = max(good, key=lambda candidate: good[candidate])
+        if path == previous:
             if is_writing:
                 remove_checkpoint(last)
-                os.rename(before, last)
+                os.rename(previous, last)
             path = last
         note = f"the last good checkpoint is {path}, of iteration {max(good.values())}"
     if note:
-        error.args = (f"{first_line(error)}; {note}", *error.args[1:])
+        error.args = (f"{get_first_line(error)}; {note}", *error.args[1:])
 
 
 def _read_progress(path: Path) -> dict[str, Any] | None:

@@ -47,7 +47,7 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
         yield
         return
     is_new = not folder.exists()
-    _held[folder] = _take(folder)
+    _held[folder] = _acquire_lock(folder)
     try:
         yield
     finally:
@@ -99,7 +99,7 @@ def require_idle(option: str, folder: Path) -> None:
         )
 
 
-def _take(folder: Path) -> int:
+def _acquire_lock(folder: Path) -> int:
     """Take the lock, and return its open file."""
     path, deadline = folder / LOCK, time.monotonic() + PATIENCE_S
     while True:
@@ -152,7 +152,7 @@ def _describe_owner(path: Path) -> str:
 
 
 _CONFIG = ".hydra"
-_OF_A_RUN = ("checkpoints", "transcripts", "metrics.csv")  # what a run writes first
+_FIRST_OUTPUTS = ("checkpoints", "transcripts", "metrics.csv")  # what a run writes first
 _LAST_OF_CONFIG = "overrides.yaml"  # the file that Hydra writes last
 _PLACES = {"dirpath", "save_dir"}  # options of callbacks and loggers
 _FOLDERS = ("checkpoints", "transcripts", "tensorboard", "hf")  # of a run, which may lack some
@@ -169,16 +169,16 @@ def claim_new(option: str, folder: Path) -> Iterator[None]:
     """
     require_new(option, folder)
     place = folder.absolute()
-    new = [each for each in (place, *place.parents) if not each.exists()]  # such as outputs/DATE
+    new = [created for created in (place, *place.parents) if not created.exists()]  # such as outputs/DATE
     try:
         with lock_folder(folder):
             require_new(option, folder)  # another process may have started a run there since
             yield
     finally:
         with suppress(OSError):  # stop at the first folder that is not empty
-            for each in new:
-                if each.exists():
-                    each.rmdir()
+            for created in new:
+                if created.exists():
+                    created.rmdir()
 
 
 def require_new(option: str, folder: Path) -> None:
@@ -192,16 +192,18 @@ def require_new(option: str, folder: Path) -> None:
         UserError: the folder is refused; the message says why.
     """
     try:
-        above = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+        parent_folder = next(
+            parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists()
+        )
     except OSError as error:
         shortened = f"{str(folder)[:40]}…" if len(str(folder)) > 40 else folder
         raise UserError(
             f"{option}={shortened} cannot be created: {error.strerror}; choose another with {option}=FOLDER"
         ) from error
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        reason = "is not writable" if above.is_dir() else "is not a folder"
+    if not parent_folder.is_dir() or not os.access(parent_folder, os.W_OK):
+        reason = "is not writable" if parent_folder.is_dir() else "is not a folder"
         raise UserError(
-            f"{option}={folder} cannot be created: {above} {reason}; choose another with {option}=FOLDER"
+            f"{option}={folder} cannot be created: {parent_folder} {reason}; choose another with {option}=FOLDER"
         )
     if folder.is_dir() and not _is_unused(folder):
         is_run = (folder / _CONFIG / "config.yaml").is_file()
@@ -222,7 +224,7 @@ def _is_unused(folder: Path) -> bool:
     return not names or (names == {_CONFIG} and not (folder / _CONFIG / _LAST_OF_CONFIG).exists())
 
 
-def require_apart(jobs: Sequence[DictConfig], *, is_new: bool = True) -> None:
+def require_separate_folders(jobs: Sequence[DictConfig], *, is_new: bool = True) -> None:
     """Refuse a sweep whose runs share a folder, or use one that is not empty.
 
     Args:
@@ -303,7 +305,7 @@ def require_not_started(folder: Path) -> None:
     Raises:
         FolderInUse: another process has written to the folder.
     """
-    if any((folder / name).exists() for name in _OF_A_RUN):
+    if any((folder / name).exists() for name in _FIRST_OUTPUTS):
         raise FolderInUse(
             f"{folder} holds a run that another process has begun meanwhile; continue that with resume={folder}, or "
             "choose a new folder"
@@ -343,8 +345,8 @@ def pin_folder(overrides: Sequence[str], option: str, folder: Path) -> list[str]
 
     Hydra would otherwise compute the folder again from a later time.
     """
-    kept = [text for text in overrides if text.lstrip("+").partition("=")[0] != option]
-    return [*kept, f"{option}={QuotedString(str(folder), Quote.single).with_quotes()}"]
+    remaining = [text for text in overrides if text.lstrip("+").partition("=")[0] != option]
+    return [*remaining, f"{option}={QuotedString(str(folder), Quote.single).with_quotes()}"]
 
 
 def read_folder(cfg: DictConfig, *, is_multirun: bool) -> tuple[str, Path]:

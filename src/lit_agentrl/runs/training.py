@@ -12,18 +12,18 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from lit_agentrl import screen
-from lit_agentrl.build.assembly import Run, build, plain
-from lit_agentrl.build.critics import told_of_play
-from lit_agentrl.build.idle import bounds_that_never_act, processes_without_prompts
+from lit_agentrl.build.assembly import Run, build, to_plain_dict
+from lit_agentrl.build.critics import describe_reweighting
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.parts import Parts
-from lit_agentrl.build.structure import never_repeated
+from lit_agentrl.build.structure import describe_missing_repeats
+from lit_agentrl.build.unused_options import describe_idle_processes, describe_inactive_bounds
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import Concludes, rewind
 from lit_agentrl.checks import NotFinite
-from lit_agentrl.config.composition import task_loader
-from lit_agentrl.config.overrides import program
-from lit_agentrl.config.saved import trust_note
+from lit_agentrl.config.composition import make_task_loader
+from lit_agentrl.config.overrides import get_program
+from lit_agentrl.config.saved import format_trust_option
 from lit_agentrl.facts import READS_OLD_LOG_PROBS
 from lit_agentrl.monitor.callback import CollapseMonitor
 from lit_agentrl.report import summary as reports
@@ -55,7 +55,7 @@ def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> rep
         CheckpointError: there is no intact checkpoint, or one cannot be written.
         RankFailed: one of the processes of the run failed.
     """
-    if not ranks.are_started(cfg):
+    if not ranks.is_training_process(cfg):
         start_processes(cfg)
         return None
     with own_run_folder(cfg, is_resume=job.is_resume):
@@ -112,7 +112,7 @@ def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run
     add_worker(cfg)  # so that the record names it, even if the parts are built already
     note = add_correction(cfg)
     screen.announce("making the policy and trying the games")
-    run = build(cfg, task_loader(job.folders), parts=parts, extra_callbacks=[totals])
+    run = build(cfg, make_task_loader(job.folders), parts=parts, extra_callbacks=[totals])
     if run.recorded:
         screen.note(run.recorded.description)
     if run.held_out:
@@ -131,11 +131,11 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
     rollout = run.cfg.rollout
     processes = run.trainer.world_size if run.stream.plays else 1
     warnings = (
-        bounds_that_never_act(
+        describe_inactive_bounds(
             run.module, is_ahead=rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires
         ),
-        never_repeated(run.structure, run.games, rollout.get("instances")),
-        processes_without_prompts(rollout.prompts, processes),
+        describe_missing_repeats(run.structure, run.games, rollout.get("instances")),
+        describe_idle_processes(rollout.prompts, processes),
         *(run.recorded.notes if run.recorded else ()),
         threads_note,
     )
@@ -202,8 +202,8 @@ def restore_totals(run: Run, checkpoint: Path) -> int:
 def print_notes(cfg: DictConfig, correction_note: str, warnings: Sequence[str]) -> None:
     """Print what the run adds to its options, and the warnings."""
     for line in (
-        *filter(None, [correction_note, told_of_play(cfg)]),
-        *(f"warning: {each}" for each in warnings),
+        *filter(None, [correction_note, describe_reweighting(cfg)]),
+        *(f"warning: {warning}" for warning in warnings),
     ):
         screen.note(line)
 
@@ -257,7 +257,7 @@ def measure_start(run: Run, tracker: record.RunRecord, checkpoint: str | None) -
 def log_hyperparameters(run: Run) -> None:
     """Send the options of the run to its loggers."""
     for logger in run.loggers:
-        logger.log_hyperparams(record.hyperparameters(plain(run.cfg)))
+        logger.log_hyperparams(record.flatten_hyperparameters(to_plain_dict(run.cfg)))
 
 
 def judge_end(run: Run) -> record.Status:
@@ -318,8 +318,8 @@ def print_results(run: Run, summary: reports.Summary) -> None:
         console.print(f"engine, of the whole run: {reports.told(summary['engine'])}", soft_wrap=True)
     console.print(f"results in {run.folder}", soft_wrap=True)
     console.print(f"look at them with: tensorboard --logdir {run.folder}", soft_wrap=True)
-    if trust := trust_note(run.folder):
-        evaluate = program("train").replace("train", "evaluate")
+    if trust := format_trust_option(run.folder):
+        evaluate = get_program("train").replace("train", "evaluate")
         line = f"its config names code of your own, or another machine: {evaluate} run={run.folder}{trust}"
         console.print(line, soft_wrap=True)
 
@@ -327,7 +327,7 @@ def print_results(run: Run, summary: reports.Summary) -> None:
 def describe_episodes(run: Run, split: str) -> str:
     """Return a text with the number of episodes and the games of an evaluation."""
     if run.held_out:
-        return run.held_out.told(split)
+        return run.held_out.describe_pairs(split)
     specs = run.games.val if split == "val" else run.games.test
     return screen.describe_episodes([run.games.tasks[spec.task].name for spec in specs], specs[0].prompts)
 

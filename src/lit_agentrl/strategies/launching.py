@@ -32,12 +32,12 @@ class RankFailed(RuntimeError):
 
     Args:
         message: the cause, in one line.
-        is_told: whether another process already prints the message.
+        is_reported: whether another process already prints the message.
     """
 
-    def __init__(self, message: str, *, is_told: bool = False) -> None:
+    def __init__(self, message: str, *, is_reported: bool = False) -> None:
         super().__init__(message)
-        self.is_told = is_told
+        self.is_reported = is_reported
 
 
 def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:

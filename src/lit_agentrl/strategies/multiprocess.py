@@ -100,7 +100,7 @@ class Multiprocess(ParallelStrategy):
         return (
             error
             if fault.by == self.global_rank and not is_secondary(error)
-            else RankFailed(fault.cause, is_told=fault.by != self.global_rank)
+            else RankFailed(fault.cause, is_reported=fault.by != self.global_rank)
         )
 
     def finish(self) -> None:

@@ -6,50 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch import Tensor
-
-from lit_agentrl.batch import StepBatch, TrajectoryBatch
-from lit_agentrl.engines.base import Engine
-from lit_agentrl.envs.base import Task
+from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import Episode
 from lit_agentrl.requirements import Fact, Requirement
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
+from lit_agentrl.rollout.structures.hook import NO_HOOK, StructureHook
 
 WAVES = 10  # maximum waves of an iteration if an option for it is null
 MAX_WAVES = 128  # of an iteration: group ids, which include the wave, must fit into 64-bit integers
-Values = Callable[[Episode], Sequence[float]]  # critic's values of the states before each reply, in reward
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A temporary optimizer step: further episodes use the weights after it, then it is undone.
-
-    Attributes:
-        lr: Learning rate of the step.
-        epsilon: Probabilities are clipped to at most ``1 - epsilon``.
-    """
-
-    lr: float
-    epsilon: float
-
-
-def _nobody(questions: Sequence[Question]) -> Asked:
+def _refuse_questions(questions: Sequence[Question]) -> Asked:
     raise ValueError("algo.structure asks questions, and nobody here answers; ask while learning alone")
-
-
-@dataclass(frozen=True)
-class Training:
-    """The training that a structure plays for.
-
-    Attributes:
-        values: The critic's values of the states of an episode, with the current weights.
-        reference: The reference network; None without one.
-    """
-
-    values: Values
-    reference: Any = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +47,7 @@ class SoFar:
     sampled: Sequence[Episode]
     want_more: bool
     draw: Callable[[int], StepBatch]
-    ask: Callable[[Sequence[Question]], Asked] = _nobody
+    ask: Callable[[Sequence[Question]], Asked] = _refuse_questions
 
 
 class Structure(Protocol):
@@ -87,21 +57,16 @@ class Structure(Protocol):
         requires: Facts that other parts of the run must provide, such as `facts.FORK`; checked at start.
         provides: Facts that other parts may require, such as `facts.BRANCHES`.
         curves: Names of the measurements of :meth:`learn`.
-        wants_repeats: Whether it has an effect only on tasks that are played again.
     """
 
     requires: frozenset[Fact | Requirement] = frozenset()
     provides: frozenset[Fact] = frozenset()
     curves: Sequence[str] = ()
-    wants_repeats: bool = False
 
-    def check_game(self, task: Task) -> None:
-        """Refuse a game that this structure cannot play, before anything is played.
-
-        Raises:
-            ValueError: It cannot play the game; the message names the reason and the remedy.
-        """
-        return None
+    @property
+    def hook(self) -> StructureHook:
+        """The rarely needed members of a structure; it inherits from `StructureHook` to have them."""
+        return NO_HOOK
 
     def prompts(self, wanted: int, factor: float) -> int:
         """Return the number of prompts to draw in a wave.
@@ -114,22 +79,7 @@ class Structure(Protocol):
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         """Return the episodes of a wave of prompts; each spec appears once."""
-        return members_of(prompts, members)
-
-    def evaluated(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
-        """Return the episodes of an evaluation, given those of one without a structure."""
-        return specs
-
-    def setup(self, training: Training) -> Any:
-        """Store what is needed of the training, before anything is played.
-
-        Returns:
-            A second network that the engine plays with; None for none.
-
-        Raises:
-            ValueError: It cannot play for this training; the message names the remedy.
-        """
-        return None
+        return make_specs(prompts, members)
 
     def branching(self, members: int) -> Branching | None:
         """Return the branching rule for groups of this size; None starts all at the opening.
@@ -139,20 +89,12 @@ class Structure(Protocol):
         """
         return None
 
-    def wrap_engine(self, make: Callable[..., Engine]) -> Callable[..., Engine]:
-        """Return the constructor of the run's engine: ``make``, or one that wraps its engines."""
-        return make
-
     def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
         """Return the next episodes of this iteration, as wave ``so_far.waves``; none end it.
 
         It is called on every rank after every wave, and a wave is played as long as one rank has episodes.
         """
         return ()
-
-    def trial(self, so_far: SoFar) -> Trial | None:
-        """Return the step for the next wave, equal on all ranks; None changes no weights."""
-        return None
 
     def train_on(self, so_far: SoFar) -> Sequence[Episode]:
         """Return the episodes to score, select and train on; must not change state.
@@ -161,23 +103,12 @@ class Structure(Protocol):
         """
         return so_far.sampled
 
-    def left_out(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
-        """Return a mask (B, T) of sampled tokens that the loss of this iteration excludes.
-
-        Advantages still include them.  None excludes no token.
-        """
-        return None
-
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
         """Learn from an iteration that is complete; collective.
 
         Returns:
             A sum and a weight of this rank for each of ``curves``: ``structure/NAME`` is the mean over ranks.
         """
-        return {}
-
-    def notes(self) -> Mapping[str, str]:
-        """Return what was learned as readable texts, by folder name; written when they change."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -189,7 +120,7 @@ class Structure(Protocol):
         return None
 
 
-def members_of(prompts: StepBatch, members: int) -> list[EpisodeSpec]:
+def make_specs(prompts: StepBatch, members: int) -> list[EpisodeSpec]:
     """Return ``members`` sampled episode specs for each prompt, group by group."""
     return [
         EpisodeSpec(prompts.iteration, group, member, task, seed, prompts.wave)
@@ -198,10 +129,13 @@ def members_of(prompts: StepBatch, members: int) -> list[EpisodeSpec]:
     ]
 
 
-def by_group(episodes: Sequence[Episode]) -> dict[int, list[Episode]]:
+def group_episodes(episodes: Sequence[Episode]) -> dict[int, list[Episode]]:
     """Group the episodes that did not fail."""
     groups: dict[int, list[Episode]] = {}
     for episode in episodes:
         if not episode.failed:
             groups.setdefault(episode.group, []).append(episode)
     return groups
+
+
+members_of, by_group = make_specs, group_episodes  # names of 0.2, which own structures import

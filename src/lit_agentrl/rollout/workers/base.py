@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
@@ -35,6 +35,9 @@ class Played:
     row: dict[str, float] = field(default_factory=dict)
     used: Mapping[str, float] = field(default_factory=dict)
     counts: Mapping[str, float] = field(default_factory=dict)
+
+
+Play = Callable[[Wave, int], Played]  # plays a wave with the weights of a version
 
 
 class Worker(Protocol):
@@ -105,13 +108,13 @@ class WorkerSettings(ABC):
         """
 
 
-def play(worker: Worker, wave: Wave) -> Played:
+def play_wave(worker: Worker, wave: Wave) -> Played:
     """Submit a wave and wait for its episodes."""
     worker.submit(wave)
     return worker.take()
 
 
-def counted(played: Sequence[Played]) -> dict[str, float]:
+def sum_counts(played: Sequence[Played]) -> dict[str, float]:
     """Return the counts of workers as ``worker/NAME``, summed over waves and ranks; collective."""
     names = sorted({name for each in played for name in each.counts})
     if not names:
@@ -122,7 +125,7 @@ def counted(played: Sequence[Played]) -> dict[str, float]:
     return {f"worker/{name}": value for name, value in zip(names, sum_over_ranks(own).tolist(), strict=True)}
 
 
-def used_by_all(played: Sequence[Played]) -> dict[str, float]:
+def sum_usage(played: Sequence[Played]) -> dict[str, float]:
     """Return the usage of the engines of all ranks; collective."""
     own: Counter[str] = Counter()
     for each in played:

@@ -20,9 +20,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lit_agentrl.checks import require, require_whole
-from lit_agentrl.config.composition import compose_job, hydra_ready
-from lit_agentrl.config.errors import UserError, did_you_mean, nearest
-from lit_agentrl.config.overrides import parse, written
+from lit_agentrl.config.composition import compose_job, initialize_hydra
+from lit_agentrl.config.errors import UserError, find_nearest, suggest
+from lit_agentrl.config.overrides import format_overrides, parse
 from lit_agentrl.paths import CONFIG_DIR, PACKAGE_DIR
 
 CONFIG = CONFIG_DIR / "pipeline.yaml"
@@ -40,18 +40,18 @@ class Recipe:
     """The content of a recipe file.
 
     Attributes:
-        says: the comment in its first line.
+        description: the comment in its first line.
         rounds: the default number of rounds.
         policy: the stages that train the policy, whose weights later stages use.
         stages: the command and the words of each stage by name, in order.
     """
 
-    says: str
+    description: str
     rounds: int
     policy: tuple[str, ...]
     stages: Mapping[str, tuple[str, ...]]
 
-    def asks(self, place: str) -> bool:
+    def has_placeholder(self, place: str) -> bool:
         """Return whether any stage has this placeholder as a word."""
         return any(word == f"{{{place}}}" for words in self.stages.values() for word in words)
 
@@ -80,13 +80,13 @@ class Stage:
         return f"round_{self.round}/{self.name}"
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def arguments(self) -> tuple[str, ...]:
         """The subcommand followed by its words."""
         return (self.command, *self.words)
 
 
 @dataclass(frozen=True)
-class Given:
+class PipelineOptions:
     """The user's options for a pipeline, apart from the recipe and the folder.
 
     Attributes:
@@ -104,7 +104,7 @@ class Given:
     own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def recipes() -> list[str]:
+def list_recipes() -> list[str]:
     """Return the names of the shipped recipes."""
     return sorted(file.stem for file in FOLDER.glob("*.yaml"))
 
@@ -115,87 +115,100 @@ def read(name: str) -> Recipe:
     Raises:
         UserError: there is no such recipe, or the file is invalid; the message says what is wrong.
     """
-    own = name.endswith((".yaml", ".yml"))
-    file = Path(name) if own else FOLDER / f"{name}.yaml"
-    if not own and name not in recipes():
-        hint = did_you_mean(nearest(name, recipes())) or f"valid: {', '.join(recipes())}, or a file.yaml"
+    is_file = name.endswith((".yaml", ".yml"))
+    file = Path(name) if is_file else FOLDER / f"{name}.yaml"
+    if not is_file and name not in list_recipes():
+        hint = (
+            suggest(find_nearest(name, list_recipes()))
+            or f"valid: {', '.join(list_recipes())}, or a file.yaml"
+        )
         raise UserError(f"there is no recipe {name}; {hint}")
-    said: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    content: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     try:
-        return _checked(said, file.read_text(encoding="utf-8"))
+        return _parse_recipe(content, file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"recipe={name}: {error}") from error
 
 
-def _checked(said: Any, text: str) -> Recipe:
+def _parse_recipe(content: Any, text: str) -> Recipe:
     known = {"rounds", "policy", "stages"}
-    if not isinstance(said, dict) or set(said) != known:
+    if not isinstance(content, dict) or set(content) != known:
         raise ValueError(f"it must have the keys {', '.join(sorted(known))}, and no others")
-    require_whole("rounds", said["rounds"], 1, 99)
-    stages = said["stages"]
+    require_whole("rounds", content["rounds"], 1, 99)
+    stages = content["stages"]
     if not isinstance(stages, dict) or not stages:
         raise ValueError("stages must hold NAME: [COMMAND, words …], at least one")
     for name, words in stages.items():
-        if not _NAME.fullmatch(str(name)) or name in (*_LISTS, *_NUMBERS, "weights", "all", *_own_keys()):
+        if not _NAME.fullmatch(str(name)) or name in (
+            *_LISTS,
+            *_NUMBERS,
+            "weights",
+            "all",
+            *_list_option_keys(),
+        ):
             raise ValueError(f"stages.{name}: choose another name, of small letters, digits and _")
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
             raise ValueError(f"stages.{name} must be a list of texts, the command first")
         require(words[0] in PLACE_OF, f"stages.{name}[0]", words[0], ", ".join(PLACE_OF))
-    policy = said["policy"]
+    policy = content["policy"]
     if not isinstance(policy, list) or any(stages.get(name, [""])[0] != "train" for name in policy):
         raise ValueError("policy must be a list of stages that train a policy")
     first = text.partition("\n")[0]
     return Recipe(
-        says=first.removeprefix("#").strip() if first.startswith("#") else "",
-        rounds=said["rounds"],
+        description=first.removeprefix("#").strip() if first.startswith("#") else "",
+        rounds=content["rounds"],
         policy=tuple(policy),
         stages={name: tuple(words) for name, words in stages.items()},
     )
 
 
-def _own_keys() -> list[str]:
+def _list_option_keys() -> list[str]:
     return [str(key) for key in OmegaConf.load(CONFIG)]
 
 
-def planned(recipe: Recipe, given: Given, *, rounds: int, out: Path) -> list[Stage]:
+def plan_stages(recipe: Recipe, options: PipelineOptions, *, rounds: int, out: Path) -> list[Stage]:
     """Return the stages of all rounds, with all placeholders replaced.
 
     Raises:
         UserError: a placeholder that has no value, or has none yet; the message names the stage and the word.
     """
-    made: dict[str, list[Path]] = {}
-    found: list[Stage] = []
-    policy, weights = given.policy, _start_weights(given.policy)
+    folders: dict[str, list[Path]] = {}
+    stages: list[Stage] = []
+    policy, weights = options.policy, _start_weights(options.policy)
     for number in range(1, rounds + 1):
         numbers = {
-            **given.numbers,
+            **options.numbers,
             "round": number,
-            "first": (number - 1) * given.numbers["prompts"],
-            "seed": 100 * given.numbers["seed"] + number - 1,
+            "first": (number - 1) * options.numbers["prompts"],
+            "seed": 100 * options.numbers["seed"] + number - 1,
         }
         for name, (command, *words) in recipe.stages.items():
             folder = out / f"round_{number}" / name
-            lists = {"policy": policy, "env": given.env, "judge": given.judge}
+            lists = {"policy": policy, "env": options.env, "judge": options.judge}
 
             def fill(place: str, weights: str | None = weights, numbers: Mapping[str, int] = numbers) -> str:
-                return _filled(place, numbers, made, weights)
+                return _fill_placeholder(place, numbers, folders, weights)
 
-            filled = [each for word in words for each in _words(word, f"stages.{name}", lists, fill)]
-            own = given.own.get(name, ())
-            place = written({PLACE_OF[command]: str(folder)})
-            found.append(Stage(number, name, command, (*_replaced(filled, own), *place), folder))
-            made.setdefault(name, []).append(folder)
+            filled = [
+                filled_word
+                for word in words
+                for filled_word in _fill_word(word, f"stages.{name}", lists, fill)
+            ]
+            user_words = options.own.get(name, ())
+            place = format_overrides({PLACE_OF[command]: str(folder)})
+            stages.append(Stage(number, name, command, (*_replace_words(filled, user_words), *place), folder))
+            folders.setdefault(name, []).append(folder)
             if name in recipe.policy:
                 weights = str(folder / "hf")
-                rest = [word for word in given.policy if not word.startswith(("model=", "model.name="))]
-                policy = (*written({"model": "hf", "model.name": weights}), *rest)
-    return found
+                rest = [word for word in options.policy if not word.startswith(("model=", "model.name="))]
+                policy = (*format_overrides({"model": "hf", "model.name": weights}), *rest)
+    return stages
 
 
 def _start_weights(policy: Sequence[str]) -> str | None:
     """Return the folder or name of the initial model's weights, if its overrides give one."""
     words = [word for word in policy if word.startswith(("model=", "model."))]
-    with hydra_ready():
+    with initialize_hydra():
         model = compose_job("train", words).model
     target = str(model["_target_"])
     if target.endswith("load_nano"):
@@ -203,7 +216,7 @@ def _start_weights(policy: Sequence[str]) -> str | None:
     return None if OmegaConf.is_missing(model, "name") or "name" not in model else str(model.name)
 
 
-def _words(
+def _fill_word(
     word: str, where: str, lists: Mapping[str, Sequence[str]], fill: Callable[[str], str]
 ) -> Iterator[str]:
     """Yield a word of a stage with its placeholders replaced: one word, several, or none."""
@@ -217,32 +230,34 @@ def _words(
         if places and value == f"{{{places[0]}}}":
             yield f"{key}={fill(places[0])}"
         else:
-            yield f"{key}={_PLACE.sub(lambda each: fill(each[1]), value)}" if places else word
+            yield f"{key}={_PLACE.sub(lambda match: fill(match[1]), value)}" if places else word
     except KeyError as error:
         raise UserError(
             f"{where}: {word} has the place {{{error.args[0]}}}, which nothing fills there"
         ) from error
 
 
-def _filled(
-    place: str, numbers: Mapping[str, int], made: Mapping[str, list[Path]], weights: str | None
+def _fill_placeholder(
+    place: str, numbers: Mapping[str, int], folders: Mapping[str, list[Path]], weights: str | None
 ) -> str:
     if place in numbers:
         return str(numbers[place])
     if place == "weights" and weights is not None:
         value: Any = weights
-    elif place in made:
-        value = str(made[place][-1])
-    elif place.startswith("all.") and (name := place.removeprefix("all.")) in made:
-        value = [str(folder) for folder in made[name]]
+    elif place in folders:
+        value = str(folders[place][-1])
+    elif place.startswith("all.") and (name := place.removeprefix("all.")) in folders:
+        value = [str(folder) for folder in folders[name]]
     else:
         raise KeyError(place)
-    (word,) = written({"_": value})
+    (word,) = format_overrides({"_": value})
     return word.removeprefix("_=")
 
 
-def _replaced(words: Sequence[str], own: Sequence[str]) -> list[str]:
+def _replace_words(words: Sequence[str], user_words: Sequence[str]) -> list[str]:
     """Return the words of a stage, replaced by the user's words of the same key."""
-    keys = [each.key_or_group for each in parse(own)]
-    kept = [w for w, each in zip(words, parse(words), strict=True) if each.key_or_group not in keys]
-    return [*kept, *own]
+    keys = [override.key_or_group for override in parse(user_words)]
+    remaining = [
+        w for w, override in zip(words, parse(words), strict=True) if override.key_or_group not in keys
+    ]
+    return [*remaining, *user_words]

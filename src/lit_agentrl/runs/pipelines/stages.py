@@ -18,19 +18,19 @@ from omegaconf import OmegaConf
 
 from lit_agentrl import screen
 from lit_agentrl.checks import require_whole
-from lit_agentrl.config.composition import compose_job, hydra_ready
-from lit_agentrl.config.errors import UserError, did_you_mean, nearest
-from lit_agentrl.config.overrides import check_overrides, parse, written
-from lit_agentrl.config.run_options import options_of, options_of_model
+from lit_agentrl.config.composition import compose_job, initialize_hydra
+from lit_agentrl.config.errors import UserError, find_nearest, suggest
+from lit_agentrl.config.overrides import check_overrides, format_overrides, parse
+from lit_agentrl.config.run_options import compose_options, split_model_options
 from lit_agentrl.data.row_folder import open_labels
 from lit_agentrl.files import write_atomic
-from lit_agentrl.runs.pipelines.recipes import CONFIG, Given, Recipe, Stage, planned, read
+from lit_agentrl.runs.pipelines.recipes import CONFIG, PipelineOptions, Recipe, Stage, plan_stages, read
 from lit_agentrl.runs.run_folder import LOCK, lock_folder
-from lit_agentrl.runs.sweeps import continuing
+from lit_agentrl.runs.sweeps import resumption
 
 RECORD = "pipeline.json"
 _OF_STAGE = re.compile(r"([a-z][a-z0-9_]*)\.([^=]*=.*)", re.DOTALL)
-_HANDED = {  # patterns of the overrides that are passed on to stages
+_PASSED_ON = {  # patterns of the overrides that are passed on to stages
     "env": re.compile(r"env\."),
     "policy": re.compile(r"(model|engine|dialect|prompt|context|worlds|rollout\.max_\w+)[./=]"),
     "judge": re.compile(r"reward[./=]"),
@@ -57,26 +57,28 @@ class Pipeline:
         Raises:
             UserError: an unknown option or recipe, or a stage with invalid options.
         """
-        own, handed, by_stage = _apart(words)
-        name = str(own["recipe"])
+        options, passed_on, by_stage = _split_options(words)
+        name = str(options["recipe"])
         recipe = read(name)
-        _check_asked(name, recipe, handed)
+        _check_passed_on(name, recipe, passed_on)
         if unknown := sorted(set(by_stage) - set(recipe.stages)):
-            hint = did_you_mean(nearest(unknown[0], recipe.stages)) or f"stages: {', '.join(recipe.stages)}"
+            hint = suggest(find_nearest(unknown[0], recipe.stages)) or f"stages: {', '.join(recipe.stages)}"
             raise UserError(f"unknown option {unknown[0]}.{by_stage[unknown[0]][0]}; {hint}")
-        rounds = recipe.rounds if own["rounds"] is None else own["rounds"]
+        rounds = recipe.rounds if options["rounds"] is None else options["rounds"]
         require_whole("rounds", rounds, 1, 99)
         for key, low in (("prompts", 1), ("members", 1), ("seed", 0)):
-            require_whole(key, own[key], low)
-        given = Given(
-            numbers={key: own[key] for key in ("prompts", "members", "seed")},
-            env=(*written({"env": own["env"]}), *handed["env"]),
-            policy=tuple(handed["policy"]) if _names_model(handed) else ("model=nano", *handed["policy"]),
-            judge=tuple(handed["judge"]),
+            require_whole(key, options[key], low)
+        pipeline_options = PipelineOptions(
+            numbers={key: options[key] for key in ("prompts", "members", "seed")},
+            env=(*format_overrides({"env": options["env"]}), *passed_on["env"]),
+            policy=tuple(passed_on["policy"])
+            if _has_model(passed_on)
+            else ("model=nano", *passed_on["policy"]),
+            judge=tuple(passed_on["judge"]),
             own={key: tuple(value) for key, value in by_stage.items()},
         )
-        out = Path(str(own["out"]))
-        stages = planned(recipe, given, rounds=rounds, out=out)
+        out = Path(str(options["out"]))
+        stages = plan_stages(recipe, pipeline_options, rounds=rounds, out=out)
         for stage in stages[: len(recipe.stages)]:
             _compose(stage)
         return cls(out, stages)
@@ -91,22 +93,22 @@ class Pipeline:
             UserError: a stage failed; the same command resumes it.
         """
         rounds = self.stages[-1].round
-        begun = self._begun()
+        started = self._read_started()
         for stage in self.stages:
             where = f"round {stage.round} of {rounds}, {stage.name}"
             if _is_done(stage):
-                yield f"{where}: done, {_result(stage)}"
+                yield f"{where}: done, {_describe_result(stage)}"
                 continue
             yield f"{where}: lit-agentrl {shlex.join([stage.command, *stage.words])}"
-            begun[stage.place] = [*stage.said]
+            started[stage.place] = [*stage.arguments]
             with lock_folder(self.out):  # only while writing: each stage locks its own folder
-                write_atomic(self.out / RECORD, json.dumps(begun, indent=1) + "\n")
+                write_atomic(self.out / RECORD, json.dumps(started, indent=1) + "\n")
             _call(stage, where)
-            yield f"{where}: {_result(stage)}"
+            yield f"{where}: {_describe_result(stage)}"
         trained = [shlex.quote(str(s.folder)) for s in self.stages if s.command == "train"]
         yield f"{self.out}: all is done; lit-agentrl report {' '.join(trained)}"
 
-    def _begun(self) -> dict[str, list[str]]:
+    def _read_started(self) -> dict[str, list[str]]:
         """Return the command and words of each recorded stage, by its place.
 
         Raises:
@@ -114,70 +116,76 @@ class Pipeline:
         """
         file = self.out / RECORD
         if not file.exists():
-            if self.out.exists() and any(each.name != LOCK for each in self.out.iterdir()):
+            if self.out.exists() and any(file_inside.name != LOCK for file_inside in self.out.iterdir()):
                 raise UserError(f"out={self.out} is there and holds no pipeline; name a new folder")
             return {}
         try:
-            begun: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
-            told = {place: [str(word) for word in words] for place, words in begun.items()}
+            recorded: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
+            started = {place: [str(word) for word in words] for place, words in recorded.items()}
         except (ValueError, AttributeError, TypeError) as error:
             raise UserError(f"{file} is damaged ({error}); name a new folder") from error
         for stage in self.stages:
-            there = told.get(stage.place)
-            if there is not None and there != [*stage.said] and (_is_done(stage) or _has_begun(stage)):
-                here = [*stage.said]
-                new = [f"{word} is new" for word in here if word not in there]
-                gone = [f"{word} is missing" for word in there if word not in here]
+            before = started.get(stage.place)
+            if (
+                before is not None
+                and before != [*stage.arguments]
+                and (_is_done(stage) or _has_started(stage))
+            ):
+                now = [*stage.arguments]
+                new = [f"{word} is new" for word in now if word not in before]
+                gone = [f"{word} is missing" for word in before if word not in now]
                 differs = (*new, *gone, "its words are in another order")[0]
                 raise UserError(
                     f"out={self.out} holds {stage.place} of another command ({differs}); name another folder"
                 )
-        return told
+        return started
 
 
-def _apart(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, list[str]], dict[str, list[str]]]:
+def _split_options(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, list[str]], dict[str, list[str]]]:
     """Split the overrides by their readers.
 
     Returns:
         The pipeline's own options; the overrides to pass on, by what they describe (``env``, ``policy``, ``judge``);
         and the overrides of single stages, by the name of the stage.
     """
-    own = {str(key): value for key, value in OmegaConf.load(CONFIG).items_ex(resolve=False)}
-    handed: dict[str, list[str]] = {"env": [], "policy": [], "judge": []}
+    options = {str(key): value for key, value in OmegaConf.load(CONFIG).items_ex(resolve=False)}
+    passed_on: dict[str, list[str]] = {"env": [], "policy": [], "judge": []}
     by_stage: dict[str, list[str]] = {}
-    mine: list[str] = []
+    own_words: list[str] = []
     for word in words:
-        kind = next((kind for kind, pattern in _HANDED.items() if pattern.match(word)), None)
+        kind = next((kind for kind, pattern in _PASSED_ON.items() if pattern.match(word)), None)
         if kind is not None:
-            handed[kind].append(word)
+            passed_on[kind].append(word)
         elif of_stage := _OF_STAGE.match(word):
             by_stage.setdefault(of_stage[1], []).append(of_stage[2])
         else:
-            mine.append(word)
-    for said in ([*mine, *(word for each in handed.values() for word in each)], *by_stage.values()):
-        check_overrides(said, is_multirun=False)
-    for each in parse(mine):
+            own_words.append(word)
+    for group in ([*own_words, *(word for each in passed_on.values() for word in each)], *by_stage.values()):
+        check_overrides(group, is_multirun=False)
+    for each in parse(own_words):
         key = each.key_or_group
-        if key not in own or each.is_add() or each.is_delete():
-            hint = did_you_mean(nearest(key, own)) or f"valid: {', '.join(own)}, and STAGE.option=value"
+        if key not in options or each.is_add() or each.is_delete():
+            hint = (
+                suggest(find_nearest(key, options)) or f"valid: {', '.join(options)}, and STAGE.option=value"
+            )
             raise UserError(f"unknown option {each.input_line}; {hint}")
-        own[key] = each.value()
+        options[key] = each.value()
     for key in ("recipe", "out"):
-        if own[key] == "???":
+        if options[key] == "???":
             raise UserError(f"{key} has no value; lit-agentrl pipeline --help says what it is")
-    return own, handed, by_stage
+    return options, passed_on, by_stage
 
 
-def _names_model(handed: Mapping[str, Sequence[str]]) -> bool:
-    return any(word.startswith("model=") for word in handed["policy"])
+def _has_model(passed_on: Mapping[str, Sequence[str]]) -> bool:
+    return any(word.startswith("model=") for word in passed_on["policy"])
 
 
-def _check_asked(name: str, recipe: Recipe, handed: Mapping[str, Sequence[str]]) -> None:
+def _check_passed_on(name: str, recipe: Recipe, passed_on: Mapping[str, Sequence[str]]) -> None:
     """Refuse overrides that no stage reads, and a recipe whose judge is missing."""
-    for kind, said in handed.items():
-        if said and not recipe.asks(kind):
-            raise UserError(f"{said[0]} would be ignored: no stage of recipe={name} reads it; leave it out")
-    if recipe.asks("judge") and not handed["judge"]:
+    for kind, words in passed_on.items():
+        if words and not recipe.has_placeholder(kind):
+            raise UserError(f"{words[0]} would be ignored: no stage of recipe={name} reads it; leave it out")
+    if recipe.has_placeholder("judge") and not passed_on["judge"]:
         raise UserError(f"recipe={name} asks a judge; say who: reward=judge reward.judge.engine.url=…")
 
 
@@ -191,15 +199,15 @@ def _compose(stage: Stage) -> None:
     try:
         check_overrides(words, is_multirun=False)
         if stage.command == "label":
-            judge = [word for word in words if _HANDED["judge"].match(word)]
-            options_of("label", [word for word in words if word not in judge])
+            judge = [word for word in words if _PASSED_ON["judge"].match(word)]
+            compose_options("label", [word for word in words if word not in judge])
             words = judge
         elif stage.command == "collect":
-            of_model = options_of_model(words, "collect")
+            of_model = split_model_options(words, "collect")
             if of_model is None:
-                options_of("collect", words)
+                compose_options("collect", words)
             words = [] if of_model is None else of_model[1]
-        with hydra_ready():
+        with initialize_hydra():
             cfg = compose_job("train", words)
         for section in ("model", "reward"):
             if missing := OmegaConf.missing_keys(cfg[section]):
@@ -208,16 +216,16 @@ def _compose(stage: Stage) -> None:
         raise UserError(f"stage {stage.name}: {error}") from error
 
 
-def _has_begun(stage: Stage) -> bool:
+def _has_started(stage: Stage) -> bool:
     if stage.command == "train":
-        return continuing.has_begun(stage.folder)
+        return resumption.has_started(stage.folder)
     return open_labels(stage.folder) is not None
 
 
 def _is_done(stage: Stage) -> bool:
     if stage.command == "train":
-        ended = continuing.ended(stage.folder)
-        return ended is not None and ended["status"] != "failed"
+        summary = resumption.read_final_summary(stage.folder)
+        return summary is not None and summary["status"] != "failed"
     folder = open_labels(stage.folder)
     return folder is not None and folder.is_complete
 
@@ -229,11 +237,11 @@ def _call(stage: Stage, where: str) -> None:
         UserError: the command failed; it has printed the cause.
     """
     words: Sequence[str] = stage.words
-    if stage.command == "train" and _has_begun(stage):
-        words = written({"resume": str(stage.folder)})
+    if stage.command == "train" and _has_started(stage):
+        words = format_overrides({"resume": str(stage.folder)})
     # in its own process group, since this process forwards a terminal's interrupt, which must arrive only once
     child = subprocess.Popen([sys.executable, "-m", "lit_agentrl", stage.command, *words], process_group=0)
-    with _handing_on(child) as caught:
+    with _forward_signals(child) as caught:
         status = child.wait()
     if caught:
         screen.note(f"interrupted in {where}; the same command goes on there")
@@ -243,16 +251,18 @@ def _call(stage: Stage, where: str) -> None:
 
 
 @contextmanager
-def _handing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
     """Forward signals that would end this process to a child, and collect them."""
     caught: list[int] = []
 
-    def hand_on(number: int, frame: object) -> None:
+    def forward(number: int, frame: object) -> None:
         caught.append(number)
         child.send_signal(number)
 
-    ours = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {number: signal.signal(number, hand_on) for number in ours}
+    forwarded = [
+        number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+    ]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, forward) for number in forwarded}
     try:
         yield caught
     finally:
@@ -260,18 +270,18 @@ def _handing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _result(stage: Stage) -> str:
+def _describe_result(stage: Stage) -> str:
     """Return the success before and after a training stage, and the folder of the stage."""
-    ended = continuing.ended(stage.folder) if stage.command == "train" else None
-    if ended is None:
+    summary = resumption.read_final_summary(stage.folder) if stage.command == "train" else None
+    if summary is None:
         return str(stage.folder)
-    told = [
-        f"{game['split']} {game['name']} {_shown(game['start'])} → {_shown(game['last'])}"
-        for game in ended["games"]
+    games = [
+        f"{game['split']} {game['name']} {_format_success(game['start'])} → {_format_success(game['last'])}"
+        for game in summary["games"]
         if game["last"] is not None
     ]
-    return f"success {', '.join(told) or 'not measured'}, {stage.folder}"
+    return f"success {', '.join(games) or 'not measured'}, {stage.folder}"
 
 
-def _shown(scores: Any) -> str:
+def _format_success(scores: Any) -> str:
     return "–" if scores is None or scores["success"] is None else f"{scores['success']['mean']:.3f}"

@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Console
 
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.config.overrides import as_names
+from lit_agentrl.config.overrides import rewrite_for_hydra
 from lit_agentrl.report import sweep as records
 from lit_agentrl.runs import jobs, process, ranks, run_folder
-from lit_agentrl.runs.checking import check, is_printing, own_folders
-from lit_agentrl.runs.sweeps import continuing, sweepers
-from lit_agentrl.runs.sweeps.cells import PRINTED, Cell
+from lit_agentrl.runs.checking import check_jobs, is_printing, read_config_folders
+from lit_agentrl.runs.sweeps import resumption, sweepers
+from lit_agentrl.runs.sweeps.runner import PRINTED, SweepRunner
 
 _LOOK_S = 0.5  # polling interval for runs in other processes
 _PATIENCE_S = 15.0  # time for processes to end when the sweep is interrupted
@@ -37,47 +37,47 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.O
         ValueError: an invalid value.
         Interrupted: a run was interrupted, and the sweep has ended with it.
     """
-    before, trusted, overrides = continuing.asked(overrides)
+    resumed, trusted, overrides = resumption.split_resume_options(overrides)
     jobs.refuse_trust(overrides)
-    command, overrides = jobs.format_command([*flags, *overrides]), as_names(overrides)
+    command, overrides = jobs.format_command([*flags, *overrides]), rewrite_for_hydra(overrides)
     ranks.require_one_process("a sweep (-m) starts the processes of each run itself")
     if jobs.is_help(flags):
         _print_by_hydra(flags, overrides)
         return
-    plan = sweepers.planned(overrides, own_folders(flags)[1])
-    if before is not None:
-        continuing.require_same(before, plan, [_told(job) for job in plan.jobs])
-    checked = check(flags, overrides, plan=plan, is_new=before is None)
+    plan = sweepers.plan_sweep(overrides, read_config_folders(flags)[1])
+    if resumed is not None:
+        resumption.require_same(resumed, plan, [_drop_hydra_overrides(job) for job in plan.jobs])
+    checked = check_jobs(flags, overrides, plan=plan, is_new=resumed is None)
     if is_printing(flags):
         _print_by_hydra(flags, overrides)
         return
     logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(
         logging.ERROR
     )  # failed runs are reported here
-    place = checked[0].place if before is None else ("hydra.sweep.dir", before)
-    count = len(plan.jobs) if plan.is_whole else None
+    place = checked[0].place if resumed is None else ("hydra.sweep.dir", resumed)
+    count = len(plan.jobs) if plan.is_complete else None
     # _telling reports the failures of other processes
-    cell = Cell(
-        place[1].absolute(), command, checked, None if plan.is_apart else on_failure, count,
-        goes_on=before is not None, trusted=trusted,
+    runner = SweepRunner(
+        place[1].absolute(), command, checked, None if plan.uses_processes else on_failure, count,
+        is_resumed=resumed is not None, trusted=trusted,
     )  # fmt: skip
     try:
         with (
-            _none_left() if plan.is_apart else nullcontext(),
-            run_folder.claim_new(*place) if before is None else run_folder.lock_folder(before),
-            process.share_cores(plan.side_by_side),
-            _telling(cell, plan, on_failure),
+            _end_processes() if plan.uses_processes else nullcontext(),
+            run_folder.claim_new(*place) if resumed is None else run_folder.lock_folder(resumed),
+            process.share_cores(plan.num_parallel),
+            _report_other_processes(runner, plan, on_failure),
         ):
-            given = plan.overrides if before is None else continuing.without_config(plan.overrides)
-            with jobs.set_command_line(flags, run_folder.pin_folder(given, *place)):
-                jobs.make_hydra_app(cell)()
+            arguments = plan.overrides if resumed is None else resumption.disable_config(plan.overrides)
+            with jobs.set_command_line(flags, run_folder.pin_folder(arguments, *place)):
+                jobs.make_hydra_app(runner)()
     except KeyboardInterrupt as error:
-        raise _where_to_continue(error, cell.sweep) from error
+        raise _make_interrupt(error, runner.sweep) from error
     except ValueError:
-        if not _has_no_value(cell.sweep):  # else Optuna failed to find the best run, since none has a value
+        if not _has_no_value(runner.sweep):  # else Optuna failed to find the best run, since none has a value
             raise
     finally:
-        _close(cell, plan)
+        _close(runner, plan)
 
 
 def _print_by_hydra(flags: Sequence[str], overrides: Sequence[str]) -> None:
@@ -87,34 +87,36 @@ def _print_by_hydra(flags: Sequence[str], overrides: Sequence[str]) -> None:
 
 
 @contextmanager
-def _telling(cell: Cell, plan: sweepers.Plan, on_failure: jobs.OnFailure) -> Iterator[None]:
+def _report_other_processes(
+    runner: SweepRunner, plan: sweepers.Plan, on_failure: jobs.OnFailure
+) -> Iterator[None]:
     """Report inside the context which runs start and end in other processes."""
-    if not plan.is_apart:
+    if not plan.uses_processes:
         yield
         return
     is_over = threading.Event()
 
-    def look() -> None:
+    def report_entries() -> None:
         seen = 0
         while True:
             was_over = is_over.wait(_LOOK_S)
-            entries = records.read(cell.sweep)
+            entries = records.read(runner.sweep)
             for entry in entries[seen:]:
-                _tell(entry, plan.swept, on_failure)
+                _report_entry(entry, plan.swept, on_failure)
             seen = len(entries)
             if was_over:
                 return
 
-    teller = threading.Thread(target=look, daemon=True)
-    teller.start()
+    reporter = threading.Thread(target=report_entries, daemon=True)
+    reporter.start()
     try:
         yield
     finally:
         is_over.set()
-        teller.join()
+        reporter.join()
 
 
-def _tell(entry: records.Entry, swept: frozenset[str], on_failure: jobs.OnFailure) -> None:
+def _report_entry(entry: records.Entry, swept: frozenset[str], on_failure: jobs.OnFailure) -> None:
     folder, value = entry["folder"], entry["monitored"]
     if entry["status"] == "failed":
         on_failure(UserError(entry["error"] or ""), False, f"{folder}: ")
@@ -128,24 +130,24 @@ def _tell(entry: records.Entry, swept: frozenset[str], on_failure: jobs.OnFailur
     Console().print(f"run {entry['run']} {what}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _close(cell: Cell, plan: sweepers.Plan) -> None:
+def _close(runner: SweepRunner, plan: sweepers.Plan) -> None:
     """Print the table of all runs, their folder, and the command that resumes the sweep."""
-    sweep = cell.sweep
+    sweep = runner.sweep
     entries = records.latest(records.read(sweep))
     if not entries:
         return
-    planned = dict(enumerate(_told(job) for job in plan.jobs)) if plan.is_whole else None
+    planned = dict(enumerate(_drop_hydra_overrides(job) for job in plan.jobs)) if plan.is_complete else None
     console = Console()
     console.print(records.table(entries, planned))
     console.print(f"results in {sweep}", soft_wrap=True)
     console.print(f"look at them with: tensorboard --logdir {sweep}", soft_wrap=True)
     ended = sum(entry["status"] in _ENDED for entry in entries)
     if planned is not None and ended < len(planned):
-        told = f"{len(planned) - ended} of {len(planned)} runs are left; go on with: {cell.command} resume={sweep}"
-        console.print(told, soft_wrap=True, highlight=False, markup=False)
+        message = f"{len(planned) - ended} of {len(planned)} runs are left; go on with: {runner.command} resume={sweep}"
+        console.print(message, soft_wrap=True, highlight=False, markup=False)
 
 
-def _told(job: Sequence[str]) -> list[str]:
+def _drop_hydra_overrides(job: Sequence[str]) -> list[str]:
     """Return the overrides of a run without those of Hydra."""
     return [text for text in job if not text.lstrip("+").startswith(("hydra.", "hydra/"))]
 
@@ -155,7 +157,7 @@ def _has_no_value(sweep: Path) -> bool:
     return bool(entries) and all(entry["monitored"] is None for entry in entries)
 
 
-def _where_to_continue(error: KeyboardInterrupt, sweep: Path) -> KeyboardInterrupt:
+def _make_interrupt(error: KeyboardInterrupt, sweep: Path) -> KeyboardInterrupt:
     """Return an interrupt that names an interrupted run of the sweep, if there is one."""
     cut_off = [
         e["folder"] for e in records.latest(records.read(sweep)) if e["status"] in ("begun", "interrupted")
@@ -164,25 +166,29 @@ def _where_to_continue(error: KeyboardInterrupt, sweep: Path) -> KeyboardInterru
 
 
 @contextmanager
-def _none_left() -> Iterator[None]:
+def _end_processes() -> Iterator[None]:
     """End the processes that a sweep started inside the context, unless it succeeds."""
     import psutil
 
-    def below() -> list[psutil.Process]:
-        return [process for process in psutil.Process().children(recursive=True) if not tidies_up(process)]
+    def list_children() -> list[psutil.Process]:
+        return [
+            process
+            for process in psutil.Process().children(recursive=True)
+            if not is_resource_tracker(process)
+        ]
 
-    def tidies_up(process: psutil.Process) -> bool:
+    def is_resource_tracker(process: psutil.Process) -> bool:
         """Return whether it is Python's resource tracker, which must end after this process."""
         try:
             return any("resource_tracker" in word for word in process.cmdline())
         except psutil.Error:
             return True
 
-    before = {process.pid for process in below()}
+    before = {process.pid for process in list_children()}
     try:
         yield
     except BaseException:  # its folder is unlocked by now, which its runs notice and end
-        started = [process for process in below() if process.pid not in before]
+        started = [process for process in list_children() if process.pid not in before]
         for process in psutil.wait_procs(started, timeout=_PATIENCE_S)[1]:
             with suppress(psutil.NoSuchProcess):
                 process.kill()

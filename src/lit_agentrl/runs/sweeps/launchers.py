@@ -23,7 +23,7 @@ _ONE = ("tasks_per_node", "nodes")  # must be 1 with the local launcher
 _PROCESSES = {"backend": ("loky", None), "prefer": ("processes", None), "require": (None,)}
 
 
-def kind_of(launcher: DictConfig) -> str:
+def get_kind(launcher: DictConfig) -> str:
     """Return the class name of a launcher."""
     return str(launcher._target_).rpartition(".")[2]
 
@@ -35,7 +35,7 @@ def check_launcher(launcher: DictConfig) -> None:
         ValueError: an invalid option, which the message names.
         UserError: Slurm is not installed.
     """
-    kind = kind_of(launcher)
+    kind = get_kind(launcher)
     for name, value in launcher.items():
         key = f"hydra.launcher.{name!s}"
         if name in _LEAST and value is not None:
@@ -43,8 +43,8 @@ def check_launcher(launcher: DictConfig) -> None:
             require_whole(key, value, _LEAST[str(name)], 1 if is_one else None)
         if name in _PROCESSES:
             valid = _PROCESSES[str(name)]
-            told = " or ".join("null" if each is None else each for each in valid)
-            require(value in valid, key, value, f"{told}: each run needs a process of its own")
+            names = " or ".join("null" if valid_name is None else valid_name for valid_name in valid)
+            require(value in valid, key, value, f"{names}: each run needs a process of its own")
         if name == "timeout" and value is not None:
             require_positive(key, value)
         if name == "mmap_mode" and value is not None:
@@ -56,13 +56,13 @@ def check_launcher(launcher: DictConfig) -> None:
         )
 
 
-def width_of(launcher: DictConfig) -> int:
+def count_parallel_runs(launcher: DictConfig) -> int:
     """Return how many runs this launcher can run at once on this machine.
 
     Raises:
         ValueError: ``n_jobs`` is invalid.
     """
-    kind = kind_of(launcher)
+    kind = get_kind(launcher)
     if kind == "JoblibLauncher":
         count = launcher.n_jobs
         is_count = isinstance(count, int) and not isinstance(count, bool) and count != 0
@@ -76,7 +76,7 @@ def width_of(launcher: DictConfig) -> int:
     return process.count_cores() if kind == "LocalLauncher" else 1
 
 
-def of_this_machine(launcher: DictConfig, typed: set[str]) -> list[str]:
+def list_local_overrides(launcher: DictConfig, typed: set[str]) -> list[str]:
     """Return overrides for submitit on this machine: a long time limit, and all GPUs."""
     import torch
 

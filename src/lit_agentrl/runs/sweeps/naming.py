@@ -12,7 +12,7 @@ _PLAIN = re.compile(r"[\w.+-]{1,40}")  # values that may be part of a folder's n
 _MOST = 120  # maximum length of a name in characters
 
 
-def run_names(overrides: Sequence[Override], groups: Container[str]) -> list[str]:
+def name_folders(overrides: Sequence[Override], groups: Container[str]) -> list[str]:
     """Return the override that names the folders of a sweep, such as ``0_algo=grpo,seed=1``.
 
     The number of the run comes first: it keeps the order, and makes names unique if a search tries a value twice.
@@ -28,17 +28,19 @@ def run_names(overrides: Sequence[Override], groups: Container[str]) -> list[str
         return []
     shown, length = [], 0
     for override in overrides:
-        if not override.is_sweep_override() or not all(_PLAIN.fullmatch(text) for text in _values(override)):
+        if not override.is_sweep_override() or not all(
+            _PLAIN.fullmatch(text) for text in _list_values(override)
+        ):
             continue
         key = override.key_or_group
-        length += len(key) + max((len(text) for text in _values(override)), default=20) + 2
+        length += len(key) + max((len(text) for text in _list_values(override)), default=20) + 2
         if length <= _MOST:
             place = f"hydra.runtime.choices.{key}" if key in groups else key
             shown.append(f"{key.replace('/', '.')}=${{{place}}}")
     return [f"{_SUBDIR}='${{hydra.job.num}}_{','.join(shown)}'"] if shown else []
 
 
-def _values(override: Override) -> Iterator[str]:
+def _list_values(override: Override) -> Iterator[str]:
     """Yield the values of a discrete sweep as typed; none for an interval."""
     if override.is_discrete_sweep():
         for text in override.sweep_string_iterator():

@@ -15,11 +15,11 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from lit_agentrl.checks import add_key, format_value, require_whole
-from lit_agentrl.config.composition import compose_job, hydra_ready
+from lit_agentrl.config.composition import compose_job, initialize_hydra
 from lit_agentrl.config.errors import UserError, explain
 from lit_agentrl.config.overrides import check_overrides, parse
-from lit_agentrl.runs.sweeps.launchers import check_launcher, of_this_machine, width_of
-from lit_agentrl.runs.sweeps.naming import run_names
+from lit_agentrl.runs.sweeps.launchers import check_launcher, count_parallel_runs, list_local_overrides
+from lit_agentrl.runs.sweeps.naming import name_folders
 
 _PLUGINS = {  # option of Hydra that needs a plugin -> the module of the plugin
     ("hydra/sweeper", "optuna"): "hydra_optuna_sweeper",
@@ -39,21 +39,21 @@ class Plan(NamedTuple):
         overrides: the overrides as typed, and those that the plan adds.
         jobs: the overrides of each run, in order; if the sweeper chooses runs while it searches, those of runs at the
             bounds of its search space.
-        is_whole: whether ``jobs`` are all runs of the sweep.
-        is_apart: whether other processes train the runs.
-        side_by_side: the number of runs at once on this machine.
+        is_complete: whether ``jobs`` are all runs of the sweep.
+        uses_processes: whether other processes train the runs.
+        num_parallel: the number of runs at once on this machine.
         swept: the options that differ between runs.
     """
 
     overrides: list[str]
     jobs: list[list[str]]
-    is_whole: bool
-    is_apart: bool
-    side_by_side: int
+    is_complete: bool
+    uses_processes: bool
+    num_parallel: int
     swept: frozenset[str]
 
 
-def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
+def plan_sweep(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     """Plan the sweep that the chosen sweeper and launcher will run.
 
     Args:
@@ -65,7 +65,7 @@ def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
         ValueError: an invalid value.
     """
     check_overrides(overrides, is_multirun=True)
-    with hydra_ready():
+    with initialize_hydra():
         loader = GlobalHydra.instance().config_loader()
     parsed = parse(overrides, loader)
     for override in parsed:  # refused first, since nothing can be composed with it
@@ -80,33 +80,42 @@ def planned(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
             raise UserError(
                 f"{override.input_line} needs a plugin of Hydra that is not installed; pip install 'lit-agentrl[sweep]'"
             )
-    first = compose_job("train", _ends(parsed)[0], search)
+    first = compose_job("train", _list_bounds(parsed)[0], search)
     sweeper, launcher = first.hydra.sweeper, str(first.hydra.launcher._target_)
     typed = {override.key_or_group for override in parsed}
     further = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items() if key not in typed]
     swept = parse([*further, *overrides], loader)
-    is_whole = str(sweeper._target_).endswith(".BasicSweeper")
+    is_complete = str(sweeper._target_).endswith(".BasicSweeper")
     if sweeper.get("max_batch_size") is not None:
         require_whole("hydra.sweeper.max_batch_size", sweeper.max_batch_size, 1)
-    jobs = _listed(swept) if is_whole else _ends(swept)
+    jobs = _list_jobs(swept) if is_complete else _list_bounds(swept)
     check_launcher(first.hydra.launcher)
-    width = width_of(first.hydra.launcher)
-    is_alone = launcher.endswith(".JoblibLauncher") and width == 1  # joblib then trains in this process
-    is_apart = not launcher.endswith(".BasicLauncher") and not is_alone
-    added = run_names(swept, first.hydra.runtime.choices)
+    num_parallel = count_parallel_runs(first.hydra.launcher)
+    is_in_process = (
+        launcher.endswith(".JoblibLauncher") and num_parallel == 1
+    )  # joblib then trains in this process
+    uses_processes = not launcher.endswith(".BasicLauncher") and not is_in_process
+    added = name_folders(swept, first.hydra.runtime.choices)
     if launcher.endswith(".LocalLauncher"):
-        added += of_this_machine(first.hydra.launcher, typed)
-        if is_whole and sweeper.max_batch_size is None:
-            added += [f"hydra.sweeper.max_batch_size={width}"] if len(jobs) > width else []
-        elif is_whole:
-            width = sweeper.max_batch_size
+        added += list_local_overrides(first.hydra.launcher, typed)
+        if is_complete and sweeper.max_batch_size is None:
+            added += [f"hydra.sweeper.max_batch_size={num_parallel}"] if len(jobs) > num_parallel else []
+        elif is_complete:
+            num_parallel = sweeper.max_batch_size
     if str(sweeper._target_).endswith(".OptunaSweeper"):
-        added += _of_optuna(first, swept, typed)
-        width = min(width, sweeper.n_jobs)
-    elif is_whole:
-        width = min(width, len(jobs), sweeper.max_batch_size or width)
+        added += _plan_optuna(first, swept, typed)
+        num_parallel = min(num_parallel, sweeper.n_jobs)
+    elif is_complete:
+        num_parallel = min(num_parallel, len(jobs), sweeper.max_batch_size or num_parallel)
     keys = frozenset(override.get_key_element() for override in swept if override.is_sweep_override())
-    return Plan([*overrides, *added], [[*job, *added] for job in jobs], is_whole, is_apart, width, keys)
+    return Plan(
+        [*overrides, *added],
+        [[*job, *added] for job in jobs],
+        is_complete,
+        uses_processes,
+        num_parallel,
+        keys,
+    )
 
 
 def require_one_value(jobs: Sequence[DictConfig]) -> None:
@@ -115,19 +124,19 @@ def require_one_value(jobs: Sequence[DictConfig]) -> None:
     Raises:
         UserError: the message names the option.
     """
-    found = {_monitored(cfg) for cfg in jobs}
-    if None in found:
+    monitored = {_find_monitored(cfg) for cfg in jobs}
+    if None in monitored:
         raise UserError(
             "a sweeper that searches needs the value of each run, which callbacks.best measures; keep callbacks.best"
         )
-    if len(found) > 1:
+    if len(monitored) > 1:
         raise UserError(
             "callbacks.best.monitor and callbacks.best.mode must be the same in all runs of a search: values of "
             "different metrics cannot be compared"
         )
 
 
-def _monitored(cfg: DictConfig) -> tuple[str, str] | None:
+def _find_monitored(cfg: DictConfig) -> tuple[str, str] | None:
     """Return metric and mode of the best checkpoint, which give the value of a run."""
     for entry in (cfg.callbacks or {}).values():
         if isinstance(entry, DictConfig) and entry.get("_target_") == _BEST:
@@ -135,14 +144,14 @@ def _monitored(cfg: DictConfig) -> tuple[str, str] | None:
     return None
 
 
-def _listed(swept: Sequence[Override]) -> list[list[str]]:
+def _list_jobs(swept: Sequence[Override]) -> list[list[str]]:
     for override in swept:
         if override.is_sweep_override() and not override.is_discrete_sweep():
             raise UserError(
                 f"{override.input_line}: the sweeper that lists values has no end of them here; write some, such as "
                 f"{override.key_or_group}=choice(…), or search with hydra/sweeper=optuna"
             )
-    count = math.prod(_length(override) for override in swept)
+    count = math.prod(_count_values(override) for override in swept)
     if count > _MOST_RUNS:
         raise UserError(
             f"this sweep would have {count} runs; write at most {_MOST_RUNS}, or search with Optuna"
@@ -151,7 +160,7 @@ def _listed(swept: Sequence[Override]) -> list[list[str]]:
     return [list(job) for job in jobs]
 
 
-def _length(override: Override) -> int:
+def _count_values(override: Override) -> int:
     """Return the number of values of an override, without listing them."""
     value = override.value()
     if isinstance(value, RangeSweep):
@@ -161,21 +170,21 @@ def _length(override: Override) -> int:
     return len(value.list) if isinstance(value, ChoiceSweep) else 1
 
 
-def _ends(swept: Sequence[Override]) -> list[list[str]]:
+def _list_bounds(swept: Sequence[Override]) -> list[list[str]]:
     """Return the overrides of runs at the bounds of the search space.
 
     The first run has the first value of each option.  Each further run has another value of one option.
     """
-    values = [list(_values(override)) for override in swept]
-    first = [each[0] for each in values]
+    values = [list(_list_bounds_of(override)) for override in swept]
+    first = [option_values[0] for option_values in values]
     return [first] + [
         [*first[:place], value, *first[place + 1 :]]
-        for place, each in enumerate(values)
-        for value in each[1:]
+        for place, option_values in enumerate(values)
+        for value in option_values[1:]
     ]
 
 
-def _values(override: Override) -> Iterator[str]:
+def _list_bounds_of(override: Override) -> Iterator[str]:
     """Yield the override with each of its choices, or with both ends of its range."""
     key, value = override.get_key_element(), override.value()
     if isinstance(value, IntervalSweep | RangeSweep) and not _is_ascending(value):
@@ -195,7 +204,7 @@ def _is_ascending(value: IntervalSweep | RangeSweep) -> bool:
     return value.start is not None and end is not None and value.start < end
 
 
-def _of_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) -> list[str]:
+def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) -> list[str]:
     """Check the options of Optuna's sweeper, and return those that follow from the runs.
 
     These are the direction of the search, the seed of the sampler, and that the sweep goes on after failed runs.
@@ -226,10 +235,12 @@ def _of_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) ->
                 f"{override.input_line}: hydra/sweeper/sampler=grid tries every value, and an interval has no end of "
                 f"them; write {override.key_or_group}=choice(…), or choose sampler=tpe"
             )
-    _, mode = _monitored(first) or ("", "max")
+    _, mode = _find_monitored(first) or ("", "max")
     direction = _DIRECTIONS.get(mode, "")
-    given = node.direction if isinstance(node.direction, str) else getattr(node.direction, "name", None)
-    if "hydra.sweeper.direction" in typed and given != direction:
+    direction_given = (
+        node.direction if isinstance(node.direction, str) else getattr(node.direction, "name", None)
+    )
+    if "hydra.sweeper.direction" in typed and direction_given != direction:
         raise UserError(
             f"hydra.sweeper.direction={format_value(node.direction)}: the value of a run is that of callbacks.best, "
             f"whose mode={mode} is to {direction}; leave it out, or set callbacks.best.mode"

@@ -9,23 +9,23 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from lit_agentrl.config.errors import first_line
+from lit_agentrl.config.errors import get_first_line
 from lit_agentrl.files import write_atomic
 from lit_agentrl.runs.run_folder import lock_folder
 
 
-def can_keep(folder: Path) -> bool:
+def can_write(folder: Path) -> bool:
     """Check, before anything is played, whether a folder is writable; warn if it is not."""
     try:
-        above = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-        with tempfile.NamedTemporaryFile(dir=above):  # keep() creates the folder itself, for results
+        parent = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with tempfile.NamedTemporaryFile(dir=parent):  # keep() creates the folder itself, for results
             return True
     except OSError as error:
-        _tell_not_kept(folder, error)
+        _warn_not_written(folder, error)
         return False
 
 
-def keep(folder: Path, name: str, content: dict[str, Any]) -> Path | None:
+def write_results(folder: Path, name: str, content: dict[str, Any]) -> Path | None:
     """Write results to a file and return its path.
 
     If that fails, as on a full disk, warn the user and return None.
@@ -33,15 +33,15 @@ def keep(folder: Path, name: str, content: dict[str, Any]) -> Path | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with lock_folder(folder):  # other processes may evaluate the same run
-            target = _target(folder, name, content["config"])
+            target = _find_target(folder, name, content["config"])
             write_atomic(target, json.dumps(content, indent=2) + "\n")
     except (OSError, ValueError, KeyError, TypeError) as error:  # also from a damaged file of that name
-        _tell_not_kept(folder / f"{name}.json", error)
+        _warn_not_written(folder / f"{name}.json", error)
         return None
     return target
 
 
-def _target(folder: Path, name: str, config: Any) -> Path:
+def _find_target(folder: Path, name: str, config: Any) -> Path:
     """Find the file for a set of options; repeating an evaluation overwrites its file."""
     for number in itertools.count(1):
         target = folder / f"{name}{'' if number == 1 else f'_{number}'}.json"
@@ -50,6 +50,6 @@ def _target(folder: Path, name: str, config: Any) -> Path:
     raise AssertionError("unreachable: count() does not end")
 
 
-def _tell_not_kept(path: Path, error: Exception) -> None:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
+def _warn_not_written(path: Path, error: Exception) -> None:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else get_first_line(error)
     print(f"warning: {path} cannot be written ({reason}): results are shown, and not kept", file=sys.stderr)

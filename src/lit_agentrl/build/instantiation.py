@@ -33,41 +33,41 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, ListConfig | list) else [value]
 
 
-def made(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
+def instantiate_as(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
     """Instantiate a section, whose object must inherit ``kind`` and so has its defaults.
 
     Raises:
         ValueError: it does not inherit ``kind`` (the message names ``_target_``); or from the object itself.
     """
     section = OmegaConf.select(cfg, key)
-    found: T = instantiate(section)
-    if kind not in type(found).__mro__:
-        told = section.get("_target_") if isinstance(section, DictConfig) else section
+    built: T = instantiate(section)
+    if kind not in type(built).__mro__:
+        target = section.get("_target_") if isinstance(section, DictConfig) else section
         raise ValueError(
-            f"{key}._target_={told} makes a {type(found).__name__}, which does not inherit "
+            f"{key}._target_={target} makes a {type(built).__name__}, which does not inherit "
             f"{kind.__module__}.{kind.__qualname__}"
         )
-    return found
+    return built
 
 
-def made_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
+def instantiate_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
     """Instantiate a section, whose object must have all members of a protocol.
 
     Raises:
         ValueError: it lacks a member, which the message names; or from the object itself.
     """
-    found = instantiate(OmegaConf.select(cfg, key))
+    built = instantiate(OmegaConf.select(cfg, key))
     members = {*vars(protocol), *inspect.get_annotations(protocol)}
-    lacking = sorted(name for name in members if not name.startswith("_") and not hasattr(found, name))
+    lacking = sorted(name for name in members if not name.startswith("_") and not hasattr(built, name))
     if lacking:
         raise ValueError(
-            f"{key}._target_={OmegaConf.select(cfg, key)._target_} makes a {type(found).__name__} without "
+            f"{key}._target_={OmegaConf.select(cfg, key)._target_} makes a {type(built).__name__} without "
             f"{lacking[0]}, which {protocol.__module__}.{protocol.__qualname__} asks for"
         )
-    return found
+    return built
 
 
-def made_policy(cfg: DictConfig, *, trains: bool = True) -> Policy:
+def make_policy(cfg: DictConfig, *, trains: bool = True) -> Policy:
     """Instantiate the policy of a run.
 
     If nothing is trained, this may be a `RemotePolicy`, which stands for a model behind an API and has no network.
@@ -86,7 +86,7 @@ def made_policy(cfg: DictConfig, *, trains: bool = True) -> Policy:
     return policy
 
 
-def engine_of(cfg: DictConfig) -> Callable[..., Engine]:
+def get_engine_factory(cfg: DictConfig) -> Callable[..., Engine]:
     """Return the function that makes the engine.
 
     Raises:
@@ -95,11 +95,11 @@ def engine_of(cfg: DictConfig) -> Callable[..., Engine]:
     make = instantiate(cfg.engine, _convert_="all")
     if not callable(make):
         raise ValueError("engine has no _partial_; write _partial_: true into its YAML")
-    found: Callable[..., Engine] = make
-    return found
+    factory: Callable[..., Engine] = make
+    return factory
 
 
-def other_engine(cfg: DictConfig, saved: DictConfig) -> DictConfig:
+def load_other_engine(cfg: DictConfig, saved: DictConfig) -> DictConfig:
     """Return the config of the engine that ``cfg.engine`` names, with the saved run's ``num_slots``.
 
     ``num_slots`` is copied only if both engines have it.
@@ -107,24 +107,24 @@ def other_engine(cfg: DictConfig, saved: DictConfig) -> DictConfig:
     Raises:
         UserError: there is no such engine, or it has a required option without a value.
     """
-    found = load_option("engine", str(cfg.engine))
-    if missing := OmegaConf.missing_keys(found):
+    engine = load_option("engine", str(cfg.engine))
+    if missing := OmegaConf.missing_keys(engine):
         raise UserError(
             f"engine={cfg.engine} needs {min(missing)}, which nothing here says; use engine=native or "
             "vllm, or leave it out: null is the run's"
         )
-    if "num_slots" in found and "num_slots" in saved.engine:
-        found.num_slots = saved.engine.num_slots
-    return found
+    if "num_slots" in engine and "num_slots" in saved.engine:
+        engine.num_slots = saved.engine.num_slots
+    return engine
 
 
-def made_dialect(cfg: DictConfig) -> Dialect:
+def make_dialect(cfg: DictConfig) -> Dialect:
     """Instantiate the dialect (the reply grammar), and call each of its methods as a test.
 
     Raises:
         ValueError: a method is missing, raises, or returns a wrong type.
     """
-    dialect: Dialect = made_like(cfg, "dialect", Dialect)
+    dialect: Dialect = instantiate_like(cfg, "dialect", Dialect)
     with blame("dialect"):
         for kind in sorted(dialect.formats):
             actions, action = _ACTIONS[kind]
@@ -143,13 +143,13 @@ def made_dialect(cfg: DictConfig) -> Dialect:
     return dialect
 
 
-def made_wording(cfg: DictConfig) -> tuple[Prompt, Dialect]:
+def make_prompt_and_dialect(cfg: DictConfig) -> tuple[Prompt, Dialect]:
     """Instantiate the prompt and the dialect of replies.
 
     Raises:
         ValueError: thinking is forced, and the dialect has no opening tag for it.
     """
-    prompt, dialect = made(cfg, "prompt", Prompt), made_dialect(cfg)
+    prompt, dialect = instantiate_as(cfg, "prompt", Prompt), make_dialect(cfg)
     if prompt.force_think and not dialect.think_start:
         raise ValueError("prompt.force_think=true needs a dialect whose thinking is opened by a tag")
     return prompt, dialect

@@ -1,8 +1,9 @@
-"""Players of a run's episodes: this process or a worker, now or one iteration ahead."""
+"""The player of a run's episodes, now or ahead, here or in a worker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,35 +16,37 @@ from lit_agentrl.distributed import StrategyHooks, get_world_size
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.episode import Source
 from lit_agentrl.models.policy import get_named_weights
-from lit_agentrl.rollout import interrupt
-from lit_agentrl.rollout.ahead import PlayAhead, PlayNow, staleness
+from lit_agentrl.rollout.interrupt import interrupt_at_sigterm
 from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Wave
+from lit_agentrl.rollout.schedules import PlayAhead, PlayNow, SyncedWorker, measure_staleness
 from lit_agentrl.rollout.workers.base import Played, WorkerSettings
-from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.rollout.workers.inline import LocalPlayer
 
 
-class Players:
-    """Players of evaluations, in this process, and of training episodes, in the worker if any.
+def _refuse(wave: Wave, version: int) -> Played:
+    raise AssertionError("open() comes before playing")
+
+
+class Player:
+    """A player of evaluations in this process, and of training episodes.
 
     Args:
         rules: Rules by which episodes are played.
-        worker: Settings of the player of training episodes.
+        worker: Settings of the worker that plays training episodes, if any.
         first_wave: Returns the first wave of an iteration, for playing ahead; None plays nothing ahead.
     """
 
     def __init__(
-        self, rules: Rules, worker: WorkerSettings, first_wave: Callable[[int], Wave] | None
+        self, rules: Rules, worker: WorkerSettings, plan_first_wave: Callable[[int], Wave] | None
     ) -> None:
         self._rules = rules
         self._worker = worker
-        self._first_wave = first_wave
+        self._first_wave = plan_first_wave
         self._hooks = StrategyHooks()
-        self._here: Inline | None = None
-        self._judged: Inline | None = None  # plays evaluations
-        self._now: PlayNow | None = None
-        self._ahead: PlayAhead | None = None
+        self._local: tuple[LocalPlayer, ...] = ()  # for training, and for evaluations if they need another
+        self._schedule: PlayNow | PlayAhead = PlayNow(_refuse)
 
     def open(
         self,
@@ -73,9 +76,16 @@ class Players:
                 "engine.concurrency for more requests at a time"
             )
         self._network, self._context, self._hooks = network, forward_context, hooks
-        self._here = self._judged = Inline(self._rules, network, forward_context, hooks, reference)
+        local = LocalPlayer(self._rules, network, forward_context, hooks, reference)
+        self._local = (local,)
         if evaluated is not None and evaluated is not network:
-            self._judged = Inline(self._rules, evaluated, forward_context, hooks)
+            self._local += (LocalPlayer(self._rules, evaluated, forward_context, hooks),)
+        size, threads = self._worker.share, self._worker.threads or 1
+        # shares also in the first iteration of a run whose worker plays all later ones
+        self._play_here = (
+            local.play if size is None else partial(local.play_shares, size=size, threads=threads)
+        )
+        self._schedule = PlayNow(self._play_here)
 
     def start(self, *, last: int | None, iteration: int, state: dict[str, Any] | None) -> None:
         """Open the worker.
@@ -85,7 +95,8 @@ class Players:
             iteration: The first iteration to play.
             state: `state_dict` of a run that was interrupted before that iteration.
         """
-        self._stop()
+        self._schedule.stop()
+        self._schedule = PlayNow(self._play_here)
         if self._worker.place == "here":
             return
         is_ahead = self._first_wave is not None
@@ -93,36 +104,35 @@ class Players:
         network = self._hooks.whole_copy(self._network).to(device)
         worker = self._worker.open(self._rules, network, self._context, is_ahead=is_ahead)
         if self._first_wave is None:
-            self._now = PlayNow(worker, self._weights)
+            self._schedule = PlayNow(SyncedWorker(worker, self._get_weights).play, worker.stop)
             return
-        self._ahead = PlayAhead(
-            worker, self._weights, self._first_wave, last=last, shares_cores=device.type == "cpu"
-        )
+        self._schedule = PlayAhead(
+            worker, self._get_weights, self._first_wave, self._play_here, last=last,
+            shares_cores=device.type == "cpu",
+        )  # fmt: skip
         if state is not None and iteration > 0:
-            self._ahead.resume(state, iteration)
+            self._schedule.resume(state, iteration)
 
-    def _weights(self) -> dict[str, Tensor]:
+    def _get_weights(self) -> dict[str, Tensor]:
         """Return the weights, gathered completely before anything is sent."""
         return get_named_weights(self._hooks.whole_copy(self._network))
 
-    def play(self, wave: Wave, version: int) -> Played:
-        """Play the episodes of an evaluation; ``version`` is the version of the network's weights."""
-        assert self._judged is not None, "open() comes before playing"
-        return self._with_others(partial(self._judged.play, wave, version))
-
-    def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Asked:
-        """Answer independent questions with the policy; all ranks call it, also without questions."""
-        assert self._here is not None, "open() comes before asking"
-        with interrupt.at_sigterm():
-            asked = self._here.ask(questions, params, version)
-            self._hooks.barrier("asked")
-        return asked
+    @contextmanager
+    def _wait_for_ranks(self, event: str) -> Iterator[None]:
+        """Play within the context, then wait for other ranks; the barrier names one that hangs."""
+        with interrupt_at_sigterm():
+            yield
+            self._hooks.barrier(event)
 
     def play_training(self, wave: Wave, version: int) -> Played:
-        """Play episodes to train on."""
-        if self._now is not None:
-            return self._with_others(partial(self._now.play, wave, version))
-        return self._with_others(lambda: self._played_ahead(wave) or self._play_shares(wave, version))
+        """Play episodes to train on; ``version`` is the version of the network's weights."""
+        with self._wait_for_ranks("played"):
+            return self._schedule.play(wave, version)
+
+    def play_evaluation(self, wave: Wave, version: int) -> Played:
+        """Play the episodes of an evaluation; ``version`` is the version of the network's weights."""
+        with self._wait_for_ranks("played"):
+            return self._local[-1].play(wave, version)
 
     def play_moved(self, wave: Wave, version: int) -> Played:
         """Play episodes to train on with the network's current weights, which belong to no version.
@@ -136,68 +146,40 @@ class Players:
                 turn.policy_version = version
         return played
 
-    def _play_here(self, wave: Wave, version: int) -> Played:
-        assert self._here is not None, "open() comes before playing"
-        return self._here.play(wave, version)
+    def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Asked:
+        """Answer independent questions with the policy; all ranks call it, also without questions."""
+        with self._wait_for_ranks("asked"):
+            return self._local[0].ask(questions, params, version)
 
-    def _play_shares(self, wave: Wave, version: int) -> Played:
-        size = self._worker.share  # also in the first iteration, where a worker plays all later ones
-        if size is None:
-            return self._play_here(wave, version)
-        assert self._here is not None, "open() comes before playing"
-        return self._here.play_shares(wave, version, size, self._worker.threads or 1)
-
-    def _played_ahead(self, wave: Wave) -> Played | None:
-        return None if self._ahead is None else self._ahead.take(wave)
-
-    def _with_others(self, play: Callable[[], Played]) -> Played:
-        """Play on this rank, then wait for the other ranks.
-
-        The barrier names a rank whose game or worker hangs.
-        """
-        with interrupt.at_sigterm():
-            played = play()
-            self._hooks.barrier("played")
-        return played
-
-    def update_begins(
+    def begin_update(
         self, played: TrajectoryBatch | None, version: int, iteration: int, device: torch.device
     ) -> dict[str, float]:
         """Begin to play the next iteration if wanted; return what is logged.
 
         All episodes of this iteration have been played.
         """
-        is_given = self._here is not None and self._here.capabilities.weights == "given"
-        if self._ahead is None and not is_given:
+        names = ["train/staleness"] if self._schedule.is_ahead else []
+        names += ["engine/staleness"] if self._local[0].capabilities.weights == "given" else []
+        if not names:
             return {}
-        lag = staleness(played, version, device)
-        if self._ahead is None:
-            return {"engine/staleness": lag}
-        self._ahead.go_on(version, iteration)
-        return {"train/staleness": lag, **({"engine/staleness": lag} if is_given else {})}
+        staleness = measure_staleness(played, version, device)
+        self._schedule.begin_update(version, iteration)
+        return dict.fromkeys(names, staleness)
 
-    def update_ends(self) -> None:
+    def end_update(self) -> None:
         """Give the trainer its CPU cores back."""
-        if self._ahead is not None:
-            self._ahead.update_is_over()
+        self._schedule.end_update()
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the weights that play the next iteration; None if the checkpoint holds them."""
-        return None if self._ahead is None else self._ahead.state_dict()
-
-    def _stop(self) -> None:
-        for player in (self._now, self._ahead):
-            if player is not None:
-                player.stop()
-        self._now = self._ahead = None
+        return self._schedule.state_dict()
 
     def close(self) -> None:
         """Stop the worker, and close the games and the engine of this process."""
         try:
-            self._stop()
+            self._schedule.stop()
         finally:
-            players = dict.fromkeys([self._here, self._judged])
-            self._here = self._judged = None
-            for each in players:
-                if each is not None:
-                    each.stop()
+            local, self._local = self._local, ()
+            self._schedule = PlayNow(_refuse)
+            for player in local:
+                player.stop()

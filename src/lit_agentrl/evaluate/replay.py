@@ -11,30 +11,30 @@ from omegaconf import DictConfig
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.assembly import Run
-from lit_agentrl.build.making import engine_of
+from lit_agentrl.build.instantiation import get_engine_factory
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import CheckedEngine, SamplingParams
 from lit_agentrl.episode import Outcome
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.rules import ForwardContext, Rules
-from lit_agentrl.rollout.workers.inline import Inline
+from lit_agentrl.rollout.workers.inline import LocalPlayer
 from lit_agentrl.update.critic import played_with
 
 
-def require_shared(cfg: DictConfig, why: str) -> None:
+def require_shared_weights(cfg: DictConfig, why: str) -> None:
     """Refuse an engine that does not play through the run's own network.
 
     Raises:
         UserError: the message is ``why`` and the remedy.
     """
-    make = engine_of(cfg)
-    tells = make.func if isinstance(make, partial) and isinstance(make.func, CheckedEngine) else None
-    if tells is None or tells.check_options(**make.keywords).weights != "shared":
+    make = get_engine_factory(cfg)
+    checked_engine = make.func if isinstance(make, partial) and isinstance(make.func, CheckedEngine) else None
+    if checked_engine is None or checked_engine.check_options(**make.keywords).weights != "shared":
         raise UserError(f"{why}; add engine=native")
 
 
-def play_again(run: Run, name: str, rules: Rules, params: SamplingParams) -> Sequence[Outcome]:
+def replay_episodes(run: Run, name: str, rules: Rules, params: SamplingParams) -> Sequence[Outcome]:
     """Play the same prompts of a game with the same random draws and other rules.
 
     Args:
@@ -71,7 +71,7 @@ def play_inline(
         batch: the prompts.
         version: version of the weights.
     """
-    player = Inline(rules, network, context, StrategyHooks())
+    player = LocalPlayer(rules, network, context, StrategyHooks())
     try:
         evaluation.collect(batch, player.play, version)
     finally:

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from lit_agentrl import screen
 from lit_agentrl.build.assembly import Run
-from lit_agentrl.build.critics import beta_of
+from lit_agentrl.build.critics import read_beta
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.given_thoughts import ThoughtEngine, ThoughtOf
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Outcome
-from lit_agentrl.evaluate.again import play_again, require_shared
+from lit_agentrl.evaluate.replay import replay_episodes, require_shared_weights
 from lit_agentrl.models.routers import Routing
 from lit_agentrl.report.statistics import clustered_share_interval, group_means, mean_interval
 from lit_agentrl.report.summary import Estimate, estimate
@@ -27,11 +27,11 @@ from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_
 from lit_agentrl.rollout.thoughts import (
     Swapped,
     Thought,
-    any_turns,
     best_thought,
-    block_of,
-    first_turns,
-    thoughts_of,
+    draw_turns,
+    encode_think_block,
+    list_thoughts,
+    select_first_turns,
 )
 from lit_agentrl.update.networks import Networks
 
@@ -54,12 +54,12 @@ def check_run(run: Run) -> None:
         raise UserError(
             "diagnostics=true looks at thoughts, and the run has prompt.think=false; leave it out"
         )
-    if beta := beta_of(run.cfg):
+    if beta := read_beta(run.cfg):
         raise UserError(
             f"diagnostics=true reads likelihoods of the policy alone, and critic.beta={beta:g} reweighs what is "
             "played; set beta=0"
         )
-    require_shared(run.cfg, "diagnostics=true reads likelihoods of the network itself")
+    require_shared_weights(run.cfg, "diagnostics=true reads likelihoods of the network itself")
 
 
 def diagnose(
@@ -80,7 +80,7 @@ def diagnose(
     Raises:
         UserError: replies to fewer than 2 prompts had a thought.
     """
-    thoughts = thoughts_of(episodes)
+    thoughts = list_thoughts(episodes)
     if len({thought.group for thought in thoughts}) < 2:
         raise UserError(
             f"diagnostics=true: replies to {len({t.group for t in thoughts})} instances of {name} have a thought, and "
@@ -91,42 +91,49 @@ def diagnose(
     limit = run.rules.max_context_tokens - params.max_reply_tokens  # leaves room for any thought
     fitting = [thought for thought in thoughts if len(thought.context) <= limit]
     screen.announce(f"scoring thoughts of {name} after what others saw")
-    samples = {"first_turn": first_turns(fitting, SAMPLES), "any_turn": any_turns(fitting, SAMPLES, seed)}
-    found: dict[str, Any] = {key: _information(run, each, params) for key, each in samples.items()}
+    samples = {
+        "first_turn": select_first_turns(fitting, SAMPLES),
+        "any_turn": draw_turns(fitting, SAMPLES, seed),
+    }
+    results: dict[str, Any] = {
+        key: _estimate_information(run, sample, params) for key, sample in samples.items()
+    }
     groups = [episode.group for episode in episodes]
-    chat, before = run.rules.chat, [episode.outcome for episode in episodes]
-    empty, swapped = block_of(chat), Swapped(thoughts, groups, seed)
-    chosen: dict[str, ThoughtOf] = {
-        "removed": lambda asked, turn: empty,
-        "swapped": lambda asked, turn: swapped(asked.episode, turn),
+    chat, outcomes = run.rules.chat, [episode.outcome for episode in episodes]
+    empty, swapped = encode_think_block(chat), Swapped(thoughts, groups, seed)
+    ablations: dict[str, ThoughtOf] = {
+        "removed": lambda request, turn: empty,
+        "swapped": lambda request, turn: swapped(request.episode, turn),
     }
-    if _knows_best(run, name, [episode.instance_seed for episode in episodes]):
-        chosen["best"] = lambda asked, turn: block_of(chat, asked.note or "")
-    found["ablation"] = {"best": None} | {
-        key: _compared(before, _played_again(run, name, key, params, thought_of))
-        for key, thought_of in chosen.items()
+    if _has_best_thoughts(run, name, [episode.instance_seed for episode in episodes]):
+        ablations["best"] = lambda request, turn: encode_think_block(chat, request.note or "")
+    results["ablation"] = {"best": None} | {
+        key: _compare_success(outcomes, _replay_ablated(run, name, key, params, thought_of))
+        for key, thought_of in ablations.items()
     }
-    return found
+    return results
 
 
-def _knows_best(run: Run, name: str, instances: Sequence[int]) -> bool:
+def _has_best_thoughts(run: Run, name: str, instances: Sequence[int]) -> bool:
     """Check whether a game provides best play's first thought for all these instances."""
     task = next(task for task in run.games.tasks if task.name == name)
 
-    def says(env: World, instance: int) -> bool:
+    def has_best_thought(env: World, instance: int) -> bool:
         env.reset(seed=instance)
         return env.best_thought() is not None
 
     with closing(task.make(run.rollouts.test.split)) as env:
-        return all(says(env, each) for each in dict.fromkeys(instances))
+        return all(has_best_thought(env, instance) for instance in dict.fromkeys(instances))
 
 
-def _information(run: Run, sample: Sequence[Thought], params: SamplingParams) -> dict[str, Any] | None:
+def _estimate_information(
+    run: Run, sample: Sequence[Thought], params: SamplingParams
+) -> dict[str, Any] | None:
     """Estimate the information of a sample; None if all contexts are equal."""
     kinds = {context: number for number, context in enumerate(dict.fromkeys(t.context for t in sample))}
     if len(kinds) < 2:
         return None
-    logp_NP = _likelihoods(run, sample, params)
+    logp_NP = _compute_log_likelihoods(run, sample, params)
     same_P = torch.tensor([kinds[thought.context] for thought in sample])
     logp_NP, own_N = merged(logp_NP=logp_NP, own_N=torch.arange(len(sample)), same_P=same_P)
     tokens_N = torch.tensor([len(thought.tokens) for thought in sample])
@@ -140,7 +147,7 @@ def _information(run: Run, sample: Sequence[Thought], params: SamplingParams) ->
     }
 
 
-def _likelihoods(run: Run, sample: Sequence[Thought], params: SamplingParams) -> Tensor:
+def _compute_log_likelihoods(run: Run, sample: Sequence[Thought], params: SamplingParams) -> Tensor:
     """Compute log p(thought i | context j), (N, N), teacher-forced.
 
     It is in nats, at the sampling temperature (greedy: at 1).  With two adapters, a thought is scored by the adapter
@@ -154,13 +161,15 @@ def _likelihoods(run: Run, sample: Sequence[Thought], params: SamplingParams) ->
     known: dict[tuple[int, ...], Tensor] = {}
     for thought in sample:
         if thought.context not in known:
-            rows = _rows(thought.context, sample, next(network.parameters()).device)
+            rows = _build_rows(thought.context, sample, next(network.parameters()).device)
             with torch.no_grad(), run.trainer.precision_plugin.forward_context():
                 known[thought.context] = networks.compute_logp(rows).double().sum(1).cpu()
     return torch.stack([known[thought.context] for thought in sample], dim=1)
 
 
-def _rows(before: Sequence[int], thoughts: Sequence[Thought], device: torch.device) -> dict[str, Tensor]:
+def _build_rows(
+    before: Sequence[int], thoughts: Sequence[Thought], device: torch.device
+) -> dict[str, Tensor]:
     """Build one right-padded row per thought: the context, then the thought, which is scored."""
     lengths = [len(before) + len(thought.tokens) for thought in thoughts]
     tokens_BT = torch.zeros(len(thoughts), max(lengths), dtype=torch.int64)
@@ -175,21 +184,21 @@ def _rows(before: Sequence[int], thoughts: Sequence[Thought], device: torch.devi
     return {column: values.to(device) for column, values in rows.items()}
 
 
-def _played_again(
+def _replay_ablated(
     run: Run, name: str, key: str, params: SamplingParams, thought_of: ThoughtOf
 ) -> Sequence[Outcome]:
     """Play the same prompts with the same draws, each reply after a given thought."""
     make = run.rules.engine
     rules = replace(
         run.rules,
-        engine=lambda **given: ThoughtEngine(make(**given), thought_of),
+        engine=lambda **options: ThoughtEngine(make(**options), thought_of),
         asks=best_thought if key == "best" else None,
     )
     screen.announce(f"playing {name} {_ABLATIONS[key]}")
-    return play_again(run, name, rules, params)
+    return replay_episodes(run, name, rules, params)
 
 
-def _compared(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, Any]:
+def _compare_success(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, Any]:
     """Estimate success, and its difference to before on the episodes that did not fail."""
     pairs = [
         (float(a.success) - float(b.success), b.group)
@@ -203,21 +212,21 @@ def _compared(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, 
     }
 
 
-def scores_of(found: Mapping[str, Any]) -> Iterator[tuple[str, Estimate | float | None, int]]:
+def list_scores(thoughts: Mapping[str, Any]) -> Iterator[tuple[str, Estimate | float | None, int]]:
     """Yield the lines of the table: a name, an estimate or a number, and n."""
     for key, title in _SAMPLERS.items():
-        if (each := found[key]) is None:
+        if (values := thoughts[key]) is None:
             continue
-        n = each["thoughts"]
-        yield f"I(X;Z), {title}", each["mutual"], n
-        yield f"  at most ({each['observations']} seen)", math.log(each["observations"]), n
-        yield "  H(Z|X)", each["conditional_entropy"], n
-        yield "  z-score", each["z_score"], n
-        yield "  retrieval", each["retrieval"], n
-        yield "    chance", each["chance"], n
+        n = values["thoughts"]
+        yield f"I(X;Z), {title}", values["mutual"], n
+        yield f"  at most ({values['observations']} seen)", math.log(values["observations"]), n
+        yield "  H(Z|X)", values["conditional_entropy"], n
+        yield "  z-score", values["z_score"], n
+        yield "  retrieval", values["retrieval"], n
+        yield "    chance", values["chance"], n
     for key, title in _ABLATIONS.items():
-        if (each := found["ablation"][key]) is None:
+        if (values := thoughts["ablation"][key]) is None:
             yield title, None, 0
             continue
-        yield title, each["success"], each["success"]["n"]
-        yield "  difference", each["difference"], each["difference"]["n"]
+        yield title, values["success"], values["success"]["n"]
+        yield "  difference", values["difference"], values["difference"]["n"]

@@ -11,14 +11,14 @@ from torch import Tensor
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.distributed import sum_over_ranks
 from lit_agentrl.rollout.scheduler import Wave
-from lit_agentrl.rollout.workers.base import Played, Worker, play
+from lit_agentrl.rollout.workers.base import Play, Played, Worker, play_wave
 
 
-class PlayNow:
-    """A player of each iteration at its beginning, with the current weights.
+class SyncedWorker:
+    """A worker that plays with the trainer's current weights, which are sent once per version.
 
     Args:
-        worker: The worker that plays.
+        worker: The worker.
         weights: Returns the whole weights of the trainer's network; all ranks call it.
     """
 
@@ -28,37 +28,62 @@ class PlayNow:
         self._version: int | None = None  # version of the weights that the worker has
 
     def play(self, wave: Wave, version: int) -> Played:
-        """Play a wave; ``version`` is that of the network's weights, which are sent once."""
+        """Play a wave; ``version`` is that of the network's weights."""
         if version != self._version:
             self._worker.load(self._weights(), version)
             self._version = version
-        return play(self._worker, wave)
+        return play_wave(self._worker, wave)
 
-    def stop(self) -> None:
-        """Stop the worker."""
-        self._worker.stop()
+
+class PlayNow:
+    """A schedule that plays each iteration at its beginning, with the current weights.
+
+    Args:
+        play: Plays a wave with the weights of a version, in this process or in a `SyncedWorker`.
+        stop: Stops the worker, if any.
+    """
+
+    is_ahead = False
+
+    def __init__(self, play: Play, stop: Callable[[], None] = lambda: None) -> None:
+        self.play = play
+        self.stop = stop
+
+    def begin_update(self, version: int, iteration: int) -> None:
+        """Play nothing while the trainer trains."""
+
+    def end_update(self) -> None:
+        """Leave the CPU cores as they are."""
+
+    def state_dict(self) -> None:
+        """Return None: a checkpoint holds the weights that play the next iteration."""
 
 
 class PlayAhead:
-    """A player of iteration i + 1 during iteration i, with weights before its update.
+    """A schedule that plays iteration i + 1 during the update of iteration i.
 
-    The lag is always one update.  The caller plays only the first iteration of a run, with the initial weights.  A
-    checkpoint written after iteration i holds the weights at the start of i, as far as training has changed them since:
-    a resumed run plays i + 1 again with those weights and gets the same episodes.
+    It plays with the weights before that update, so the lag is always one update.  This process plays the first
+    iteration of a run, with the initial weights.  A checkpoint written after iteration i holds the weights at the start
+    of i, as far as training has changed them since: a resumed run plays i + 1 again with them and gets the same
+    episodes.
 
     Args:
         worker: The worker, which plays in the background.
         weights: Returns the whole weights of the trainer's network; all ranks call it.
         wave_of: Returns the first wave of an iteration.
+        play_first: Plays the waves of the run's first iteration.
         last: Number of iterations of the run; None for no end.
         shares_cores: Whether the trainer computes on the CPU, as the worker may.
     """
+
+    is_ahead = True
 
     def __init__(
         self,
         worker: Worker,
         weights: Callable[[], Mapping[str, Tensor]],
         wave_of: Callable[[int], Wave],
+        play_first: Play,
         *,
         last: int | None,
         shares_cores: bool = True,
@@ -66,6 +91,7 @@ class PlayAhead:
         self._worker = worker
         self._weights = weights
         self._wave_of = wave_of
+        self._play_first = play_first
         self._last = last
         self._version: int | None = None  # version of the weights in use; None before there are any
         self._submitted: Wave | None = None
@@ -73,30 +99,30 @@ class PlayAhead:
         if shares_cores:
             self._threads_of_training = max(1, self._threads_before - worker.threads)
 
-    def take(self, wave: Wave) -> Played | None:
+    def play(self, wave: Wave, version: int) -> Played:
         """Return the episodes of a wave, played with the weights before the last update.
 
-        Returns None in a first iteration.
+        The first iteration is played with the weights of ``version``.
 
         Raises:
             RuntimeError: Another wave is being played.
         """
         if self._version is None:
-            return None
+            return self._play_first(wave, version)
         if self._submitted is None:
-            return play(self._worker, wave)
-        if self._submitted != wave:
+            self._worker.submit(wave)
+        elif self._submitted != wave:
             raise RuntimeError(f"played ahead: {self._submitted}; wanted: {wave}")
         self._submitted = None
         return self._worker.take()
 
-    def go_on(self, version: int, iteration: int) -> None:
+    def begin_update(self, version: int, iteration: int) -> None:
         """Start playing the next iteration, and leave CPU cores to the worker."""
-        self._begin(self._weights(), version, iteration + 1)
+        self._submit(self._weights(), version, iteration + 1)
         # whether or not there is a next iteration, so that the bits of training do not depend on it
         torch.set_num_threads(self._threads_of_training)
 
-    def update_is_over(self) -> None:
+    def end_update(self) -> None:
         """Give the trainer its CPU cores back, for validation."""
         torch.set_num_threads(self._threads_before)
 
@@ -115,9 +141,9 @@ class PlayAhead:
     def resume(self, state: dict[str, Any], iteration: int) -> None:
         """Play the iteration that the interrupted run was playing, which is trained on next."""
         weights = {**self._weights(), **state["weights"]}
-        self._begin(weights, state["version"], iteration)
+        self._submit(weights, state["version"], iteration)
 
-    def _begin(self, weights: Mapping[str, Tensor], version: int, iteration: int) -> None:
+    def _submit(self, weights: Mapping[str, Tensor], version: int, iteration: int) -> None:
         self._worker.load(weights, version)
         self._version = version
         if self._last is None or iteration < self._last:
@@ -125,7 +151,7 @@ class PlayAhead:
             self._worker.submit(self._submitted)
 
 
-def staleness(trajectories: TrajectoryBatch | None, version: int, device: torch.device) -> float:
+def measure_staleness(trajectories: TrajectoryBatch | None, version: int, device: torch.device) -> float:
     """Return the age of the sampling weights in optimizer steps.
 
     It is the mean over the tokens trained on, of all ranks.

@@ -13,13 +13,13 @@ from rich.console import Group
 from lit_agentrl import screen
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.games import TaskLoader
-from lit_agentrl.build.parts import eval_params
+from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Turn
-from lit_agentrl.evaluate.evaluation import Announces, find_checkpoint, rebuilt
-from lit_agentrl.evaluate.viewing import episode_view
+from lit_agentrl.evaluate.episode_view import render_episode
+from lit_agentrl.evaluate.evaluation import Announcer, find_checkpoint, rebuild_run
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.table import as_text
 from lit_agentrl.runs.run_folder import require_idle
@@ -47,13 +47,13 @@ class Playthrough:
         return self.episode.turns
 
     def __rich__(self) -> Group:
-        return episode_view(self.episode, self.dialect, self.note)
+        return render_episode(self.episode, self.dialect, self.note)
 
     def __repr__(self) -> str:
         return as_text(self)
 
 
-class Keep(Callback):
+class EpisodeCollector(Callback):
     """Callback that keeps the whole episodes of a test; reports keep only their outcomes."""
 
     def __init__(self) -> None:
@@ -87,13 +87,13 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     require(cfg.env is None or isinstance(cfg.env, str), "env", cfg.env, "the name of one game")
     require_idle("run", folder)
     checkpoint = find_checkpoint(cfg, folder)
-    keep = Keep()
-    announces = Announces()
-    run = rebuilt(cfg, saved, load_task, extra_callbacks=[keep, announces])
+    collector = EpisodeCollector()
+    announcer = Announcer()
+    run = rebuild_run(cfg, saved, load_task, extra_callbacks=[collector, announcer])
     settings = run.rollouts.settings
-    params = eval_params(settings, float(cfg.temperature), "play")
+    params = make_eval_params(settings, float(cfg.temperature), "play")
     game = run.games.tasks[run.games.test[0].task].name
-    announces.text = f"playing {screen.describe_episodes([game], cfg.episodes)}"
+    announcer.text = f"playing {screen.describe_episodes([game], cfg.episodes)}"
     run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params)
     run.stream.test = [EvalSpec(run.games.test[0].task, prompts=cfg.episodes, first=cfg.instance)]
     run.trainer.test(
@@ -104,7 +104,7 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     note = f"{weights} weights, temperature {cfg.temperature:g}, seed {cfg.seed}"
     return [
         Playthrough(episode, run.rules.chat.dialect, f"{cfg.split} instance {episode.group}, {note}")
-        for episode in keep.episodes
+        for episode in collector.episodes
     ]
 
 
@@ -116,7 +116,7 @@ def load_policy(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
         CheckpointError: no intact checkpoint exists.
     """
     checkpoint = find_checkpoint(cfg, folder)
-    module = rebuilt(cfg, saved, load_task).module
+    module = rebuild_run(cfg, saved, load_task).module
     load_weights(module, checkpoint)
     return module.policy
 

@@ -14,12 +14,19 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from lit_agentrl.config.errors import UserError, did_you_mean, explain, nearest, of_another_kind, unreadable
-from lit_agentrl.config.groups import all_groups, options_of
-from lit_agentrl.config.overrides import parse, table_of
+from lit_agentrl.config.errors import (
+    UserError,
+    explain,
+    explain_unreadable,
+    explain_wrong_type,
+    find_nearest,
+    suggest,
+)
+from lit_agentrl.config.groups import list_group_options, list_groups
+from lit_agentrl.config.overrides import get_table, parse
 
 # names from other libraries -> ours; matched with the last word of a key, or with the whole key
-MEANT = {
+ALIASES = {
     "adv_estimator": "algo",
     "algorithm": "algo",
     "batch_size": "rollout.prompts",
@@ -97,19 +104,19 @@ def explain_composition(
     Returns:
         The error to raise, which names what is wrong and what is valid.
     """
-    if isinstance(error, UnicodeError) and (told := unreadable(search)):
-        return UserError(told)
-    groups = all_groups(search)
+    if isinstance(error, UnicodeError) and (message := explain_unreadable(search)):
+        return UserError(message)
+    groups = list_groups(search)
     chosen = []
     for override in parse(job):
         key, value = override.key_or_group, override.value()
         if key not in groups and "/" in key:
             return UserError(
-                f"unknown group {key}; {did_you_mean(nearest(key, groups)) or 'valid: ' + ', '.join(groups)}"
+                f"unknown group {key}; {suggest(find_nearest(key, groups)) or 'valid: ' + ', '.join(groups)}"
             )
         if key not in groups or isinstance(value, dict):
             continue
-        options = options_of(key, search)
+        options = list_group_options(key, search)
         if override.is_add():
             return UserError(
                 f"{override.input_line}: {key} is chosen already; write {key}={value} without the +"
@@ -118,7 +125,7 @@ def explain_composition(
         if unknown := [name for name in names if name not in options]:
             if new := REMOVED.get(f"{key}={unknown[0]}"):
                 return UserError(f"{key}={unknown[0]} is no option any more; write {new}")
-            return UserError(f"unknown option {key}={unknown[0]}; {_unknown_name(key, unknown[0], options)}")
+            return UserError(f"unknown option {key}={unknown[0]}; {_suggest_name(key, unknown[0], options)}")
         chosen.append(str(override.input_line))
     try:
         base = compose(config_name=name, overrides=[*chosen, *search], return_hydra_config=True)
@@ -128,39 +135,39 @@ def explain_composition(
         if missing := re.match(r"Could not override '([\w/]+)'\. No match", str(cause)):
             outer = missing[1].rpartition("/")[0]
             given = next(text for text in chosen if text.startswith(f"{missing[1]}="))
-            of = next((text for text in chosen if text.startswith(f"{outer}=")), f"the {outer} chosen")
+            option = next((text for text in chosen if text.startswith(f"{outer}=")), f"the {outer} chosen")
             return UserError(
-                f"{given} has no effect: {of} has no {missing[1]}; leave it out, or choose another {outer}"
+                f"{given} has no effect: {option} has no {missing[1]}; leave it out, or choose another {outer}"
             )
         return UserError(f"{' '.join(chosen)}: {explain(cause)}")
-    known = [key for key, _ in _entries(OmegaConf.to_container(base, resolve=False))]
+    known = [key for key, _ in _flatten_entries(OmegaConf.to_container(base, resolve=False))]
     for override in parse(job):
         key = override.key_or_group
         if new := REMOVED.get(key):
             return UserError(f"{key} is no option any more; write {new}")
-        if not override.is_add() and key not in [*known, *groups] and table_of(key) not in known:
-            return UserError(_unknown_key(key, known, base, search))
+        if not override.is_add() and key not in [*known, *groups] and get_table(key) not in known:
+            return UserError(_suggest_key(key, known, base, search))
         if str(error).startswith(f"Could not override '{key}'.") and "Key '" in explain(error):
-            return UserError(_unknown_key(key + "." + explain(error).split("'")[3], known, base, search))
+            return UserError(_suggest_key(key + "." + explain(error).split("'")[3], known, base, search))
         if "Error merging override" in str(error) and str(override.input_line) in str(error):
             below = [k for k in known if k.rpartition(".")[0] == key and not k.endswith("_")]
             if below:
-                told = f"is a section; set one of its options: {', '.join(below)}"
-                return UserError(f"{override.input_line}: {key} {told}")
+                reason = f"is a section; set one of its options: {', '.join(below)}"
+                return UserError(f"{override.input_line}: {key} {reason}")
             return UserError(
-                of_another_kind(str(override.input_line), key, OmegaConf.select(base, key), error)
+                explain_wrong_type(str(override.input_line), key, OmegaConf.select(base, key), error)
             )
     return UserError(explain(error))
 
 
-def _unknown_name(group: str, name: str, options: Sequence[str]) -> str:
+def _suggest_name(group: str, name: str, options: Sequence[str]) -> str:
     """Suggest what to write instead of an option that a group does not have."""
     if group == "model" and "/" in name:
         return f"write model=hf model.name={name}"
-    return f"{did_you_mean(nearest(name, options))} valid: {', '.join(options)}".strip()
+    return f"{suggest(find_nearest(name, options))} valid: {', '.join(options)}".strip()
 
 
-def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:
+def _suggest_key(key: str, known: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:
     """Suggest valid keys for an unknown one.
 
     These are, in order of preference: the same key in other options of its group, similar keys in the same section,
@@ -176,23 +183,25 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
     head = key.partition(".")[0]
     choices = base.hydra.runtime.choices
     if (group := key.replace(".", "/")) in choices:
-        return f"{key} is chosen by name: {group}=NAME; valid: {', '.join(options_of(group, search))}"
+        return f"{key} is chosen by name: {group}=NAME; valid: {', '.join(list_group_options(group, search))}"
     groups = [str(name) for name in choices if key.startswith(f"{str(name).replace('/', '.')}.")]
     group = max(groups, key=len, default="")  # the innermost: its option may add keys to an outer one
-    if group and (others := _options_with(key, group, search)):
+    if group and (others := _list_options_with(key, group, search)):
         option = key[len(group) + 1 :]
         return (
             f"{group}={choices[group]} has no option {option}; {key} belongs to {group}={', '.join(others)}"
         )
-    near = [f"{prefix}{k}" for k in nearest(rest, children, cutoff=0.65)]
+    near = [f"{prefix}{k}" for k in find_nearest(rest, children, cutoff=0.65)]
     near = near or [
-        MEANT[word] for word in dict.fromkeys((key, leaf)) if word in MEANT and MEANT[word] != key
+        ALIASES[word] for word in dict.fromkeys((key, leaf)) if word in ALIASES and ALIASES[word] != key
     ]
-    near = near or [f"{prefix}{k}" for k in nearest(rest, children)]
+    near = near or [f"{prefix}{k}" for k in find_nearest(rest, children)]
     near = near or [k for k in known if k.rpartition(".")[2] == leaf and not k.startswith("hydra")]
     if head not in known:
-        near = near or [MEANT[word] + key[len(head) :] for word in nearest(head, MEANT, cutoff=0.75)[:1]]
-    near = near or nearest(
+        near = near or [
+            ALIASES[word] + key[len(head) :] for word in find_nearest(head, ALIASES, cutoff=0.75)[:1]
+        ]
+    near = near or find_nearest(
         key, [k for k in known if "_" not in (k[0], k.rpartition(".")[2][0]) and k != parent], cutoff=0.8
     )
     listed = (
@@ -200,37 +209,37 @@ def _unknown_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
         if children
         else f"{group}={choices.get(group)} has none"
     )
-    return f"unknown option {key}; {did_you_mean(near) or listed}"
+    return f"unknown option {key}; {suggest(near) or listed}"
 
 
-def _options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
+def _list_options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
     """List the options of a group that have ``key``.
 
     Of options that differ only in numbers, the first one is listed.
     """
-    found: dict[frozenset[str], str] = {}
-    for option in options_of(group, search):
-        content = _content_of_option(group, option, tuple(search))
+    options: dict[frozenset[str], str] = {}
+    for option in list_group_options(group, search):
+        content = _read_option_content(group, option, tuple(search))
         if key in content:
-            found.setdefault(content, option)
-    return list(found.values())
+            options.setdefault(content, option)
+    return list(options.values())
 
 
 @cache
-def _content_of_option(group: str, option: str, search: tuple[str, ...]) -> frozenset[str]:
+def _read_option_content(group: str, option: str, search: tuple[str, ...]) -> frozenset[str]:
     """Return the keys of an option, and ``key=value`` for each value that is a string."""
     # a file that overrides other groups cannot be composed alone; Hydra may warn about the file of a plugin
     with suppress(HydraException, YAMLError), catch_warnings(action="ignore"):
         cfg = compose(config_name=f"{group}/{option}", overrides=list(search))
-        entries = list(_entries(OmegaConf.to_container(cfg, resolve=False)))
+        entries = list(_flatten_entries(OmegaConf.to_container(cfg, resolve=False)))
         texts = [f"{key}={value}" for key, value in entries if isinstance(value, str)]
         return frozenset([*(key for key, _ in entries), *texts])
     return frozenset()
 
 
-def _entries(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_entries(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every dotted key of a config, nested ones included, with its value."""
     if isinstance(node, dict):
         for key, child in node.items():
             yield f"{prefix}{key}", child
-            yield from _entries(child, f"{prefix}{key}.")
+            yield from _flatten_entries(child, f"{prefix}{key}.")

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from lit_agentrl.distributed import StrategyHooks
-from lit_agentrl.rollout.players import Players
+from lit_agentrl.rollout.player import Player
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.rollout.workers.inline import Here
-from tests.rollout.test_ahead import FakeWorker, Network, wave
-from tests.rollout.test_collector import Player
+from tests.rollout.test_collector import Player as Collected
+from tests.rollout.test_schedules import FakeWorker, Network, wave
 
 NOTHING = replace(wave(0), specs=())
 
@@ -34,9 +34,9 @@ class Settings(WorkerSettings):
         return self.worker
 
 
-def players(worker: WorkerSettings, log: list[Any], *, is_ahead: bool = False) -> Players:
+def players(worker: WorkerSettings, log: list[Any], *, is_ahead: bool = False) -> Player:
     """With the barrier of a strategy that writes down when it is called."""
-    made = Players(Player(lambda spec, k: "").rules, worker, wave if is_ahead else None)
+    made = Player(Collected(lambda spec, k: "").rules, worker, wave if is_ahead else None)
     made.open(Network(), torch.no_grad, StrategyHooks(barrier=lambda name: log.append((name,))))  # type: ignore[arg-type]
     return made
 
@@ -50,7 +50,7 @@ def test_a_rank_whose_worker_hangs_is_named_by_a_barrier(is_ahead: bool) -> None
     made.start(last=3, iteration=0, state=None)
     settings.worker.log = log
     if is_ahead:
-        made.update_begins(None, 0, 0, torch.device("cpu"))
+        made.begin_update(None, 0, 0, torch.device("cpu"))
         log.clear()
     made.play_training(wave(1), 0)
     assert log == [*([] if is_ahead else [("submit", 1)]), ("take",), ("played",)]
@@ -60,7 +60,7 @@ def test_a_rank_whose_worker_hangs_is_named_by_a_barrier(is_ahead: bool) -> None
 def test_ranks_are_awaited_after_episodes_of_this_process() -> None:
     log: list[Any] = []
     made = players(Here(), log)
-    assert made.play(NOTHING, 0).episodes == made.play_training(NOTHING, 0).episodes == []
+    assert made.play_evaluation(NOTHING, 0).episodes == made.play_training(NOTHING, 0).episodes == []
     assert log == [("played",)] * 2
 
 
@@ -71,7 +71,7 @@ def test_sigterm_interrupts_what_is_played_and_is_lightnings_again_afterwards() 
         Network(), torch.no_grad, StrategyHooks(barrier=lambda name: os.kill(os.getpid(), signal.SIGTERM))
     )  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
-        made.play(NOTHING, 0)
+        made.play_evaluation(NOTHING, 0)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -79,14 +79,14 @@ def test_sigterm_interrupts_what_is_played_and_is_lightnings_again_afterwards() 
 def test_a_worker_is_given_whole_weights(is_ahead: bool) -> None:
     """Of a strategy that shards them, by a door that all ranks go through."""
     settings, whole = Settings(), Network()
-    made = Players(Player(lambda spec, k: "").rules, settings, wave if is_ahead else None)
+    made = Player(Collected(lambda spec, k: "").rules, settings, wave if is_ahead else None)
     hooks = StrategyHooks(is_sharded=True, whole_copy=lambda network: whole)
     made.open(Network(), torch.no_grad, hooks)  # type: ignore[arg-type]
     made.start(last=3, iteration=0, state=None)
     for value in (3.0, 4.0):
         whole.moving.data.fill_(value)
         if is_ahead:
-            made.update_begins(None, int(value), 0, torch.device("cpu"))
+            made.begin_update(None, int(value), 0, torch.device("cpu"))
         found: Any = made.play_training(wave(1), int(value)).episodes
         assert found == [(1, value, int(value))]
     made.close()

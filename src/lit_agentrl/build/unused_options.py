@@ -21,7 +21,7 @@ class Rule(NamedTuple):
     """A key prefix of options, when they have an effect, and why not otherwise."""
 
     key: str
-    acts: Callable[[DictConfig, Parts], bool]
+    has_effect: Callable[[DictConfig, Parts], bool]
     why: str
 
 
@@ -33,7 +33,7 @@ def _is_played(cfg: DictConfig, parts: Parts) -> bool:
     return parts.plays
 
 
-def _plays(cfg: DictConfig, parts: Parts) -> bool:
+def _is_policy(cfg: DictConfig, parts: Parts) -> bool:
     return parts.algorithm.reads != SCORES
 
 
@@ -42,15 +42,15 @@ def _is_truncated(cfg: DictConfig, parts: Parts) -> bool:
     return not allowed or parts.rollout.top_p < 1 or parts.rollout.top_k > 0
 
 
-def _tries_fit(cfg: DictConfig, parts: Parts) -> bool:
+def _has_room_for_tries(cfg: DictConfig, parts: Parts) -> bool:
     return bool(cfg.env.game.tries <= parts.games.tasks[0].action_budget)
 
 
-def _trains(cfg: DictConfig, parts: Parts) -> bool:
+def _is_trained(cfg: DictConfig, parts: Parts) -> bool:
     return parts.algorithm.trains
 
 
-def _narrows(cfg: DictConfig, parts: Parts) -> bool:
+def _is_filter_usable(cfg: DictConfig, parts: Parts) -> bool:
     """Return whether the monitor's action can change the filter, or leaves it alone."""
     return parts.plays or not OmegaConf.select(cfg, "callbacks.collapse.action.filter")
 
@@ -64,8 +64,8 @@ RULES = (
         "the advantage asks for no values, so there is no critic; leave it out, or choose an estimator such as "
         "algo/advantage=gae_token",
     ),
-    Rule("optim", _trains, _NOT_TRAINED),
-    Rule("update", _trains, _NOT_TRAINED),
+    Rule("optim", _is_trained, _NOT_TRAINED),
+    Rule("update", _is_trained, _NOT_TRAINED),
     Rule("test.temperature", _has_test, _NO_TEST),
     Rule("test.envs", _has_test, _NO_TEST),
     *(
@@ -80,12 +80,12 @@ RULES = (
         )
     ),
     *(
-        Rule(key, _plays, "a reward model plays nothing: it is judged on pairs held out; leave it out")
+        Rule(key, _is_policy, "a reward model plays nothing: it is judged on pairs held out; leave it out")
         for key in ("val.episodes", "val.envs", "val.temperature", "test.envs", "test.temperature")
     ),
     Rule(
         "callbacks/collapse/action",
-        _narrows,
+        _is_filter_usable,
         "nothing is played in training, so there is no filter to turn; set callbacks.collapse.action.filter=null, or "
         "data=rollouts",
     ),
@@ -106,7 +106,7 @@ RULES = (
     ),
     Rule(
         "env.game.tries",
-        _tries_fit,
+        _has_room_for_tries,
         "an episode ends before, with its env.max_turns replies or env.max_actions answers; raise both to as many, "
         "or lower it",
     ),
@@ -118,7 +118,7 @@ RULES = (
 )
 
 
-def refuse_idle(overrides: Sequence[str], jobs: Sequence[tuple[DictConfig, Parts]]) -> None:
+def refuse_unused_options(overrides: Sequence[str], jobs: Sequence[tuple[DictConfig, Parts]]) -> None:
     """Refuse overrides that have no effect in any of a command's jobs.
 
     Args:
@@ -131,7 +131,7 @@ def refuse_idle(overrides: Sequence[str], jobs: Sequence[tuple[DictConfig, Parts
     for override in parse(overrides):
         for rule in RULES:
             is_meant = override.key_or_group.startswith(rule.key)
-            if is_meant and not any(rule.acts(cfg, parts) for cfg, parts in jobs):
+            if is_meant and not any(rule.has_effect(cfg, parts) for cfg, parts in jobs):
                 raise UserError(f"{override.input_line} has no effect: {rule.why}")
     _refuse_long_warmup({override.key_or_group for override in parse(overrides)}, jobs)
     for cfg, parts in jobs:
@@ -158,7 +158,7 @@ def _refuse_long_warmup(typed: set[str], jobs: Sequence[tuple[DictConfig, Parts]
             )
 
 
-def processes_without_prompts(prompts: int, processes: int) -> str:
+def describe_idle_processes(prompts: int, processes: int) -> str:
     """Return a line about processes that get no prompt in an iteration; may be empty."""
     if processes <= prompts:
         return ""
@@ -168,7 +168,7 @@ def processes_without_prompts(prompts: int, processes: int) -> str:
     )
 
 
-def bounds_that_never_act(module: AgentModule, *, is_ahead: bool) -> str:
+def describe_inactive_bounds(module: AgentModule, *, is_ahead: bool) -> str:
     """Return a line about clip bounds that never act, with one step per iteration.
 
     In the first step of an iteration, the ratios are 1 and the values have not changed.

@@ -26,7 +26,7 @@ _RESUME = "resume"
 _NO_CONFIG = "hydra.output_subdir=null"
 
 
-class Asked(NamedTuple):
+class ResumeOptions(NamedTuple):
     """The overrides of a sweep, with those about resuming taken out.
 
     Attributes:
@@ -40,33 +40,36 @@ class Asked(NamedTuple):
     rest: list[str]
 
 
-def asked(overrides: Sequence[str]) -> Asked:
+def split_resume_options(overrides: Sequence[str]) -> ResumeOptions:
     """Split the overrides of a sweep into those about resuming and all others.
 
     Raises:
         UserError: ``resume=`` does not name a sweep, or two folders are given.
     """
-    named = [text for text in overrides if text.startswith(f"{_RESUME}=") and text != f"{_RESUME}=null"]
-    if not named:
-        return Asked(None, False, list(overrides))
-    folder = Path(named[0].partition("=")[2].strip("'\""))
-    placed = [text for text in overrides if text.lstrip("+").startswith(f"{_SWEEP_DIR}=")]
-    if len(named) > 1 or any(_path(text) != folder.resolve() for text in placed):
+    resume_words = [
+        text for text in overrides if text.startswith(f"{_RESUME}=") and text != f"{_RESUME}=null"
+    ]
+    if not resume_words:
+        return ResumeOptions(None, False, list(overrides))
+    folder = Path(resume_words[0].partition("=")[2].strip("'\""))
+    folder_words = [text for text in overrides if text.lstrip("+").startswith(f"{_SWEEP_DIR}=")]
+    if len(resume_words) > 1 or any(_parse_path(text) != folder.resolve() for text in folder_words):
         raise UserError(
-            f"{named[0]}, {(*named[1:], *placed)[0]}: one sweep goes on, in its folder; name it once"
+            f"{resume_words[0]}, {(*resume_words[1:], *folder_words)[0]}: one sweep is resumed, in its folder; "
+            "name it once"
         )
     if not (folder / records.FILE).is_file():
         is_run = (folder / CONFIG / "config.yaml").is_file()
         remedy = "leave -m and all options out" if is_run else "give the folder that holds its runs"
         raise UserError(
-            f"{named[0]} is {'a run' if is_run else 'no sweep'}: there is no {records.FILE}; {remedy}"
+            f"{resume_words[0]} is {'a run' if is_run else 'no sweep'}: there is no {records.FILE}; {remedy}"
         )
-    given = [text for text in overrides if text.startswith(f"{TRUST_RUN}=")]
-    rest = [text for text in overrides if text not in (*named, *placed, *given)]
-    return Asked(folder, any(is_trusted(each.value()) for each in parse(given)), rest)
+    trust_words = [text for text in overrides if text.startswith(f"{TRUST_RUN}=")]
+    rest = [text for text in overrides if text not in (*resume_words, *folder_words, *trust_words)]
+    return ResumeOptions(folder, any(is_trusted(override.value()) for override in parse(trust_words)), rest)
 
 
-def _path(text: str) -> Path:
+def _parse_path(text: str) -> Path:
     return Path(text.partition("=")[2].strip("'\"")).resolve()
 
 
@@ -81,7 +84,7 @@ def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]
     Raises:
         UserError: the message names the first run that differs.
     """
-    if not plan.is_whole:
+    if not plan.is_complete:
         raise UserError(
             f"resume={folder}: a search chooses its runs as it goes, so it is continued by hydra.sweeper.storage"
         )
@@ -89,14 +92,14 @@ def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]
     for entry in records.latest(records.read(folder)):
         before, now = entry["overrides"], planned.get(entry["run"])
         if now is None or sorted(before) != sorted(now):
-            told = "is not among them" if now is None else f"would be {' '.join(now) or 'without options'}"
+            reason = "is not among them" if now is None else f"would be {' '.join(now) or 'without options'}"
             raise UserError(
-                f"resume={folder}: run {entry['run']} was {' '.join(before) or 'without options'}, and {told}; give "
+                f"resume={folder}: run {entry['run']} was {' '.join(before) or 'without options'}, and {reason}; give "
                 "the options that the sweep was started with"
             )
 
 
-def ended(folder: Path) -> reports.Summary | None:
+def read_final_summary(folder: Path) -> reports.Summary | None:
     """Return the summary of a run that has ended; None if it can go on.
 
     Raises:
@@ -108,7 +111,7 @@ def ended(folder: Path) -> reports.Summary | None:
     return None if summary["status"] == "stopped" else summary
 
 
-def has_begun(folder: Path) -> bool:
+def has_started(folder: Path) -> bool:
     """Return whether a run has left the complete config from which it can be resumed."""
     return (folder / CONFIG / _LAST_OF_CONFIG).is_file()
 
@@ -132,6 +135,6 @@ def write_config(cfg: DictConfig, folder: Path) -> None:
         OmegaConf.save(node, place / name)
 
 
-def without_config(overrides: Sequence[str]) -> list[str]:
+def disable_config(overrides: Sequence[str]) -> list[str]:
     """Return the overrides with one that keeps Hydra from writing configs."""
     return [*overrides, _NO_CONFIG]

@@ -17,11 +17,11 @@ from lit_agentrl.callbacks.markup import clean, reply_parts
 from lit_agentrl.episode import Episode, FinishReason, Turn
 from lit_agentrl.text.dialects.base import Dialect
 
-_BESIDE = 34  # widest observation that leaves room for the reply to its right, on 80 columns
+_MAX_WIDTH = 34  # widest observation that leaves room for the reply to its right, on 80 columns
 _STYLES = {"think": "dim", "answer": "bold"}
 
 
-def episode_view(episode: Episode, dialect: Dialect, note: str = "") -> Group:
+def render_episode(episode: Episode, dialect: Dialect, note: str = "") -> Group:
     """Render the whole episode, with its outcome as the header."""
     outcome = ("solved", "bold green") if episode.success else ("not solved", "bold red")
     count = len(episode.turns)
@@ -35,33 +35,33 @@ def episode_view(episode: Episode, dialect: Dialect, note: str = "") -> Group:
     if episode.error:
         parts.append(Text(clean(f"error: {episode.error}"), "red"))
     for number, turn in enumerate(episode.turns, 1):
-        parts += [Rule(f"turn {number}", align="left", style="dim"), turn_view(turn, dialect)]
+        parts += [Rule(f"turn {number}", align="left", style="dim"), render_turn(turn, dialect)]
     return Group(*parts)
 
 
-def turn_view(turn: Turn, dialect: Dialect) -> RenderableType:
+def render_turn(turn: Turn, dialect: Dialect) -> RenderableType:
     """Render one turn: observation left if narrow, else above; reply and outcome right or below."""
-    seen = Text(clean(turn.observation).strip("\n"))
-    done = Table.grid(padding=(0, 1))
-    done.add_column(style="cyan", no_wrap=True)
-    done.add_column(overflow="fold")
-    for label, text in _done(turn, dialect):
-        done.add_row(label, text)
-    if max(map(cell_len, seen.plain.splitlines()), default=0) > _BESIDE:
-        return Group(seen, Text(), done)
-    beside = Table.grid(padding=(0, 3))
-    beside.add_column(no_wrap=True)
-    beside.add_column()
-    beside.add_row(seen, done)
-    return beside
+    observation = Text(clean(turn.observation).strip("\n"))
+    details = Table.grid(padding=(0, 1))
+    details.add_column(style="cyan", no_wrap=True)
+    details.add_column(overflow="fold")
+    for label, text in _describe_turn(turn, dialect):
+        details.add_row(label, text)
+    if max(map(cell_len, observation.plain.splitlines()), default=0) > _MAX_WIDTH:
+        return Group(observation, Text(), details)
+    columns = Table.grid(padding=(0, 3))
+    columns.add_column(no_wrap=True)
+    columns.add_column()
+    columns.add_row(observation, details)
+    return columns
 
 
-def _done(turn: Turn, dialect: Dialect) -> Iterator[tuple[str, Text]]:
-    for role, written in reply_parts(turn, dialect):
-        if written.strip():
+def _describe_turn(turn: Turn, dialect: Dialect) -> Iterator[tuple[str, Text]]:
+    for role, text in reply_parts(turn, dialect):
+        if text.strip():
             yield (
                 {"think": "thinks", "answer": "answers"}.get(role, "writes"),
-                Text(clean(written.strip()), _STYLES.get(role, "")),
+                Text(clean(text.strip()), _STYLES.get(role, "")),
             )
     if turn.finish != FinishReason.STOP:
         yield "cut off", Text(f"by {turn.finish.name.lower()}", "red")

@@ -11,8 +11,8 @@ from torch import nn
 
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.models.policy import get_named_weights
-from lit_agentrl.rollout.ahead import PlayAhead, PlayNow
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
+from lit_agentrl.rollout.schedules import PlayAhead, PlayNow, SyncedWorker
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.workers.weights import SharedWeights
 
@@ -35,7 +35,7 @@ class FakeWorker:
 
     def submit(self, wave: Wave) -> None:
         self.log.append(("submit", wave.iteration))
-        value = float(self.weights.views()["moving"])
+        value = float(self.weights.get_views()["moving"])
         self.played = Played([(wave.iteration, value, self.version)], 1.0)  # type: ignore[list-item]
 
     def take(self) -> Played:
@@ -59,7 +59,9 @@ class Fit:
     def __init__(self, last: int, checkpoint: dict[str, Any] | None = None, *, threads: int = 2) -> None:
         self.network, self.version, self.iteration = Network(), 0, 0
         self.worker = FakeWorker(self.network, threads)
-        self.ahead = PlayAhead(self.worker, lambda: get_named_weights(self.network), wave, last=last)
+        self.ahead = PlayAhead(
+            self.worker, lambda: get_named_weights(self.network), wave, play_first, last=last
+        )
         self.played: list[Any] = []
         self.checkpoint: dict[str, Any] = {}
         self.threads: list[int] = []
@@ -72,13 +74,13 @@ class Fit:
         self.ahead.stop()
 
     def iterate(self) -> None:
-        found = self.ahead.take(wave(self.iteration))
-        self.played.append(None if found is None else found.episodes[0])
-        self.ahead.go_on(self.version, self.iteration)
+        found = self.ahead.play(wave(self.iteration), self.version)
+        self.played.append(found.episodes[0])
+        self.ahead.begin_update(self.version, self.iteration)
         self.threads.append(torch.get_num_threads())
         self.network.moving.data.add_(1.0)
         self.version += 2
-        self.ahead.update_is_over()
+        self.ahead.end_update()
         self.threads.append(torch.get_num_threads())
         self.iteration += 1
         self.checkpoint = {
@@ -92,6 +94,10 @@ def wave(iteration: int) -> Wave:
     return Wave("train", iteration, SamplingParams(), specs)
 
 
+def play_first(wave: Wave, version: int) -> Played:
+    return Played(["first"])  # type: ignore[list-item]
+
+
 @pytest.fixture(autouse=True)
 def four_threads() -> Iterator[None]:
     threads = torch.get_num_threads()
@@ -103,18 +109,18 @@ def four_threads() -> Iterator[None]:
 def test_the_lag_is_one_update() -> None:
     done = Fit(4)
     # (iteration, weight, version): the first is the caller's own, later ones are one update old
-    assert done.played == [None, (1, 0.0, 0), (2, 1.0, 2), (3, 2.0, 4)]
+    assert done.played == ["first", (1, 0.0, 0), (2, 1.0, 2), (3, 2.0, 4)]
     # nothing beyond the end
     assert done.worker.log == [("submit", 1), ("submit", 2), ("submit", 3), ("stop",)]
 
 
 def test_further_waves_are_played_with_the_same_weights() -> None:
     done = Fit(2)
-    done.ahead.go_on(done.version, 0)
+    done.ahead.begin_update(done.version, 0)
     with pytest.raises(RuntimeError, match="played ahead"):
-        done.ahead.take(wave(2))
-    assert done.ahead.take(wave(1)).episodes == [(1, 2.0, 4)]  # type: ignore[union-attr]
-    assert done.ahead.take(wave(5)).episodes == [(5, 2.0, 4)]  # type: ignore[union-attr]
+        done.ahead.play(wave(2), done.version)
+    assert done.ahead.play(wave(1), done.version).episodes == [(1, 2.0, 4)]
+    assert done.ahead.play(wave(5), done.version).episodes == [(5, 2.0, 4)]
 
 
 def test_a_resumed_run_plays_with_the_weights_before_the_last_update() -> None:
@@ -130,7 +136,7 @@ def test_a_resumed_run_plays_with_the_weights_before_the_last_update() -> None:
 
 def test_nothing_is_kept_before_the_first_iteration() -> None:
     network = Network()
-    ahead = PlayAhead(FakeWorker(network, 2), lambda: get_named_weights(network), wave, last=None)
+    ahead = PlayAhead(FakeWorker(network, 2), lambda: get_named_weights(network), wave, play_first, last=None)
     assert ahead.state_dict() is None
 
 
@@ -147,7 +153,8 @@ def test_now_is_with_the_weights_of_now_sent_once_a_version() -> None:
     sent: list[int] = []
     load = worker.load
     worker.load = lambda weights, version: (sent.append(version), load(weights, version))  # type: ignore[method-assign,func-returns-value]
-    now, played = PlayNow(worker, lambda: get_named_weights(network)), []
+    now = PlayNow(SyncedWorker(worker, lambda: get_named_weights(network)).play, worker.stop)
+    played: list[Any] = []
     for iteration, version in ((0, 0), (1, 2), (1, 2), (2, 2)):
         network.moving.data.fill_(float(version))
         played += now.play(wave(iteration), version).episodes

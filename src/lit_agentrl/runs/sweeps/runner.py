@@ -28,8 +28,8 @@ from lit_agentrl.config.trust import TRUST_RUN
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report import sweep as records
 from lit_agentrl.runs import jobs, run_folder
-from lit_agentrl.runs.checking import Checked
-from lit_agentrl.runs.sweeps import continuing
+from lit_agentrl.runs.checking import CheckedJob
+from lit_agentrl.runs.sweeps import resumption
 
 PRINTED = "printed.txt"  # file in a run folder with the output of a run in another process
 _PATIENCE_S = 20.0  # time for an interrupted run to end
@@ -38,7 +38,7 @@ _watched: set[Path] = set()  # sweeps whose end a thread of this process awaits
 
 
 @dataclass
-class Cell:
+class SweepRunner:
     """The function that a launcher calls with the config of each run.
 
     Launchers that start processes pickle it, without ``checked`` and ``on_failure``.
@@ -50,7 +50,7 @@ class Cell:
         on_failure: called for each run that fails in this process, with the error, whether a traceback is wanted, and
             the place of the failure.
         count: the number of runs; None if only the sweeper knows it.
-        goes_on: whether the sweep is resumed, so that some runs may have ended and others can be resumed.
+        is_resumed: whether the sweep is resumed, so that some runs may have ended and others can be resumed.
         trusted: whether resumed runs may name the user's own code.
         place: host and process id of the sweep.
         program: the program that the user called.
@@ -59,10 +59,10 @@ class Cell:
 
     sweep: Path
     command: str
-    checked: list[Checked]
+    checked: list[CheckedJob]
     on_failure: jobs.OnFailure | None
     count: int | None = None
-    goes_on: bool = False
+    is_resumed: bool = False
     trusted: bool = False
     place: tuple[str, int] = field(default_factory=lambda: (socket.gethostname(), os.getpid()))
     program: str = field(default_factory=lambda: sys.argv[0])
@@ -85,44 +85,44 @@ class Cell:
             "run": of_hydra.job.num, "folder": str(folder), "overrides": list(of_hydra.overrides.task),
             "status": "begun", "monitored": None, "error": None,
         }  # fmt: skip
-        if self.goes_on and (summary := continuing.ended(folder)) is not None:
+        if self.is_resumed and (summary := resumption.read_final_summary(folder)) is not None:
             if summary["status"] == "failed" and self.on_failure is not None:
                 self.on_failure(UserError(summary["error"] or ""), cfg.traceback, f"{folder}: ")
-            return self._told(entry, summary)
+            return self._record_end(entry, summary)
         records.append(self.sweep, entry)
-        if self._is_home:
+        if self._is_sweep_process:
             of_all = f" ({entry['run'] + 1} of {self.count})" if self.count else ""
             screen.note(f"run {entry['run']}: {shlex.join(entry['overrides'])}{of_all}", style="bold")
         try:
-            is_new = not (self.goes_on and continuing.has_begun(folder))
+            is_new = not (self.is_resumed and resumption.has_started(folder))
             if is_new:
-                left = {PRINTED, continuing.CONFIG} if self.goes_on else set()
+                left = {PRINTED, resumption.CONFIG} if self.is_resumed else set()
                 run_folder.require_untouched(folder, jobs.list_hydra_files() | left)
-            with self._wherever(folder):
+            with self._prepare_process(folder):
                 self._play(cfg, folder, is_new=is_new)
             summary = reports.read(folder / "summary.json")
         except KeyboardInterrupt as error:
             records.append(self.sweep, {**entry, "status": "interrupted"})
-            raise (jobs.Interrupted(cfg.run_dir) if self._is_home else KeyboardInterrupt) from error
+            raise (jobs.Interrupted(cfg.run_dir) if self._is_sweep_process else KeyboardInterrupt) from error
         except Exception as error:  # the other runs go on
             records.append(self.sweep, {**entry, "status": "failed", "error": explain(error)})
             if self.on_failure is not None:
                 self.on_failure(error, cfg.traceback, f"{folder}: ")
             run_folder.discard_unused(folder, PRINTED)
             return None
-        return self._told(entry, summary)
+        return self._record_end(entry, summary)
 
     def _play(self, cfg: DictConfig, folder: Path, *, is_new: bool) -> None:
         """Train the run, or resume it."""
         if not is_new:
             jobs.resume([f"resume={folder}"], [], [f"{TRUST_RUN}=true"] if self.trusted else [])
             return
-        if self.goes_on:
-            continuing.write_config(cfg, folder)
+        if self.is_resumed:
+            resumption.write_config(cfg, folder)
         job, parts = jobs.prepare(cfg, self.command, self.checked)
         jobs.load_train()(cfg, job, parts=parts)
 
-    def _told(self, entry: records.Entry, summary: reports.Summary) -> float | None:
+    def _record_end(self, entry: records.Entry, summary: reports.Summary) -> float | None:
         """Record the end of a run unless it is recorded already, and return its value."""
         monitored = summary["monitored"]
         end: records.Entry = {
@@ -133,27 +133,27 @@ class Cell:
         return None if monitored is None else monitored["value"]
 
     @property
-    def _is_home(self) -> bool:
+    def _is_sweep_process(self) -> bool:
         return self.place == (socket.gethostname(), os.getpid())
 
     @contextmanager
-    def _wherever(self, folder: Path) -> Iterator[None]:
+    def _prepare_process(self, folder: Path) -> Iterator[None]:
         """Prepare this process for a run, if it is not the process of the sweep.
 
         Program name and module path are those of the sweep, the output goes to `PRINTED`, and the process ends when
         the sweep does.
         """
-        if self._is_home:
+        if self._is_sweep_process:
             yield
             return
         sys.argv[0] = self.program
         sys.path += [place for place in self.path if place not in sys.path]
         if self.place[0] == socket.gethostname() and self.sweep not in _watched:
             _watched.add(self.sweep)
-            threading.Thread(target=_end_with, args=(self.sweep,), daemon=True).start()
+            threading.Thread(target=_end_after, args=(self.sweep,), daemon=True).start()
         _playing.set()
         try:
-            with _printing_to(folder / PRINTED):
+            with _redirect_output(folder / PRINTED):
                 try:
                     yield
                 except Exception:
@@ -164,25 +164,25 @@ class Cell:
 
 
 @contextmanager
-def _printing_to(file: Path) -> Iterator[None]:
+def _redirect_output(file: Path) -> Iterator[None]:
     """Redirect the output of this process and its children to a file.
 
     In a terminal, the lines of several runs would be mixed.
     """
     sys.stdout.flush(), sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
+    saved = os.dup(1), os.dup(2)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
     try:
         os.dup2(descriptor, 1), os.dup2(descriptor, 2)
         yield
     finally:
         sys.stdout.flush(), sys.stderr.flush()
-        os.dup2(kept[0], 1), os.dup2(kept[1], 2)
-        for each in (*kept, descriptor):
-            os.close(each)
+        os.dup2(saved[0], 1), os.dup2(saved[1], 2)
+        for copy in (*saved, descriptor):
+            os.close(copy)
 
 
-def _end_with(sweep: Path) -> None:
+def _end_after(sweep: Path) -> None:
     """Wait until no process owns the sweep; then interrupt this run, and end this process."""
     while run_folder.find_owner(sweep) is not None:
         time.sleep(1.0)

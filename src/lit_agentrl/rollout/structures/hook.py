@@ -1,0 +1,108 @@
+"""Members of a rollout structure that only a few methods need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.engines.base import Engine
+from lit_agentrl.envs.base import Task
+from lit_agentrl.episode import Episode
+from lit_agentrl.rollout.scheduler import EpisodeSpec
+
+if TYPE_CHECKING:
+    from lit_agentrl.rollout.structures.base import SoFar
+
+Values = Callable[[Episode], Sequence[float]]  # critic's values of the states before each reply, in reward
+
+
+@dataclass(frozen=True)
+class TemporaryStep:
+    """A temporary optimizer step: further episodes use the weights after it, then it is undone.
+
+    Attributes:
+        lr: Learning rate of the step.
+        epsilon: Probabilities are clipped to at most ``1 - epsilon``.
+    """
+
+    lr: float
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training that a structure plays for.
+
+    Attributes:
+        values: The critic's values of the states of an episode, with the current weights.
+        reference: The reference network; None without one.
+    """
+
+    values: Values
+    reference: Any = None
+
+
+class StructureHook:
+    """The rarely needed members of a structure, with defaults that change nothing.
+
+    A structure that needs one inherits from this class first: ``class Own(StructureHook, Refill)``.
+
+    Attributes:
+        wants_repeats: Whether it has an effect only on tasks that are played again.
+    """
+
+    wants_repeats: bool = False
+
+    @property
+    def hook(self) -> StructureHook:
+        """This object, in which the run finds the members below."""
+        return self
+
+    def check_game(self, task: Task) -> None:
+        """Refuse a game that this structure cannot play, before anything is played.
+
+        Raises:
+            ValueError: It cannot play the game; the message names the reason and the remedy.
+        """
+        return None
+
+    def setup(self, training: Training) -> Any:
+        """Store what is needed of the training, before anything is played.
+
+        Returns:
+            A second network that the engine plays with; None for none.
+
+        Raises:
+            ValueError: It cannot play for this training; the message names the remedy.
+        """
+        return None
+
+    def wrap_engine(self, make: Callable[..., Engine]) -> Callable[..., Engine]:
+        """Return the constructor of the run's engine: ``make``, or one that wraps its engines."""
+        return make
+
+    def plan_evaluation(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
+        """Return the episodes of an evaluation, given those of one without a structure."""
+        return specs
+
+    def plan_temporary_step(self, so_far: SoFar) -> TemporaryStep | None:
+        """Return the step for the next wave, equal on all ranks; None changes no weights."""
+        return None
+
+    def mask_tokens(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
+        """Return a mask (B, T) of sampled tokens that the loss of this iteration excludes.
+
+        Advantages still include them.  None excludes no token.
+        """
+        return None
+
+    def make_notes(self) -> Mapping[str, str]:
+        """Return what was learned as readable texts, by folder name; written when they change."""
+        return {}
+
+
+NO_HOOK = StructureHook()
