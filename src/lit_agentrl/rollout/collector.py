@@ -249,7 +249,7 @@ class Collector:
         """Score the training episodes and select groups over all ranks.
 
         Returns:
-            The scored episodes, the kept groups, and whether the selection asks for further groups.
+            The scored episodes, the selected groups, and whether the selection asks for further groups.
         """
         with _name_structure():
             trained = self.structure.train_on(self._describe_progress(batch, waves, want_more=False))
@@ -276,14 +276,14 @@ class Collector:
         return trained, keep, selection.want_more
 
     def _pack(
-        self, batch: StepBatch, chosen: Sequence[Episode], kept: set[int], device: torch.device
+        self, batch: StepBatch, chosen: Sequence[Episode], groups: set[int], device: torch.device
     ) -> None:
         played = [e for e in chosen if e.num_action_tokens and not e.failed]
         if not int(sum_over_ranks(torch.tensor(len(played), device=device))):
             raise ValueError(
                 "no episode of this iteration can be trained on: each is empty, failed or was not scored"
             )
-        trained = [episode for episode in played if episode.group in kept]
+        trained = [episode for episode in played if episode.group in groups]
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
         if not trained:
             return
