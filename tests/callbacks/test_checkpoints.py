@@ -281,12 +281,12 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     [
         (
             {"callbacks": {"Mine": {"last": [1, deque([2])]}}},
-            r"callbacks\.Mine\.last\.1 is a collections\.deque, and",
+            r"callbacks\.Mine\.last\.1 is a collections\.deque, but",
         ),
-        ({"rewards": {"own": {"rule": lambda: 1}}}, r"rewards\.own\.rule is a builtins\.function, and"),
-        ({"rewards": {"own": threading.Lock()}}, r"rewards\.own is a _thread\.lock, and"),
-        ({"a": {EndReason.SUCCESS: 1}}, r"a\.key is a lit_agentrl\.episode\.EndReason, and"),
-        ({"a": np.random.default_rng(0)}, r"a is a numpy\.random\._generator\.Generator, and"),
+        ({"rewards": {"own": {"rule": lambda: 1}}}, r"rewards\.own\.rule is a builtins\.function, but"),
+        ({"rewards": {"own": threading.Lock()}}, r"rewards\.own is a _thread\.lock, but"),
+        ({"a": {EndReason.SUCCESS: 1}}, r"a\.key is a lit_agentrl\.episode\.EndReason, but"),
+        ({"a": np.random.default_rng(0)}, r"a is a numpy\.random\._generator\.Generator, but"),
     ],
 )
 def test_what_no_resume_would_read_is_refused_by_the_first_save(

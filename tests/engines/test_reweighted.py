@@ -115,9 +115,9 @@ def test_the_policy_trains_on_as_if_nobody_had_played() -> None:
         ({"beta": float("inf")}, "beta=inf must be finite"),
         (
             {"beta": 1.0, "head": None, "loss": partial(value_loss.squared)},
-            "beta=1 reweights the policy by Q of all tokens .* set critic=implicit",
+            "beta=1 reweights the policy by Q of all tokens, .* set critic=implicit",
         ),
-        ({"head": None}, r"loss asks for implicit_q_BT, .* set critic=implicit"),
+        ({"head": None}, r"loss reads implicit_q_BT, .* set critic=implicit"),
     ],
 )
 def test_a_critic_refuses(options: dict[str, Any], message: str) -> None:

@@ -105,7 +105,7 @@ def test_a_run_whose_checkpoints_are_gone_is_left_alone(
 
 def test_a_best_checkpoint_that_is_gone_is_told(run_copy: Path) -> None:
     (run_copy / "checkpoints" / "best.ckpt").unlink()
-    with pytest.warns(UserWarning, match=r"best\.ckpt is gone"):
+    with pytest.warns(UserWarning, match=r"best\.ckpt was deleted"):
         main_train([f"resume={run_copy}"])
     assert reports.read(run_copy / "summary.json")["status"] == "completed"
 

@@ -110,5 +110,5 @@ def test_what_does_not_fit(options: tuple[str, ...], message: str) -> None:
 
 
 def test_a_loss_asks_for_what_the_head_has() -> None:
-    with pytest.raises(ValueError, match=r"loss asks for q_BT, .* set critic=conservative"):
+    with pytest.raises(ValueError, match=r"loss reads q_BT, .* set critic=conservative"):
         separate(tiny_policy(), **{**OPTIONS, "loss": partial(q_losses.conservative)})

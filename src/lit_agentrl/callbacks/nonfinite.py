@@ -46,7 +46,7 @@ class FirstNonFinite(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without cleanup handles, since modules are sent to workers with their hooks."""
-        return self.__dict__ | {"_held": ExitStack(), "_update": ExitStack(), "_names": {}}
+        return self.__dict__ | {"_open_hooks": ExitStack(), "_update_hooks": ExitStack(), "_names": {}}
 
     # ------------------------------------------------------------------ stages
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
