@@ -161,7 +161,7 @@ class Updater:
 
     # ------------------------------------------------------------------ before the first step
     def _fill_cache(self, loop: Loop) -> None:
-        """Score all rows with the reference, then free it, if they are cached and it is still there."""
+        """Fill the cache of reference log-probs, if there is one, and free the reference."""
         cache, reference = self._cache, self.networks.reference
         if cache is None or reference is None:
             return
@@ -206,9 +206,9 @@ class Updater:
         return tensors
 
     def _prepare(self, tensors: Tensors, row: dict[str, float], *, at_least: int) -> Tensors | None:
-        """Add the objective's columns and select its rows; None if no rank has a row left.
+        """Add the objective's columns and select its rows.
 
-        The columns are computed on the rows of all ranks; ``at_least`` units stay, some of them without weight.
+        None if no rank has a row left.  The columns are computed on the rows of all ranks; ``at_least`` units stay, some of them without weight.
         """
         given = {name: t for name, t in tensors.items() if name in ALWAYS or self.objective.needs(name)}
         everyone, mine = gather_rows(given, tensors["trajectory_B"])
