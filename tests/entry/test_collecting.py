@@ -79,7 +79,10 @@ def test_what_a_kill_left_is_continued_to_the_same_bytes(
         (f"{PLAYED} out=file", "out: file is no folder (it has no manifest.json)"),
         (f"{PLAYED} out=other", "other is a folder of something else"),
         (PLAYED, "out has no value; collect --help"),
-        ("model=nano env=bandit members=2 temperature=0 out=x", "would record the same episode several times"),
+        (
+            "model=nano env=bandit members=2 temperature=0 out=x",
+            "would record the same episode several times",
+        ),
         ("model=nano env=bandit trained_in=-1 out=x", "trained_in=-1 must be a whole number from 0"),
         (
             "model=nano env=bandit trained_in=1 split=val out=x",
