@@ -93,7 +93,7 @@ def test_43_million_parameters(options):
         (f"{NARROW} --ranks 2", "--ranks 2 with --strategy single; use ddp or fsdp"),
         (f"{NARROW} --strategy fsdp --ranks 2 --measure", "--measure runs --strategy single"),
         (f"{NARROW} --offload-frozen", "--offload-frozen needs --strategy fsdp"),
-        (f"{NARROW} --lora 4 --targets w", "target_modules=w is no linear layer"),
+        (f"{NARROW} --lora 4 --targets w", "target_modules=w is not a linear layer"),
     ],
 )
 def test_mistakes_are_told(command, message):

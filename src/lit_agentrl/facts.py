@@ -145,7 +145,7 @@ ONE_VERSION = Fact(
 UNSHAPED = Fact("unshaped", "returns that no reward part shapes", "reward=none", "reward")
 NO_ADAPTERS = Fact("no adapters", "a model without adapters", "model/lora=none", "model/lora")
 POLICY_ALONE = Fact(
-    "policy alone", "evaluations in which no critic reweighs the policy", "critic.beta=0", "critic.beta"
+    "policy alone", "evaluations in which no critic reweights the policy", "critic.beta=0", "critic.beta"
 )
 HELD_REFERENCE = Fact(
     "held reference", "a reference that is read in every update", "data.cache_reference=false", "data"

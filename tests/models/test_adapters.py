@@ -162,7 +162,7 @@ def test_a_checkpoint_is_refused_on_another_base_or_without_its_adapters():
         ValueError, match=r"adapters of tiny-llama with weights .*: give the base that they were"
     ):
         build(other).on_load_checkpoint(copy.copy(checkpoint))
-    with pytest.raises(ValueError, match=r"holds adapters alone; load it with model/lora=default"):
+    with pytest.raises(ValueError, match=r"holds only adapters; load it with model/lora=default"):
         build(tiny_policy()).on_load_checkpoint(copy.copy(checkpoint))
     with pytest.raises(ValueError, match=r"holds whole weights; load it with model/lora=none"):
         build(adapted()).on_load_checkpoint(saved(build(tiny_policy())))

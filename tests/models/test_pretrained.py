@@ -90,7 +90,7 @@ BROKEN = [
     ),
     (cut_short, "model.safetensors is damaged or incomplete"),
     (pointer, "model.safetensors is damaged or incomplete"),
-    (own_code, "it brings code of its own, which is not run"),
+    (own_code, "it contains its own code, which is not run"),
     (pickled, "its weights are a pickle of more than tensors, which is not read"),
     (lambda folder: (folder / "config.json").write_text("{"), "config.json is damaged"),
     (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer.json is damaged"),

@@ -126,7 +126,7 @@ def test_adapters_leave_routers_and_experts_alone(family):
     plain = merge_adapters(network)
     assert type(plain) is type(network) and len(find_routers(plain)) == len(find_routers(network))
     with pytest.raises(
-        ValueError, match="would adapt .*experts.* is no linear layer and cannot be merged; name layers"
+        ValueError, match="would adapt .*experts.* is not a linear layer and cannot be merged; choose layers"
     ):
         LoRA(r=2).attach(moe("deepseek_v3"), "moe")  # peft adapts its experts whatever is named
     LoRA(r=2, target_modules=["o_proj"]).attach(moe("deepseek_v3"), "moe")

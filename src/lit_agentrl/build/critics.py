@@ -64,7 +64,9 @@ def read_beta(cfg: DictConfig) -> float:
         ValueError: it is not a finite number >= 0.
     """
     beta = OmegaConf.select(cfg, "critic.beta", default=0.0)
-    require_number("critic.beta", beta, "finite and >= 0; 0 plays the policy alone", lambda value: value >= 0)
+    require_number(
+        "critic.beta", beta, "finite and >= 0; 0 plays the policy without Q", lambda value: value >= 0
+    )
     return float(beta)
 
 
@@ -73,7 +75,7 @@ def describe_reweighting(cfg: DictConfig) -> str:
     if not (beta := read_beta(cfg)):
         return ""
     return (
-        f"critic.beta={beta:g}: val and test play the policy reweighed by exp({beta:g} Q), as evaluate.py run= does; "
+        f"critic.beta={beta:g}: val and test play the policy reweighted by exp({beta:g} Q), as evaluate.py run= does; "
         "hf/ holds the policy without Q"
     )
 
@@ -84,10 +86,10 @@ def set_beta(beta: float, saved: DictConfig) -> None:
     Raises:
         UserError: the run has no critic that can reweight the policy.
     """
-    require_number("beta", beta, "finite and >= 0; 0 plays the policy alone", lambda value: value >= 0)
+    require_number("beta", beta, "finite and >= 0; 0 plays the policy without Q", lambda value: value >= 0)
     if OmegaConf.select(saved, "critic.beta") is None:
         raise UserError(
-            f"beta={beta:g} would be ignored: the run has no critic that reweighs what is played, as that of "
+            f"beta={beta:g} would be ignored: the run has no critic that reweights the policy, as that of "
             "algo=ilql does; leave it out"
         )
     saved.critic.beta = beta

@@ -50,9 +50,9 @@ def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
         ],
     )
     beta, off = read_beta(cfg), "critic.beta=0 (beta=0 where a run is evaluated)"
-    reweighs = [Requirement(fact, remedy=off) for fact in (RUNS_CRITIC, WHOLE_WEIGHTS)] if beta else []
+    reweighting = [Requirement(fact, remedy=off) for fact in (RUNS_CRITIC, WHOLE_WEIGHTS)] if beta else []
     yield describe_part(
-        "critic.beta", name=f"{beta:g}", requires=reweighs, provides=[] if beta else [POLICY_ALONE]
+        "critic.beta", name=f"{beta:g}", requires=reweighting, provides=[] if beta else [POLICY_ALONE]
     )
 
 

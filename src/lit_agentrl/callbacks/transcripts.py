@@ -110,14 +110,14 @@ class Transcripts(Callback):
         for split in ("train", "val"):
             path = self.folder / f"{split}.jsonl"
             lines, is_torn = read_complete_lines(path)
-            kept = [(line, key) for line in lines if (key := _parse_key(line)) is not None]
-            if is_torn or len(kept) < len(lines):
+            entries = [(line, key) for line in lines if (key := _parse_key(line)) is not None]
+            if is_torn or len(entries) < len(lines):
                 _log.warning("%s: dropped an incomplete line of an interrupted write", path)
-            kept = [(line, key) for line, key in kept if key[0] <= iterations]
-            if is_torn or len(kept) < len(lines):
-                write_atomic(path, "".join(f"{line}\n" for line, _ in kept))
+            entries = [(line, key) for line, key in entries if key[0] <= iterations]
+            if is_torn or len(entries) < len(lines):
+                write_atomic(path, "".join(f"{line}\n" for line, _ in entries))
             remove_leftover(path)
-            self._written |= {key for _, key in kept}
+            self._written |= {key for _, key in entries}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int

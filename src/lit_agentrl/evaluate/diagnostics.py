@@ -60,7 +60,7 @@ def check_run(run: Run) -> None:
         )
     if beta := read_beta(run.cfg):
         raise UserError(
-            f"diagnostics=true reads likelihoods of the policy alone, and critic.beta={beta:g} reweighs what is "
+            f"diagnostics=true reads likelihoods of the policy alone, and critic.beta={beta:g} reweights what is "
             "played; set beta=0"
         )
     require_shared_weights(run.cfg, "diagnostics=true reads likelihoods of the network itself")

@@ -59,11 +59,11 @@ class Memory(Refill):
         drawn = self._draw_stored(so_far)
         ages = [so_far.iteration - self._stored[index].iteration for index, _ in self._draw_indices(so_far)]
         if self._rows:
-            own = [
+            episodes = [
                 replace(e, env_seconds=0.0) for e in so_far.sampled if not e.failed and e.num_action_tokens
             ]
             # every rank stores the episodes of all ranks in the same order
-            new = sorted(gather_objects(own), key=get_trajectory_id)
+            new = sorted(gather_objects(episodes), key=get_trajectory_id)
             oldest = so_far.iteration + 1 - self._iterations
             self._stored = [e for e in [*self._stored, *new] if e.iteration >= oldest]
         trained = len(drawn) + len(so_far.sampled)

@@ -122,11 +122,11 @@ class Opponent(StructureHook, Refill):
         """
         wins, duels = 0.0, 0
         for group in group_episodes(so_far.sampled).values():
-            own, others = (
+            returns, opponent_returns = (
                 [e.training_return for e in group if _is_opponent(e) == side] for side in (False, True)
             )
-            wins += sum(float(a > b) + 0.5 * float(a == b) for a in own for b in others)
-            duels += len(own) * len(others)
+            wins += sum(float(a > b) + 0.5 * float(a == b) for a in returns for b in opponent_returns)
+            duels += len(returns) * len(opponent_returns)
         played = [e for e in so_far.sampled if _is_opponent(e) and not e.failed]
         return {
             "opponent_return": (sum(e.total_reward for e in played), len(played)),

@@ -69,9 +69,9 @@ class Replay(StructureHook, Refill):
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
         replaced, groups = len(self._choose_replacements(so_far)), len(group_episodes(so_far.sampled))
-        own = [e for e in so_far.sampled if not e.failed and float(e.success) > self._min_score]
+        successes = [e for e in so_far.sampled if not e.failed and float(e.success) > self._min_score]
         # every rank stores the successes of all ranks, since another rank may play the task next
-        for episode in sorted(gather_objects(own), key=get_trajectory_id):
+        for episode in sorted(gather_objects(successes), key=get_trajectory_id):
             earlier = self._stored.pop(_make_task_key(episode), [])
             stored = replace(episode, env_seconds=0.0)  # a time, which a resumed run could not reproduce
             self._stored[_make_task_key(episode)] = [*earlier, stored][-self._size :]

@@ -129,16 +129,16 @@ class CSVLog(Logger):
         remove_leftover(self.path)
         if self._is_damaged:
             _log.warning("%s: dropped an incomplete line of an interrupted write", self.path)
-        kept = {i: row for i, row in self._rows.items() if i <= iterations}
-        if missing := sum(i not in kept for i in range(1, iterations + 1)):
+        rows = {i: row for i, row in self._rows.items() if i <= iterations}
+        if missing := sum(i not in rows for i in range(1, iterations + 1)):
             _log.warning(
                 "%s: %d of the rows before iteration %d are missing; the run continues without them",
                 self.path, missing, iterations + 1,
             )  # fmt: skip
-        if len(kept) < len(self._rows) or self._is_damaged:
-            self._rows = kept
+        if len(rows) < len(self._rows) or self._is_damaged:
+            self._rows = rows
             # drop columns that only dropped rows had, as if they had never been measured
-            self._columns = sorted({key for row in kept.values() for key in row})
+            self._columns = sorted({key for row in rows.values() for key in row})
             self._rewrite()
 
     def _format_row(self, iteration: int) -> str:

@@ -22,8 +22,8 @@ def remove_base(state: State, module: nn.Module) -> State:
 
 def add_base(state: State, module: nn.Module) -> State:
     """Return ``state`` with the current values of the parameters that are never trained."""
-    own = module.state_dict()
-    return {**{name: own[name] for name in _list_frozen(module)}, **state}
+    current = module.state_dict()
+    return {**{name: current[name] for name in _list_frozen(module)}, **state}
 
 
 def check_base(saved: State | None, mine: State | None) -> None:
@@ -39,7 +39,7 @@ def check_base(saved: State | None, mine: State | None) -> None:
     if saved == mine:
         return
     if saved is None or mine is None:
-        has = "whole weights" if saved is None else "adapters alone"
+        has = "whole weights" if saved is None else "only adapters"
         choose = (
             "model/lora=none" if saved is None else "model/lora=default, and the options they were made with"
         )

@@ -21,12 +21,12 @@ def find_network(path: str) -> Path:
     """
     require(isinstance(path, str) and bool(path.strip()), "path", path, "a folder of a run or model")
     require_local("path", path)
-    given = Path(path).expanduser()
-    for folder in (given / "hf", given):
+    location = Path(path).expanduser()
+    for folder in (location / "hf", location):
         if (folder / "config.json").is_file():
             return folder
-    if not given.exists():
-        raise ValueError(f"path={path} is not there; looked for {given.absolute()}")
+    if not location.exists():
+        raise ValueError(f"path={path} is not there; looked for {location.absolute()}")
     raise ValueError(
         f"path={path} holds no model: no config.json in it, nor in its hf/; give the folder of a run that has "
         "ended, or of a model"

@@ -263,7 +263,7 @@ def recompute_layers(network: nn.Module) -> AbstractContextManager[None]:
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    layers = [each for each in network.modules() if isinstance(each, GradientCheckpointingLayer)]
+    layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise ValueError(
             f"checkpoint_activations=true: {type(network).__name__} marks no layers that can be recomputed"

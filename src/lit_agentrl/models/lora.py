@@ -58,7 +58,9 @@ class LoRA:
         require_whole("r", self.r, 1)
         require_number("alpha", self.alpha, "> 0", lambda alpha: alpha > 0)
         if not self.target_modules:
-            raise ValueError(f"target_modules={self.target_modules} names no layer; {ALL_LINEAR} is all")
+            raise ValueError(
+                f"target_modules={self.target_modules} matches no layer; {ALL_LINEAR} selects all"
+            )
 
     def attach(self, network: PreTrainedModel, name: str) -> dict[str, Any]:
         """Put adapters on ``network`` in place and freeze everything else.
@@ -74,7 +76,7 @@ class LoRA:
             The record that a checkpoint needs to be loaded again: base, its fingerprint, and these options.
 
         Raises:
-            ValueError: If ``peft`` is not installed, or a target is no linear layer of the network.
+            ValueError: If ``peft`` is not installed, or a target is not a linear layer of the network.
         """
         if importlib.util.find_spec("peft") is None:
             raise ValueError("needs the package peft; install it with: pip install 'peft>=0.21'")
@@ -84,31 +86,31 @@ class LoRA:
         layers = self.find_layers(network)  # raises if there are none
         targets = ALL_LINEAR if ALL_LINEAR in self._names else self._names
         if targets == ALL_LINEAR and find_routers(network):
-            # in a mixture of experts peft would also take routers and experts, which are no linear layers
+            # in a mixture of experts peft would also take routers and experts, which are not linear layers
             targets = layers
         base = {"base": name, "fingerprint": hash_parameters(network)}
         options = {"r": self.r, "alpha": float(self.alpha), "use_rslora": self.use_rslora}
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "r": self.r, "lora_alpha": self.alpha, "use_rslora": self.use_rslora, "target_modules": targets,
             "fan_in_fan_out": any(isinstance(module, Conv1D) for module in network.modules()),
             "base_model_name_or_path": network.config.name_or_path or name, "task_type": "CAUSAL_LM",
         }  # fmt: skip
         names = LEVELS if self.levels else (NAME,)
-        config: Any = LoraConfig(**given)
-        for each in names:
+        config: Any = LoraConfig(**arguments)
+        for adapter in names:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seeds.make_key(self.seed, f"lora {each}" if self.levels else "lora"))
+                torch.manual_seed(seeds.make_key(self.seed, f"lora {adapter}" if self.levels else "lora"))
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "Already found a `peft_config`")  # two are intended
-                    inject_adapter_in_model(copy.deepcopy(config), network, each)
+                    inject_adapter_in_model(copy.deepcopy(config), network, adapter)
         for where, layer in find_adapter_layers(network):
             if not isinstance(layer.get_base_layer(), nn.Linear | Conv1D):
                 raise ValueError(
-                    f"target_modules={self.target_modules} would adapt {where}, which is no linear layer and cannot be "
-                    "merged; name layers of attention, such as [q_proj,v_proj]"
+                    f"target_modules={self.target_modules} would adapt {where}, which is not a linear layer and cannot "
+                    "be merged; choose layers of attention, such as [q_proj,v_proj]"
                 )
-        for each in names:
-            cast_adapter_dtype(network, each)
+        for adapter in names:
+            cast_adapter_dtype(network, adapter)
         _activate(network, names[0])
         for where, parameter in network.named_parameters():
             parameter.requires_grad_(".lora_" in where)  # also those of the inactive adapter
@@ -120,7 +122,7 @@ class LoRA:
         """Return the full names of the linear layers that get an adapter.
 
         Raises:
-            ValueError: If a target is no linear layer of the network; names the valid ones.
+            ValueError: If a target is not a linear layer of the network; names the valid ones.
         """
         head: Any = network.get_output_embeddings()  # type: ignore[no-untyped-call]
         linear = [
@@ -136,15 +138,15 @@ class LoRA:
             if not names:
                 valid = sorted({name.rpartition(".")[2] for name in linear})
                 raise ValueError(
-                    f"target_modules={target} is no linear layer of the network's blocks; valid: "
+                    f"target_modules={target} is not a linear layer of the network's blocks; valid: "
                     f"{ALL_LINEAR}, or any of {', '.join(valid)}"
                 )
         return sorted({name for names in layers_of.values() for name in names})
 
     @property
     def _names(self) -> list[str]:
-        given = self.target_modules
-        return [given] if isinstance(given, str) else [str(each) for each in given]
+        targets = self.target_modules
+        return [targets] if isinstance(targets, str) else [str(target) for target in targets]
 
 
 def hash_parameters(network: nn.Module) -> str:

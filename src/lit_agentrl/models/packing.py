@@ -95,10 +95,10 @@ class Segments:
         tokens: list[Places] = []
         end = 0
         for row, (length, common) in enumerate(zip(lengths, packing.common, strict=True)):
-            own = np.arange(end, end + length - common)
-            places.append(np.concatenate([places[-1][:common], own]) if common else own)
+            new_places = np.arange(end, end + length - common)
+            places.append(np.concatenate([places[-1][:common], new_places]) if common else new_places)
             tokens.append(row * width + np.arange(common, length))
-            end += len(own)
+            end += len(new_places)
         is_cpu = device.type == "cpu"
         padding = np.zeros(compute_padding(end) if is_cpu else 0, dtype=np.int64)
         token_N = np.concatenate([*tokens, padding])
@@ -166,15 +166,15 @@ def _batch_rows(places: list[Places], min_fill: float | None) -> list[tuple[list
         The rows of each batch, and the tokens of its longest row.
     """
     next_places = [*places[1:], np.array([], dtype=np.int64)]
-    whole = [
+    complete = [
         row
         for row, (own, after) in enumerate(zip(places, next_places, strict=True))
         if len(after) < len(own) or own[-1] != after[len(own) - 1]
     ]
     if min_fill is None:
-        return [([row], len(places[row])) for row in whole]
+        return [([row], len(places[row])) for row in complete]
     batches: list[tuple[list[int], int]] = []
-    for row in sorted(whole, key=lambda row: -len(places[row])):
+    for row in sorted(complete, key=lambda row: -len(places[row])):
         if batches and len(places[row]) >= min_fill * batches[-1][1]:
             batches[-1][0].append(row)
         else:

@@ -78,9 +78,9 @@ def get_plain_parameters(network: PreTrainedModel) -> dict[str, Tensor]:
 @torch.no_grad()
 def copy_weights(weights: Mapping[str, Tensor], network: nn.Module) -> None:
     """Write weights into a network in place; unnamed ones keep their value."""
-    own = get_named_weights(network)
+    current = get_named_weights(network)
     for name, tensor in weights.items():
-        own[name].copy_(tensor)
+        current[name].copy_(tensor)
 
 
 def read_shipped_template(name: str) -> str:

@@ -63,7 +63,7 @@ def load_network(kind: Any, name: str, dtype: torch.dtype) -> PreTrainedModel:
         )
     for lacking, what in ((info["missing_keys"], "missing"), (info["mismatched_keys"], "of another shape")):
         if lacking:
-            first = min(each if isinstance(each, str) else each[0] for each in lacking)
+            first = min(item if isinstance(item, str) else item[0] for item in lacking)
             raise ValueError(
                 f"{len(lacking)} of its weights are {what}, such as {first}, and would be random numbers"
             )
@@ -154,7 +154,7 @@ def hold_back_logs() -> Iterator[None]:
 def _explain(name: str, error: Exception) -> str:
     text = str(error)
     if "trust_remote_code" in text:
-        return "it brings code of its own, which is not run"
+        return "it contains its own code, which is not run"
     if isinstance(error, pickle.UnpicklingError) or "weights_only" in text:
         return "its weights are a pickle of more than tensors, which is not read"
     if Path(name).is_dir():

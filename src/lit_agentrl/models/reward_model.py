@@ -120,12 +120,12 @@ def find_model(path: str) -> Path:
     Raises:
         ValueError: If there is none; names the path.
     """
-    given = Path(path).expanduser()
-    for folder in (given / "hf", given):
+    location = Path(path).expanduser()
+    for folder in (location / "hf", location):
         if (folder / ABOUT).is_file():
             return folder
-    if not given.exists():
-        raise ValueError(f"path={path} is not there; looked for {given.absolute()}")
+    if not location.exists():
+        raise ValueError(f"path={path} is not there; looked for {location.absolute()}")
     raise ValueError(
         f"path={path} holds no reward model: no {ABOUT} in it, nor in its hf/; give the folder of a run that trained "
         "one, such as algo=bradley_terry"

@@ -26,14 +26,14 @@ from lit_agentrl.report.episodes import EpisodeMetrics
 
 def gather_outcomes(episodes: Sequence[Episode]) -> list[Outcome]:
     """Gather the outcomes of one evaluation from all ranks, in single-process order."""
-    own = [episode.outcome for episode in episodes]
+    outcomes = [episode.outcome for episode in episodes]
     names = [field.name for field in fields(Outcome) if field.name not in ("task_name", "error")]
-    rows = [[getattr(outcome, name) for name in names] for outcome in own]
+    rows = [[getattr(outcome, name) for name in names] for outcome in outcomes]
     numbers = torch.tensor([[math.nan if x is None else x for x in row] for row in rows], dtype=torch.float64)
-    table, _ = gather_rows({"numbers": numbers.reshape(len(own), len(names))})
+    table, _ = gather_rows({"numbers": numbers.reshape(len(outcomes), len(names))})
     texts = (
-        gather_texts([outcome.task_name for outcome in own]),
-        gather_texts([outcome.error for outcome in own]),
+        gather_texts([outcome.task_name for outcome in outcomes]),
+        gather_texts([outcome.error for outcome in outcomes]),
     )
     gathered = [
         Outcome(**_convert_types(dict(zip(names, row, strict=True))), task_name=task, error=error)
@@ -113,13 +113,13 @@ def compute_rollout_row(
             this time.
     """
     metrics = EpisodeMetrics().to(device)
-    own = batch.own_episodes
-    metrics.update([episode.outcome for episode in own])
-    metrics.update_texts(own)
+    episodes = batch.own_episodes
+    metrics.update([episode.outcome for episode in episodes])
+    metrics.update_texts(episodes)
     result = metrics.compute()
     result["return_mean"] = result.pop("return")
     row = {f"rollout/{name}": value for name, value in result.items()}
-    row |= _compute_success_by_game(own, task_names, device) | _compute_branch_metrics(batch.episodes)
+    row |= _compute_success_by_game(episodes, task_names, device) | _compute_branch_metrics(batch.episodes)
     played = [*batch.episodes, *batch.greedy_episodes]
     counts = torch.tensor(
         [

@@ -223,8 +223,8 @@ class FSDP(Multiprocess, ModelParallelStrategy):
     def _unshard_for_saving(self, state: dict[str, Any]) -> dict[str, Any]:
         if self._save_distributed_checkpoint:
             return state
-        whole: dict[str, Any] = sharding.gather_tensors(state, keep=self.is_global_zero)
-        return whole
+        gathered: dict[str, Any] = sharding.gather_tensors(state, keep=self.is_global_zero)
+        return gathered
 
     # ------------------------------------------------------------------ checkpoints
     @property
@@ -252,9 +252,9 @@ class FSDP(Multiprocess, ModelParallelStrategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         assert self.lightning_module is not None
-        own = self.lightning_module.state_dict()
+        current = self.lightning_module.state_dict()
         saved = checkpoint["state_dict"]
-        shares = {name: sharding.shard_like(value, own.get(name, value)) for name, value in saved.items()}
+        shares = {name: sharding.shard_like(value, current.get(name, value)) for name, value in saved.items()}
         self.lightning_module.load_state_dict(shares, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:

@@ -95,7 +95,7 @@ def run_on_all_ranks(work: Callable[[], Any]) -> None:
         work()
     except (Exception, CheckpointException) as error:  # CheckpointException is not an Exception
         failure = find_cause(error)
-    failures = [each for each in gather_objects([failure]) if each is not None]
+    failures = [cause for cause in gather_objects([failure]) if cause is not None]
     if failures:
         raise OSError(failures[0])
 

@@ -29,7 +29,7 @@ def find_blocks(network: nn.Module) -> list[nn.Module]:
     blocks = [m for m in network.modules() if type(m).__name__ in names]
     if not blocks and any(isinstance(m, nn.ModuleList) for m in network.modules()):
         raise ValueError(
-            f"strategy=fsdp cannot cut up {type(network).__name__}: its class names no blocks in _no_split_modules; "
+            f"strategy=fsdp cannot shard {type(network).__name__}: its class lists no blocks in _no_split_modules; "
             "choose strategy=ddp"
         )
     return blocks

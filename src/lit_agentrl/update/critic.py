@@ -81,7 +81,9 @@ class Critic(nn.Module):
         self.trunk = trunk
         require_number("target_rate", target_rate, "above 0 and at most 1", lambda share: 0 < share <= 1)
         self.outputs = head or StateValues()
-        require_number("beta", beta, "finite and >= 0; 0 plays the policy alone", lambda value: value >= 0)
+        require_number(
+            "beta", beta, "finite and >= 0; 0 plays the policy without Q", lambda value: value >= 0
+        )
         if beta and not isinstance(self.outputs, TokensAndState):
             raise ValueError(
                 f"beta={beta:g} reweights the policy by Q of all tokens, which this critic lacks; set critic=implicit"

@@ -44,9 +44,9 @@ class Lanes:
     @property
     def has_hooks(self) -> bool:
         """True if an original or one of its weights has hooks, which copies lack."""
-        own = [each for each in self._own if each is not None]
-        modules = [module for each in own for module in each.modules()]
-        weights = [weight for each in own for weight in each.parameters()]
+        networks = [each for each in self._own if each is not None]
+        modules = [module for each in networks for module in each.modules()]
+        weights = [weight for each in networks for weight in each.parameters()]
         return any(
             each._forward_hooks or each._forward_pre_hooks or each._backward_hooks or each._backward_pre_hooks
             for each in modules

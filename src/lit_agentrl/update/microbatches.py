@@ -263,10 +263,10 @@ def run_micro_batches(
     most = int(max_over_ranks(torch.tensor(len(parts), device=out_BT.device)))
     for part in parts:
         index = part.rows.to(out_BT.device)
-        given = {name: tensors[name][index, : part.width] for name in ("tokens_BT", "is_action_BT")}
+        columns = {name: tensors[name][index, : part.width] for name in ("tokens_BT", "is_action_BT")}
         if "experts_BK" in tensors:
-            given["experts_BK"] = tensors["experts_BK"][index]
-        scored = score(**given, packing=part.packing)
+            columns["experts_BK"] = tensors["experts_BK"][index]
+        scored = score(**columns, packing=part.packing)
         if scored.dim() > out_BT.dim():
             out_BT = out_BT.new_zeros((*shape, *scored.shape[2:]))
         out_BT = out_BT.to(scored.dtype)  # float64 stays float64

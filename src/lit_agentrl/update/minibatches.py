@@ -32,22 +32,22 @@ def split_minibatches(
     if get_world_size() == 1:
         return tensors, split_units(tensors[units].cpu(), count, generator, units)
     mine = remove_fillers(tensors)
-    here = torch.full_like(mine["trajectory_B"], get_rank())
-    known = {"trajectory_B": mine["trajectory_B"], "unit_B": mine[units], "rank_B": here}
-    known["length_B"] = mine["is_real_BT"].sum(1)
-    everyone, _ = gather_rows(known)
-    everyone = {name: tensor.cpu() for name, tensor in everyone.items()}
-    part_B = torch.empty_like(everyone["rank_B"])
-    for part, rows in enumerate(split_units(everyone["unit_B"], count, generator, units)):
+    rank_B = torch.full_like(mine["trajectory_B"], get_rank())
+    columns = {"trajectory_B": mine["trajectory_B"], "unit_B": mine[units], "rank_B": rank_B}
+    columns["length_B"] = mine["is_real_BT"].sum(1)
+    gathered, _ = gather_rows(columns)
+    gathered = {name: tensor.cpu() for name, tensor in gathered.items()}
+    part_B = torch.empty_like(gathered["rank_B"])
+    for part, rows in enumerate(split_units(gathered["unit_B"], count, generator, units)):
         part_B[rows] = part
-    ids, index_B = torch.unique(everyone["unit_B"], return_inverse=True)
-    load_U = torch.zeros_like(ids).index_add_(0, index_B, everyone["length_B"])
-    part_U, rank_U = (torch.zeros_like(ids).index_copy_(0, index_B, x) for x in (part_B, everyone["rank_B"]))
+    ids, index_B = torch.unique(gathered["unit_B"], return_inverse=True)
+    load_U = torch.zeros_like(ids).index_add_(0, index_B, gathered["length_B"])
+    part_U, rank_U = (torch.zeros_like(ids).index_copy_(0, index_B, x) for x in (part_B, gathered["rank_B"]))
     if deal is not None:
         dealt = deal(
             loads=load_U.tolist(), parts=part_U.tolist(), ranks=rank_U.tolist(), world_size=get_world_size()
         )
-        mine = _exchange_rows(mine, everyone["rank_B"], torch.tensor(dealt)[index_B])
+        mine = _exchange_rows(mine, gathered["rank_B"], torch.tensor(dealt)[index_B])
     index_B = torch.searchsorted(ids, mine[units].cpu())
     mine, own_B = add_fillers(mine, part_U[index_B], count)
     return mine, [torch.nonzero(own_B == part).squeeze(1) for part in range(count)]

@@ -124,12 +124,12 @@ class Networks:
         if self.lanes is not None:
             yield from self.lanes.iterate_modules()
 
-    def of_lane(self, number: int) -> Networks:
+    def copy_for_lane(self, number: int) -> Networks:
         """Return the networks of one lane."""
         assert self.lanes is not None
-        own = copy.copy(self)
-        own.policy, own.critic, own.head = self.lanes.each[number]
-        return own
+        networks = copy.copy(self)
+        networks.policy, networks.critic, networks.head = self.lanes.each[number]
+        return networks
 
     @property
     def form(self) -> Form:

@@ -94,9 +94,9 @@ class Progress:
         weights = [
             p for optimizer in loop.optimizers for group in optimizer.param_groups for p in group["params"]
         ]
-        own = [(w.to_local() if isinstance(w, DTensor) else w).detach() for w in weights]
+        local_weights = [(w.to_local() if isinstance(w, DTensor) else w).detach() for w in weights]
         # the extremes are NaN if any weight is, and are computed at memory speed
-        broken = [~torch.stack(w.aminmax()).isfinite().all() for w in own if w.numel()]
+        broken = [~torch.stack(w.aminmax()).isfinite().all() for w in local_weights if w.numel()]
         count = torch.stack(broken).sum() if broken else torch.zeros(())  # a rank may hold no weights
         if bool(max_over_ranks(count.float().to(loop.device))):
             raise NotFinite(

@@ -152,11 +152,15 @@ class OptimSettings:
         Raises:
             ValueError: it refuses them; the message names the option if leaving one out helps.
         """
-        made = self.optimizer.func if isinstance(self.optimizer, partial) else self.optimizer
-        closure = inspect.signature(made.step).parameters.get("closure") if hasattr(made, "step") else None
+        optimizer = self.optimizer.func if isinstance(self.optimizer, partial) else self.optimizer
+        closure = (
+            inspect.signature(optimizer.step).parameters.get("closure")
+            if hasattr(optimizer, "step")
+            else None
+        )
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise ValueError(
-                f"optimizer={made.__name__} computes the loss several times per step, which an update does only "
+                f"optimizer={optimizer.__name__} computes the loss several times per step, which an update does only "
                 "once; choose another, such as optim.optimizer._target_=torch.optim.AdamW"
             )
         for option, value in self.optimizer.keywords.items() if isinstance(self.optimizer, partial) else ():
@@ -171,11 +175,11 @@ class OptimSettings:
                 f"optimizer={format_value(self.optimizer)} is not an optimizer; give the class of one, such as "
                 "optim.optimizer._target_=torch.optim.Adam"
             )
-        given = self.optimizer.keywords
-        name = getattr(made, "__name__", type(made).__name__)
-        for option, value in given.items():
-            rest = {other: rest_value for other, rest_value in given.items() if other != option}
-            if self._find_refusal(partial(made, **rest)) is None:
+        options = self.optimizer.keywords
+        name = getattr(optimizer, "__name__", type(optimizer).__name__)
+        for option, value in options.items():
+            rest = {other: rest_value for other, rest_value in options.items() if other != option}
+            if self._find_refusal(partial(optimizer, **rest)) is None:
                 raise ValueError(f"optimizer.{option}={format_value(value)} is refused by {name}: {reason}")
         raise ValueError(f"optimizer: {name} cannot be made: {reason}")
 
@@ -187,13 +191,15 @@ class OptimSettings:
         reason = None
         for shapes in ([(2, 2), (2,)], [(2, 2)]):
             try:
-                made = optimizer([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes], lr=self.lr)
+                instance = optimizer([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes], lr=self.lr)
             except Exception as error:  # of torch, or of a user's optimizer
                 kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
                 reason = reason or kind + (str(error).splitlines() or [""])[0]
                 continue
             return (
-                None if isinstance(made, Optimizer) else f"a {type(made).__name__} is not a torch Optimizer"
+                None
+                if isinstance(instance, Optimizer)
+                else f"a {type(instance).__name__} is not a torch Optimizer"
             )
         return reason
 

@@ -101,15 +101,15 @@ class Stepper:
         cleared.
         """
         minibatch = self._count({name: tensor[rows] for name, tensor in tensors.items()})
-        own = list(self._networks.policy.parameters())
+        parameters = list(self._networks.policy.parameters())
         loop.zero_grad()
         self._accumulate(minibatch | {"advantage_BT": torch.zeros_like(minibatch["advantage_BT"])}, loop)
-        regulariser = loop.hooks.clip_gradient_norm(own, math.inf)
-        for parameter in own:
+        regulariser = loop.hooks.clip_gradient_norm(parameters, math.inf)
+        for parameter in parameters:
             if parameter.grad is not None:
                 parameter.grad.neg_()
         self._accumulate(minibatch, loop)
-        task = loop.hooks.clip_gradient_norm(own, math.inf)
+        task = loop.hooks.clip_gradient_norm(parameters, math.inf)
         loop.zero_grad()
         return task, regulariser
 
@@ -132,12 +132,12 @@ class Stepper:
             return False
         is_action_BT = minibatch["is_action_BT"]
         trajectories = torch.unique(minibatch["trajectory_B"][is_action_BT.any(1)]).numel()
-        own = [
+        sums = [
             metrics.pop("moved"),
             is_action_BT.sum(),
             torch.tensor(trajectories, device=is_action_BT.device),
         ]
-        nats, tokens, number = sum_over_ranks(torch.stack([value.double() for value in own])).tolist()
+        nats, tokens, number = sum_over_ranks(torch.stack([value.double() for value in sums])).tolist()
         measured = rule.compute_kl(nats=nats, tokens=tokens, trajectories=number)
         metrics["stop_kl_max"] = torch.tensor(measured, device=is_action_BT.device)
         return measured > rule.bound
@@ -171,8 +171,8 @@ class Stepper:
         """Scale gradients down to the allowed norms; return the sum of the norms before."""
         critic = self._networks.critic
         head = self._networks.head
-        own = [*self._networks.policy.parameters(), *([] if head is None else head.parameters())]
-        norm = loop.hooks.clip_gradient_norm(own, self._settings.grad_clip)
+        parameters = [*self._networks.policy.parameters(), *([] if head is None else head.parameters())]
+        norm = loop.hooks.clip_gradient_norm(parameters, self._settings.grad_clip)
         metrics["grad_norm"] = torch.stack([norm, torch.ones_like(norm)])
         if critic is not None:
             of_critic = loop.hooks.clip_gradient_norm(critic.parameters(), critic.grad_clip)
@@ -219,7 +219,7 @@ class Stepper:
         return totals
 
     def _run_in_lanes(self, minibatch: Tensors, parts: list[MicroBatch], loop: Loop, lanes: Lanes) -> Tensors:
-        networks = [self._networks.of_lane(number) for number in range(len(lanes.each))]
+        networks = [self._networks.copy_for_lane(number) for number in range(len(lanes.each))]
         in_turn = loop.is_watched or lanes.has_hooks
         backward = loop.backward if in_turn else torch.Tensor.backward
 

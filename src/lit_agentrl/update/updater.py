@@ -211,12 +211,14 @@ class Updater:
         None if no rank has a row left.  The columns are computed on the rows of all ranks; ``at_least`` units
         stay, some of them without weight.
         """
-        given = {name: t for name, t in tensors.items() if name in ALWAYS or self.objective.needs(name)}
-        everyone, mine = gather_rows(given, tensors["trajectory_B"])
+        read_columns = {
+            name: t for name, t in tensors.items() if name in ALWAYS or self.objective.needs(name)
+        }
+        gathered, mine = gather_rows(read_columns, tensors["trajectory_B"])
         with torch.no_grad():
-            columns = self.objective.prepare(everyone)
+            columns = self.objective.prepare(gathered)
         if "is_kept_BT" in columns:
-            count = everyone["is_action_BT"].sum().clamp(min=1)
+            count = gathered["is_action_BT"].sum().clamp(min=1)
             row["train/kept_token_share"] = float(columns["is_kept_BT"].sum() / count)
         keep_B = columns.pop("keep_B", None)
         row |= {
@@ -234,13 +236,13 @@ class Updater:
         if not bool(keep_B.any()):  # equal on all ranks
             return None
         return select_rows(
-            tensors, keep_B[mine], at_least=at_least, units=self.units, among=(everyone[self.units], keep_B)
+            tensors, keep_B[mine], at_least=at_least, units=self.units, among=(gathered[self.units], keep_B)
         )
 
     def _is_too_little(self, tensors: Tensors, is_filtered: bool, loop: Loop) -> bool:
         """Return whether a filter left too few units for the minibatches."""
-        own = torch.tensor(len(torch.unique(tensors[self.units])), device=loop.device)
-        count, minimum = int(sum_over_ranks(own)), self.settings.minibatches
+        number = torch.tensor(len(torch.unique(tensors[self.units])), device=loop.device)
+        count, minimum = int(sum_over_ranks(number)), self.settings.minibatches
         return self.progress.is_skipped(
             is_filtered and count < minimum,
             f"filter left too few {name_units(self.units)} for update.minibatches={minimum}",

@@ -65,7 +65,7 @@ def parse(text: str) -> dict[tuple[Setting, str], ThoughtInformation]:
 
 def _require_finite(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no finite number")
+        raise ValueError(f"{value!r} is not a finite number")
     return float(value)
 
 

@@ -67,7 +67,7 @@ class Run:
 
         These never distinguish cells of a campaign.
         """
-        return tuple(sorted(each for each in self.overrides if each.split("=")[0] not in _SHARED))
+        return tuple(sorted(override for override in self.overrides if override.split("=")[0] not in _SHARED))
 
     @property
     def command(self) -> str:
