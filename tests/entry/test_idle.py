@@ -16,7 +16,7 @@ from lit_agentrl.config.errors import UserError
 from tests.rl.ragged import fresh
 from tests.update.bare import build
 
-ONE_STEP = "an iteration has one step, in which every ratio is 1 but for rounding"
+ONE_STEP = "an iteration has one step, in which every ratio is 1 up to rounding"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ ONE_STEP = "an iteration has one step, in which every ratio is 1 but for roundin
         (
             ("starpo_s",),
             {},
-            f"algo.clip.low and algo.clip.high and critic.loss.clip never act: {ONE_STEP} and no value has moved; "
+            f"algo.clip.low and algo.clip.high and critic.loss.clip never act: {ONE_STEP} and no value has changed; "
             "update=four_minibatches makes them act",
         ),
         (("grpo",), {"minibatches": 4}, ""),

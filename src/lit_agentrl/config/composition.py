@@ -32,15 +32,15 @@ def check_folders(folders: Sequence[str | Path]) -> None:
     """
     if len(folders) > 1:
         raise UserError(
-            f"--config-dir is given twice, as {folders[0]} and {folders[1]}; put what is in them into one folder"
+            f"--config-dir is given twice, as {folders[0]} and {folders[1]}; merge them into one folder"
         )
     for folder in map(Path, folders):
         for shipped in list_configs():
             name = name_config(shipped)
             if (folder / name).is_file() and (folder / name).read_bytes() != shipped.read_bytes():
                 raise UserError(
-                    f"--config-dir {folder}: {name} is also the name of a shipped file, which would be "
-                    "taken; give yours another name"
+                    f"--config-dir {folder}: {name} is also the name of a shipped file, which takes "
+                    "precedence; rename yours"
                 )
 
 
@@ -175,7 +175,7 @@ def check_sections(cfg: DictConfig, name: str) -> None:
             )
     if OmegaConf.select(cfg, "algo.constants") is not None:
         raise UserError(
-            "algo.constants is no option any more; write an option file, such as conf/algo/clip/mine.yaml, that starts "
+            "algo.constants was removed; write an option file, such as conf/algo/clip/mine.yaml, that starts "
             "from the other option, and choose it in the defaults of the algorithm"
         )
     for section, known in _list_known_keys(name).items():
@@ -236,7 +236,7 @@ def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
             raise UserError(f"{text}: {key} is a section; set one of its options, such as {key}.episodes=…")
         listed = [str(name) for name in names] if key in LIST_GROUPS and isinstance(names, list) else []
         if len(set(listed)) < len(listed) or ("none" in listed and len(listed) > 1):
-            what = "none beside others" if "none" in listed else "an option twice"
+            what = "none together with others" if "none" in listed else "an option twice"
             raise UserError(f"{text}: {key} names {what}; keep one")
         is_list = isinstance(names, list) and key not in LIST_GROUPS
         if (is_list or names is None) and not override.is_delete() and list_group_options(key, search):
@@ -277,7 +277,7 @@ def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
         except Exception as error:
             raise explain_composition(error, name, plain, search) from error
         raise UserError(
-            f"{text}: {override.key_or_group} is there already; write {text.lstrip('+')} without the +"
+            f"{text}: {override.key_or_group} exists already; write {text.lstrip('+')} without the +"
         )
 
 

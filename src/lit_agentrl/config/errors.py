@@ -88,7 +88,7 @@ def _explain_instantiation(error: InstantiationException) -> str:
 def _explain_yaml(error: MarkedYAMLError) -> str:
     mark = error.problem_mark or error.context_mark
     where = f"{mark.name}, line {mark.line + 1}: " if mark is not None else ""
-    return f"{where}{error.problem or error.context}; mend the YAML there"
+    return f"{where}{error.problem or error.context}; fix the YAML there"
 
 
 def _format_key(error: OmegaConfBaseException) -> str:

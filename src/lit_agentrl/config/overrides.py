@@ -137,7 +137,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
         except OverrideParseException as error:
             if re.search(r"\s", text.partition("=")[0]):
                 raise UserError(
-                    f"{text} is no single option; write each by itself, such as algo=grpo env=sokoban"
+                    f"{text} is more than one option; write each separately, such as algo=grpo env=sokoban"
                 ) from error
             reason = re.sub(r"^Error parsing override.*", "", str(error)).strip() or get_first_line(error)
             raise UserError(
@@ -184,11 +184,11 @@ def take_variant(parsed: Sequence[Override], cfg: DictConfig) -> list[Override]:
 def _check_hydra(key: str, text: str, *, is_multirun: bool) -> None:
     if key == "hydra.run.dir" and is_multirun:
         raise UserError(
-            f"{text} has no effect with -m: the runs of a sweep lie in hydra.sweep.dir; set hydra.sweep.dir=FOLDER"
+            f"{text} has no effect with -m: the runs of a sweep are in hydra.sweep.dir; set hydra.sweep.dir=FOLDER"
         )
     if key.startswith(_SWEEP_KEYS) and not is_multirun:
         raise UserError(
-            f"{text} has no effect without -m: one run has the folder hydra.run.dir=FOLDER, and nothing to launch"
+            f"{text} has no effect without -m: a single run has hydra.run.dir=FOLDER, and no launcher"
         )
     if key == "hydra.output_subdir":
         place = Path(text.partition("=")[2].strip("'\""))
@@ -197,7 +197,7 @@ def _check_hydra(key: str, text: str, *, is_multirun: bool) -> None:
                 f"{text} would write outside of the run folder; give a name, such as {key}=.hydra"
             )
     if key == "hydra.mode":
-        raise UserError(f"{text}: -m is what makes a sweep; write it, or leave it out")
+        raise UserError(f"{text}: a sweep is chosen with -m; add -m, or leave hydra.mode out")
     if key == "hydra.searchpath":
         raise UserError(f"{text}: name a folder of configs with --config-dir FOLDER")
 

@@ -52,7 +52,7 @@ def compose_options(name: str, overrides: Sequence[str]) -> DictConfig:
             "run has no value; set run=FOLDER to the folder of a run, such as run=outputs/DATE/TIME"
         )
     if missing := OmegaConf.missing_keys(cfg):
-        raise UserError(f"{min(missing)} has no value; {name} --help says what it is")
+        raise UserError(f"{min(missing)} has no value; {name} --help explains it")
     return cfg
 
 
@@ -76,7 +76,7 @@ def split_model_options(
     for key in ("checkpoint", "beta", TRUST_RUN):
         if key in keys:
             raise UserError(
-                f"{key} would be ignored: it is of a run, and {of_model[0]} describes a model; leave it out"
+                f"{key} would be ignored: it applies to a run, and {of_model[0]} describes a model; leave it out"
             )
     cfg = compose_options(name, [*other_options, "run=null"])
     for of_run in ("run", "checkpoint", "engine", "beta", TRUST_RUN):

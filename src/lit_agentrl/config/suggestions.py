@@ -124,7 +124,7 @@ def explain_composition(
         names = [str(name) for name in (value if isinstance(value, list) else [value])]
         if unknown := [name for name in names if name not in options]:
             if new := REMOVED.get(f"{key}={unknown[0]}"):
-                return UserError(f"{key}={unknown[0]} is no option any more; write {new}")
+                return UserError(f"{key}={unknown[0]} was removed; write {new}")
             return UserError(f"unknown option {key}={unknown[0]}; {_suggest_name(key, unknown[0], options)}")
         chosen.append(str(override.input_line))
     try:
@@ -144,7 +144,7 @@ def explain_composition(
     for override in parse(job):
         key = override.key_or_group
         if new := REMOVED.get(key):
-            return UserError(f"{key} is no option any more; write {new}")
+            return UserError(f"{key} was removed; write {new}")
         if not override.is_add() and key not in [*known, *groups] and get_table(key) not in known:
             return UserError(_suggest_key(key, known, base, search))
         if str(error).startswith(f"Could not override '{key}'.") and "Key '" in explain(error):

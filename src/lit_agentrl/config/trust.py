@@ -136,15 +136,15 @@ def resolve_untrusted(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """
     for path, value in iterate_values(config, ""):
         if isinstance(value, str) and not _is_reference(value):
-            raise _make_refusal(f"{path}={value}", "asks a resolver")
+            raise _make_refusal(f"{path}={value}", "uses a resolver")
     resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     assert isinstance(resolved, dict)
     for path, value in iterate_values(resolved, ""):
         key = path.rpartition(".")[2]
         if isinstance(value, str) and "${" in value:  # a later reading would resolve it
-            raise _make_refusal(f"{path}={value}", "would ask again")
+            raise _make_refusal(f"{path}={value}", "would be resolved again")
         if key == "_target_" and not is_allowed(path.rpartition(".")[0], value):
-            raise _make_refusal(f"{path}={value}", "is no part of this version that belongs there")
+            raise _make_refusal(f"{path}={value}", "is not an object of this version that is allowed there")
         # another machine would receive objects, and send some back
         is_elsewhere = path == "worker.address" and value not in (None, "auto")
         if is_elsewhere or (path == "env.game.url" and value is not None):
@@ -195,9 +195,9 @@ def iterate_values(node: Any, path: str) -> Iterator[tuple[str, Any]]:
         for key, child in node.items():
             place = f"{path}.{key}" if path else str(key)
             if re.fullmatch(r"_\w+_", str(key)) and key not in _KEYS:
-                raise _make_refusal(place, "tells Hydra how to call what it stands at")
+                raise _make_refusal(place, "controls how Hydra calls a target")
             if key == "_target_" and not isinstance(child, str):
-                raise _make_refusal(f"{place}={child}", "is no name")
+                raise _make_refusal(f"{place}={child}", "is not a name")
             yield from iterate_values(child, place)
     elif isinstance(node, list):
         for index, child in enumerate(node):

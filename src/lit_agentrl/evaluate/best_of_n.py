@@ -52,8 +52,8 @@ def check_options(cfg: DictConfig) -> None:
     with _name_option():
         if heads := read_about(path).heads:
             raise ValueError(
-                f"path={path} has several heads ({', '.join(heads)}), and best_of goes by one score; name a model "
-                "with one"
+                f"path={path} has several heads ({', '.join(heads)}), and best_of needs a single score; name a model "
+                "with one head"
             )
 
 

@@ -68,7 +68,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     if cfg.diagnostics:
         diagnostics.check_run(run)
     if cfg.shots:
-        require_shared_weights(run.cfg, f"shots={cfg.shots} of a run play through its network itself")
+        require_shared_weights(run.cfg, f"shots={cfg.shots} of a run needs its own network")
     chooser = best_of_n.load_chooser(cfg, run.module.policy.tokenizer)
     target_folder = folder / "evaluations"
     is_kept = can_write(target_folder)
@@ -249,7 +249,7 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
         require_number("temperature", value, "a number >= 0, or a list of them", lambda number: number >= 0)
     if cfg.members > 1 and 0 in temperatures:
         raise UserError(
-            f"members={cfg.members} with temperature=0 would play the same episode again; use members=1"
+            f"members={cfg.members} with temperature=0 would repeat the same episode; use members=1"
         )
 
 

@@ -70,7 +70,7 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
     temperatures = as_list(cfg.temperature)
     check_options(cfg, temperatures)
     if cfg.diagnostics:
-        raise UserError("diagnostics=true is of the policy of a run; name it by run=, or leave it out")
+        raise UserError("diagnostics=true needs the policy of a run; set run=FOLDER, or leave it out")
     is_kept = can_write(FOLDER)
     records: list[dict[str, Any]] = []
     with closing(open_model(cfg, described)) as model:
@@ -203,7 +203,7 @@ def open_model(cfg: DictConfig, described: Sequence[str]) -> OpenedModel:
 def _compose_config(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
     names = [str(name) for name in as_list(cfg.env)] if cfg.env is not None else []
     if not names:
-        raise UserError("env has no value; name the games to be played, such as env=[sokoban,bandit]")
+        raise UserError("env has no value; name the games to play, such as env=[sokoban,bandit]")
     saved = compose_job("train", [*described, f"seed={cfg.seed}"])
     OmegaConf.set_struct(saved, False)
     saved.env = load_option("env", names[0])
@@ -246,7 +246,7 @@ def _open_parts(
         network.to("cuda")  # as the trainer does for a run
     if chat.forced_think and not engine.capabilities.token_ids:
         raise UserError(
-            "prompt.force_think=true begins a reply, and this engine takes messages alone; set it to false"
+            "prompt.force_think=true begins a reply, and this engine takes only messages; set it to false"
         )
     return policy, rules, engine, WeightSync(engine, network, rules, engine_options["forward_context"])
 

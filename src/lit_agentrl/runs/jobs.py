@@ -180,7 +180,9 @@ def refuse_trust(overrides: Sequence[str]) -> None:
         UserError: the option is given.
     """
     if any(text.startswith(f"{TRUST_RUN}=") for text in overrides):
-        raise UserError(f"{TRUST_RUN} goes with resume=FOLDER: a run that begins names its code itself")
+        raise UserError(
+            f"{TRUST_RUN} applies only with resume=FOLDER: a new run needs no permission for its code"
+        )
 
 
 def is_help(flags: Sequence[str]) -> bool:

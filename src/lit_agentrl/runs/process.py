@@ -64,8 +64,8 @@ def _check_launched() -> None:
                 )
     if int(environ.get("NODE_RANK", "0")) and not {"MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
         raise UserError(
-            f"the environment variable NODE_RANK={environ['NODE_RANK']} needs MASTER_ADDR and MASTER_PORT, where "
-            "the first machine is met; set them, or unset it"
+            f"the environment variable NODE_RANK={environ['NODE_RANK']} needs MASTER_ADDR and MASTER_PORT, the "
+            "address of the first machine; set them, or unset it"
         )
     port = environ.get("MASTER_PORT", "1")
     if not (port.isdecimal() and 0 < int(port) < 65536):
@@ -116,8 +116,8 @@ class Load:
             self._number = max(1, min(default, count_cores() - int(busy + 0.5)))
             if self._number < default:
                 self._note = (
-                    f"torch computes with {self._number} of {default} threads: other programs keep {busy:.1f} of "
-                    f"{count_cores()} cores busy. OMP_NUM_THREADS={default} takes all; last bits depend on the number"
+                    f"torch uses {self._number} of {default} threads: other programs keep {busy:.1f} of "
+                    f"{count_cores()} cores busy; OMP_NUM_THREADS={default} uses all, which changes the last bits"
                 )
         torch.set_num_threads(self._number)
         return self._note
@@ -157,8 +157,8 @@ def restore_threads(before: int) -> str | None:
         return None
     if (variable := next((name for name in _THREAD_VARIABLES if name in os.environ), None)) is not None:
         return (
-            f"{variable} gives {now} threads, and this run began with {before}: its numbers will differ in their last "
-            f"bits from those of a run that was not interrupted; {variable}={before} keeps them"
+            f"{variable} gives {now} threads, and this run was started with {before}: its numbers will differ in their "
+            f"last bits from those of a run that was not interrupted; {variable}={before} keeps them"
         )
     torch.set_num_threads(before)
     return None

@@ -146,7 +146,7 @@ def _parse_recipe(content: Any, text: str) -> Recipe:
             "all",
             *_list_option_keys(),
         ):
-            raise ValueError(f"stages.{name}: choose another name, of small letters, digits and _")
+            raise ValueError(f"stages.{name}: choose another name, of lower-case letters, digits and _")
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
             raise ValueError(f"stages.{name} must be a list of texts, the command first")
         require(words[0] in PLACE_OF, f"stages.{name}[0]", words[0], ", ".join(PLACE_OF))
@@ -233,7 +233,7 @@ def _fill_word(
             yield f"{key}={_PLACE.sub(lambda match: fill(match[1]), value)}" if places else word
     except KeyError as error:
         raise UserError(
-            f"{where}: {word} has the place {{{error.args[0]}}}, which nothing fills there"
+            f"{where}: {word} has the placeholder {{{error.args[0]}}}, which has no value there"
         ) from error
 
 

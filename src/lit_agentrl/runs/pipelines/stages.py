@@ -106,7 +106,7 @@ class Pipeline:
             _call(stage, where)
             yield f"{where}: {_describe_result(stage)}"
         trained = [shlex.quote(str(s.folder)) for s in self.stages if s.command == "train"]
-        yield f"{self.out}: all is done; lit-agentrl report {' '.join(trained)}"
+        yield f"{self.out}: all stages are done; lit-agentrl report {' '.join(trained)}"
 
     def _read_started(self) -> dict[str, list[str]]:
         """Return the command and words of each recorded stage, by its place.
@@ -117,7 +117,7 @@ class Pipeline:
         file = self.out / RECORD
         if not file.exists():
             if self.out.exists() and any(file_inside.name != LOCK for file_inside in self.out.iterdir()):
-                raise UserError(f"out={self.out} is there and holds no pipeline; name a new folder")
+                raise UserError(f"out={self.out} exists and holds no pipeline; name a new folder")
             return {}
         try:
             recorded: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
@@ -134,7 +134,7 @@ class Pipeline:
                 now = [*stage.arguments]
                 new = [f"{word} is new" for word in now if word not in before]
                 gone = [f"{word} is missing" for word in before if word not in now]
-                differs = (*new, *gone, "its words are in another order")[0]
+                differs = (*new, *gone, "the options are in another order")[0]
                 raise UserError(
                     f"out={self.out} holds {stage.place} of another command ({differs}); name another folder"
                 )
@@ -172,7 +172,7 @@ def _split_options(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, list
         options[key] = each.value()
     for key in ("recipe", "out"):
         if options[key] == "???":
-            raise UserError(f"{key} has no value; lit-agentrl pipeline --help says what it is")
+            raise UserError(f"{key} has no value; lit-agentrl pipeline --help explains it")
     return options, passed_on, by_stage
 
 
@@ -186,7 +186,7 @@ def _check_passed_on(name: str, recipe: Recipe, passed_on: Mapping[str, Sequence
         if words and not recipe.has_placeholder(kind):
             raise UserError(f"{words[0]} would be ignored: no stage of recipe={name} reads it; leave it out")
     if recipe.has_placeholder("judge") and not passed_on["judge"]:
-        raise UserError(f"recipe={name} asks a judge; say who: reward=judge reward.judge.engine.url=…")
+        raise UserError(f"recipe={name} needs a judge; set reward=judge reward.judge.engine.url=…")
 
 
 def _compose(stage: Stage) -> None:
@@ -244,10 +244,10 @@ def _call(stage: Stage, where: str) -> None:
     with _forward_signals(child) as caught:
         status = child.wait()
     if caught:
-        screen.note(f"interrupted in {where}; the same command goes on there")
+        screen.note(f"interrupted in {where}; repeat the command to continue there")
         raise KeyboardInterrupt
     if status:
-        raise UserError(f"{where} failed; mend what it says, and give the same command: it goes on there")
+        raise UserError(f"{where} failed; fix the error above, and repeat the command to continue there")
 
 
 @contextmanager

@@ -140,10 +140,11 @@ def _close(runner: SweepRunner, plan: sweepers.Plan) -> None:
     console = Console()
     console.print(records.table(entries, planned))
     console.print(f"results in {sweep}", soft_wrap=True)
-    console.print(f"look at them with: tensorboard --logdir {sweep}", soft_wrap=True)
+    console.print(f"view them with: tensorboard --logdir {sweep}", soft_wrap=True)
     ended = sum(entry["status"] in _ENDED for entry in entries)
     if planned is not None and ended < len(planned):
-        message = f"{len(planned) - ended} of {len(planned)} runs are left; go on with: {runner.command} resume={sweep}"
+        remedy = f"continue with: {runner.command} resume={sweep}"
+        message = f"{len(planned) - ended} of {len(planned)} runs are left; {remedy}"
         console.print(message, soft_wrap=True, highlight=False, markup=False)
 
 

@@ -148,7 +148,7 @@ def _list_jobs(swept: Sequence[Override]) -> list[list[str]]:
     for override in swept:
         if override.is_sweep_override() and not override.is_discrete_sweep():
             raise UserError(
-                f"{override.input_line}: the sweeper that lists values has no end of them here; write some, such as "
+                f"{override.input_line}: the default sweeper cannot list infinitely many values; write some, such as "
                 f"{override.key_or_group}=choice(…), or search with hydra/sweeper=optuna"
             )
     count = math.prod(_count_values(override) for override in swept)
@@ -165,7 +165,7 @@ def _count_values(override: Override) -> int:
     value = override.value()
     if isinstance(value, RangeSweep):
         if value.step == 0:
-            raise UserError(f"{override.input_line} has no end; write a step other than 0")
+            raise UserError(f"{override.input_line} never ends; write a step other than 0")
         return max(0, math.ceil((float(value.stop or 0) - float(value.start or 0)) / value.step))
     return len(value.list) if isinstance(value, ChoiceSweep) else 1
 
@@ -214,8 +214,8 @@ def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) 
     require_whole("hydra.sweeper.n_jobs", node.n_jobs, 1)
     if "hydra.sweeper.max_failure_rate" in typed or node.max_failure_rate:
         raise UserError(
-            f"hydra.sweeper.max_failure_rate={node.max_failure_rate} has no effect: a run that fails is told to "
-            "Optuna, and the sweep goes on; leave it out"
+            f"hydra.sweeper.max_failure_rate={node.max_failure_rate} has no effect: a failed run is reported to "
+            "Optuna, and the sweep continues; leave it out"
         )
     _check_storage(node.storage)
     searched = [override for override in swept if override.is_sweep_override()]
@@ -232,8 +232,8 @@ def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) 
             override.value(), IntervalSweep
         ):
             raise UserError(
-                f"{override.input_line}: hydra/sweeper/sampler=grid tries every value, and an interval has no end of "
-                f"them; write {override.key_or_group}=choice(…), or choose sampler=tpe"
+                f"{override.input_line}: hydra/sweeper/sampler=grid tries every value, and an interval has infinitely "
+                f"many; write {override.key_or_group}=choice(…), or choose sampler=tpe"
             )
     _, mode = _find_monitored(first) or ("", "max")
     direction = _DIRECTIONS.get(mode, "")
