@@ -57,13 +57,13 @@ def refuse_contradictions(overrides: Sequence[str], cfg: DictConfig) -> None:
     """
     if cfg.rollout.get("overlap") is not True:
         return
-    asked = {override.key_or_group for override in parse(overrides) if override.value() == "none"}
-    if "worker" in asked:
+    set_to_none = {override.key_or_group for override in parse(overrides) if override.value() == "none"}
+    if "worker" in set_to_none:
         raise UserError(
             "worker=none cannot play ahead, which rollout.overlap=true requires; use worker=process, or "
             "rollout.overlap=false"
         )
-    if "algo/correction" in asked:
+    if "algo/correction" in set_to_none:
         raise UserError(
             "algo/correction=none does not correct the episodes of rollout.overlap=true, which are one update old; "
             "use algo/correction=truncated or masked, or rollout.overlap=false"

@@ -190,9 +190,9 @@ def describe_inactive_bounds(module: AgentModule, *, is_ahead: bool) -> str:
     if module.critic is not None:
         loss = module.critic.loss
         result: ValueLoss = bind(loss, with_computed(rows))  # with unchanged values
-        bounds = "old_value_BT" in tensor_names(loss) and not bool(result.is_clipped_BT.any())
-        if bounds and (given := constants(loss)):
-            names += [f"critic.loss.{name}" for name in given]
+        has_inactive_bounds = "old_value_BT" in tensor_names(loss) and not bool(result.is_clipped_BT.any())
+        if has_inactive_bounds and (bound_names := constants(loss)):
+            names += [f"critic.loss.{name}" for name in bound_names]
             why.append("no value has changed")
     if not names:
         return ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.config.composition import make_task_loader
-from lit_agentrl.config.errors import UserError, find_nearest, suggest
+from lit_agentrl.config.errors import UserError, refuse_unknown
 from lit_agentrl.config.overrides import check_overrides, parse, take_variant
 from lit_agentrl.config.saved import find_run_folder, read_saved_config
 from lit_agentrl.config.trust import TRUST_RUN, is_trusted
@@ -44,8 +44,7 @@ def compose_options(name: str, overrides: Sequence[str]) -> DictConfig:
                 f"{override.input_line} describes a model, and run= names one already; leave run= out to {name} it"
             )
         if key not in keys or override.is_add() or override.is_delete():
-            hint = suggest(find_nearest(key, keys)) or f"valid: {', '.join(keys)}"
-            raise UserError(f"unknown option {override.input_line}; {hint}")
+            refuse_unknown(f"unknown option {override.input_line}", key, keys)
         cfg[key] = override.value()
     if OmegaConf.is_missing(cfg, "run"):
         raise UserError(

@@ -134,10 +134,10 @@ def explain_composition(
             return UserError(explain(cause))
         if missing := re.match(r"Could not override '([\w/]+)'\. No match", str(cause)):
             outer = missing[1].rpartition("/")[0]
-            given = next(text for text in chosen if text.startswith(f"{missing[1]}="))
+            override_text = next(text for text in chosen if text.startswith(f"{missing[1]}="))
             option = next((text for text in chosen if text.startswith(f"{outer}=")), f"the {outer} chosen")
             return UserError(
-                f"{given} has no effect: {option} has no {missing[1]}; leave it out, or choose another {outer}"
+                f"{override_text} has no effect: {option} has no {missing[1]}; leave it out, or choose another {outer}"
             )
         return UserError(f"{' '.join(chosen)}: {explain(cause)}")
     known = [key for key, _ in _flatten_entries(OmegaConf.to_container(base, resolve=False))]

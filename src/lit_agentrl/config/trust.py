@@ -140,20 +140,27 @@ def resolve_untrusted(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     assert isinstance(resolved, dict)
     for path, value in iterate_values(resolved, ""):
-        key = path.rpartition(".")[2]
-        if isinstance(value, str) and "${" in value:  # a later reading would resolve it
-            raise _make_refusal(f"{path}={value}", "would be resolved again")
-        if key == "_target_" and not is_allowed(path.rpartition(".")[0], value):
-            raise _make_refusal(f"{path}={value}", "is not an object of this version that is allowed there")
-        # another machine would receive objects, and send some back
-        is_elsewhere = path == "worker.address" and value not in (None, "auto")
-        if is_elsewhere or (path == "env.game.url" and value is not None):
-            raise _make_refusal(f"{path}={value}", "connects to another machine")
-        if path.startswith("env.game.command") and value is not None:
-            raise _make_refusal(f"{path}={value}", "starts a program")
-        if _WRITING.fullmatch(path) and _is_outside(key, value, folder.resolve()):
-            raise _make_refusal(f"{path}={value}", "lies outside of the run folder")
+        if danger := _find_danger(path, value, folder.resolve()):
+            raise _make_refusal(f"{path}={value}", danger)
     return resolved  # type: ignore[return-value]  # keys are strings
+
+
+def _find_danger(path: str, value: Any, folder: Path) -> str:
+    """Return why an untrusted config may not have this value here; empty if it may."""
+    section, _, key = path.rpartition(".")
+    if isinstance(value, str) and "${" in value:  # a later reading would resolve it
+        return "would be resolved again"
+    if key == "_target_" and not is_allowed(section, value):
+        return "is not an object of this version that is allowed there"
+    # another machine would receive objects, and send some back
+    is_elsewhere = path == "worker.address" and value not in (None, "auto")
+    if is_elsewhere or (path == "env.game.url" and value is not None):
+        return "connects to another machine"
+    if path.startswith("env.game.command") and value is not None:
+        return "starts a program"
+    if _WRITING.fullmatch(path) and _is_outside(key, value, folder):
+        return "lies outside of the run folder"
+    return ""
 
 
 def require_shipped(options: Iterable[tuple[str, str]], folders: Sequence[str]) -> None:

@@ -71,7 +71,7 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
     check_options(cfg, temperatures)
     if cfg.diagnostics:
         raise UserError("diagnostics=true needs the policy of a run; set run=FOLDER, or leave it out")
-    is_kept = can_write(FOLDER)
+    is_writable = can_write(FOLDER)
     records: list[dict[str, Any]] = []
     with closing(open_model(cfg, described)) as model:
         games, settings = model.games, model.settings
@@ -106,7 +106,7 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
                     record |= chooser.record(cfg.best_of, [e for e in played if e.task_name == task.name])
                 records.append(record)
     stage = str(model.saved.engine.get("model") or model.name)
-    return _write_scores(cfg, model.saved, stage, records, model.sync.used(), is_kept)
+    return _write_scores(cfg, model.saved, stage, records, model.sync.used(), is_writable)
 
 
 @dataclass
@@ -257,7 +257,7 @@ def _write_scores(
     stage: str,
     records: list[dict[str, Any]],
     used: dict[str, float],
-    is_kept: bool,
+    is_writable: bool,
 ) -> Scores:
     games = "-".join(dict.fromkeys(record["env"] for record in records))
     file_stem = "".join(c if c.isalnum() or c in "-." else "-" for c in stage).strip(".")
@@ -267,7 +267,9 @@ def _write_scores(
         **({"engine": used} if used else {}),
     }
     path = (
-        write_results(FOLDER, f"{file_stem}_{cfg.split}_{games}_seed{cfg.seed}", content) if is_kept else None
+        write_results(FOLDER, f"{file_stem}_{cfg.split}_{games}_seed{cfg.seed}", content)
+        if is_writable
+        else None
     )
     return Scores(records, path, build_table(stage, cfg, records, used))
 

@@ -200,19 +200,23 @@ def require_new(option: str, folder: Path) -> None:
         raise UserError(
             f"{option}={shortened} cannot be created: {error.strerror}; choose another with {option}=FOLDER"
         ) from error
+    for problem in _find_conflicts(option, folder, parent_folder):
+        raise UserError(f"{option}={folder} {problem}")
+
+
+def _find_conflicts(option: str, folder: Path, parent_folder: Path) -> Iterator[str]:
+    """Yield each reason why a folder cannot be the new one; ``parent_folder`` is the first that exists."""
     if not parent_folder.is_dir() or not os.access(parent_folder, os.W_OK):
         reason = "is not writable" if parent_folder.is_dir() else "is not a folder"
-        raise UserError(
-            f"{option}={folder} cannot be created: {parent_folder} {reason}; choose another with {option}=FOLDER"
-        )
+        yield f"cannot be created: {parent_folder} {reason}; choose another with {option}=FOLDER"
     if folder.is_dir() and not _is_unused(folder):
         is_run = (folder / _CONFIG / "config.yaml").is_file()
         otherwise = f", or continue it with resume={folder}" if is_run else ""
         what = "holds a run" if is_run else "is not empty"
-        raise UserError(f"{option}={folder} {what} already; choose a new folder{otherwise}")
+        yield f"{what} already; choose a new folder{otherwise}"
     for parent in folder.absolute().parents:
         if (other := find_owner(parent)) is not None:
-            raise UserError(f"{option}={folder} lies in {parent}, which is in use by {other}; choose another")
+            yield f"lies in {parent}, which is in use by {other}; choose another"
 
 
 def _is_unused(folder: Path) -> bool:
@@ -318,20 +322,20 @@ def require_writable(folder: Path) -> None:
     Raises:
         UserError: a part of it is not writable, or is a file in place of a folder or vice versa.
     """
+    for problem in _find_unwritable(folder):
+        raise UserError(f"resume={folder}: {problem}")
+
+
+def _find_unwritable(folder: Path) -> Iterator[str]:
+    """Yield a line about each part of a run folder that a resumed run could not write."""
     for place in (folder, *(folder / name for name in _FOLDERS)):
         if place.exists() and not place.is_dir():
-            raise UserError(
-                f"resume={folder}: {place} is not a folder, but a run writes one there; move it away"
-            )
+            yield f"{place} is not a folder, but a run writes one there; move it away"
         if place.is_dir() and not os.access(place, os.W_OK):
-            raise UserError(
-                f"resume={folder}: {place} is not writable; make it writable, or continue a copy of the run"
-            )
+            yield f"{place} is not writable; make it writable, or continue a copy of the run"
     for place in (folder / name for name in _FILES):
         if place.exists() and not place.is_file():
-            raise UserError(
-                f"resume={folder}: {place} is not a file, but a run writes one there; move it away"
-            )
+            yield f"{place} is not a file, but a run writes one there; move it away"
 
 
 def discard_unused(folder: Path, printed: str | None = None) -> None:

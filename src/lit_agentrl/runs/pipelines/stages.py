@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from omegaconf import OmegaConf
 from lit_agentrl import screen
 from lit_agentrl.checks import require_whole
 from lit_agentrl.config.composition import compose_job, initialize_hydra
-from lit_agentrl.config.errors import UserError, find_nearest, suggest
+from lit_agentrl.config.errors import UserError, refuse_unknown
 from lit_agentrl.config.overrides import check_overrides, format_overrides, parse
 from lit_agentrl.config.run_options import compose_options, split_model_options
 from lit_agentrl.data.row_folder import open_labels
@@ -62,8 +63,9 @@ class Pipeline:
         recipe = read(name)
         _check_passed_on(name, recipe, passed_on)
         if unknown := sorted(set(by_stage) - set(recipe.stages)):
-            hint = suggest(find_nearest(unknown[0], recipe.stages)) or f"stages: {', '.join(recipe.stages)}"
-            raise UserError(f"unknown option {unknown[0]}.{by_stage[unknown[0]][0]}; {hint}")
+            option = f"{unknown[0]}.{by_stage[unknown[0]][0]}"
+            valid = f"stages: {', '.join(recipe.stages)}"
+            refuse_unknown(f"unknown option {option}", unknown[0], recipe.stages, valid)
         rounds = recipe.rounds if options["rounds"] is None else options["rounds"]
         require_whole("rounds", rounds, 1, 99)
         for key, low in (("prompts", 1), ("members", 1), ("seed", 0)):
@@ -160,16 +162,14 @@ def _split_options(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, list
             by_stage.setdefault(of_stage[1], []).append(of_stage[2])
         else:
             own_words.append(word)
-    for group in ([*own_words, *(word for each in passed_on.values() for word in each)], *by_stage.values()):
+    for group in ([*own_words, *chain.from_iterable(passed_on.values())], *by_stage.values()):
         check_overrides(group, is_multirun=False)
-    for each in parse(own_words):
-        key = each.key_or_group
-        if key not in options or each.is_add() or each.is_delete():
-            hint = (
-                suggest(find_nearest(key, options)) or f"valid: {', '.join(options)}, and STAGE.option=value"
-            )
-            raise UserError(f"unknown option {each.input_line}; {hint}")
-        options[key] = each.value()
+    for override in parse(own_words):
+        key = override.key_or_group
+        if key not in options or override.is_add() or override.is_delete():
+            valid = f"valid: {', '.join(options)}, and STAGE.option=value"
+            refuse_unknown(f"unknown option {override.input_line}", key, options, valid)
+        options[key] = override.value()
     for key in ("recipe", "out"):
         if options[key] == "???":
             raise UserError(f"{key} has no value; lit-agentrl pipeline --help explains it")

@@ -97,13 +97,13 @@ def _report_other_processes(
     is_over = threading.Event()
 
     def report_entries() -> None:
-        seen = 0
+        num_reported = 0
         while True:
             was_over = is_over.wait(_LOOK_S)
             entries = records.read(runner.sweep)
-            for entry in entries[seen:]:
+            for entry in entries[num_reported:]:
                 _report_entry(entry, plan.swept, on_failure)
-            seen = len(entries)
+            num_reported = len(entries)
             if was_over:
                 return
 
@@ -173,24 +173,22 @@ def _end_processes() -> Iterator[None]:
 
     def list_children() -> list[psutil.Process]:
         return [
-            process
-            for process in psutil.Process().children(recursive=True)
-            if not is_resource_tracker(process)
+            child for child in psutil.Process().children(recursive=True) if not is_resource_tracker(child)
         ]
 
-    def is_resource_tracker(process: psutil.Process) -> bool:
+    def is_resource_tracker(child: psutil.Process) -> bool:
         """Return whether it is Python's resource tracker, which must end after this process."""
         try:
-            return any("resource_tracker" in word for word in process.cmdline())
+            return any("resource_tracker" in word for word in child.cmdline())
         except psutil.Error:
             return True
 
-    before = {process.pid for process in list_children()}
+    before = {child.pid for child in list_children()}
     try:
         yield
     except BaseException:  # its folder is unlocked by now, which its runs notice and end
-        started = [process for process in list_children() if process.pid not in before]
-        for process in psutil.wait_procs(started, timeout=_PATIENCE_S)[1]:
+        started = [child for child in list_children() if child.pid not in before]
+        for child in psutil.wait_procs(started, timeout=_PATIENCE_S)[1]:
             with suppress(psutil.NoSuchProcess):
-                process.kill()
+                child.kill()
         raise

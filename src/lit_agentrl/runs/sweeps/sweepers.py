@@ -212,29 +212,9 @@ def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) 
     node = first.hydra.sweeper
     require_whole("hydra.sweeper.n_trials", node.n_trials, 1)
     require_whole("hydra.sweeper.n_jobs", node.n_jobs, 1)
-    if "hydra.sweeper.max_failure_rate" in typed or node.max_failure_rate:
-        raise UserError(
-            f"hydra.sweeper.max_failure_rate={node.max_failure_rate} has no effect: a failed run is reported to "
-            "Optuna, and the sweep continues; leave it out"
-        )
-    _check_storage(node.storage)
     searched = [override for override in swept if override.is_sweep_override()]
-    if not searched and not node.custom_search_space:
-        raise UserError(
-            "hydra/sweeper=optuna has nothing to search; give an option a range, such as optim.lr=interval(1e-5,1e-3)"
-        )
-    for override in searched:
-        if not isinstance(override.value(), ChoiceSweep | RangeSweep | IntervalSweep):
-            raise UserError(
-                f"{override.input_line}: Optuna searches a choice(…), a range(…) or an interval(…)"
-            )
-        if str(node.sampler._target_).endswith(".GridSampler") and isinstance(
-            override.value(), IntervalSweep
-        ):
-            raise UserError(
-                f"{override.input_line}: hydra/sweeper/sampler=grid tries every value, and an interval has infinitely "
-                f"many; write {override.key_or_group}=choice(…), or choose sampler=tpe"
-            )
+    for problem in _find_optuna_problems(node, searched, typed):
+        raise UserError(problem)
     _, mode = _find_monitored(first) or ("", "max")
     direction = _DIRECTIONS.get(mode, "")
     direction_given = (
@@ -256,13 +236,37 @@ def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) 
     return added
 
 
-def _check_storage(storage: Any) -> None:
-    """Refuse a database with SQLAlchemy 2, which Optuna 2.10 of Hydra's plugin does not support."""
+def _find_optuna_problems(node: DictConfig, searched: Sequence[Override], typed: set[str]) -> Iterator[str]:
+    """Yield a line about each option of the sweeper, and each searched option, that is refused."""
+    if "hydra.sweeper.max_failure_rate" in typed or node.max_failure_rate:
+        yield (
+            f"hydra.sweeper.max_failure_rate={node.max_failure_rate} has no effect: a failed run is reported to "
+            "Optuna, and the sweep continues; leave it out"
+        )
+    yield from _find_storage_problem(node.storage)
+    if not searched and not node.custom_search_space:
+        yield (
+            "hydra/sweeper=optuna has nothing to search; give an option a range, such as optim.lr=interval(1e-5,1e-3)"
+        )
+    for override in searched:
+        if not isinstance(override.value(), ChoiceSweep | RangeSweep | IntervalSweep):
+            yield (f"{override.input_line}: Optuna searches a choice(…), a range(…) or an interval(…)")
+        if str(node.sampler._target_).endswith(".GridSampler") and isinstance(
+            override.value(), IntervalSweep
+        ):
+            yield (
+                f"{override.input_line}: hydra/sweeper/sampler=grid tries every value, and an interval has infinitely "
+                f"many; write {override.key_or_group}=choice(…), or choose sampler=tpe"
+            )
+
+
+def _find_storage_problem(storage: Any) -> Iterator[str]:
+    """Yield a line about a database with SQLAlchemy 2, which the plugin's Optuna 2.10 does not support."""
     if storage is None or str(storage).startswith("redis"):
         return
     installed = version("sqlalchemy")
     if int(installed.partition(".")[0]) >= 2:
-        raise UserError(
+        yield (
             f"hydra.sweeper.storage={storage}: a database needs SQLAlchemy 1.4, and {installed} is installed; pip "
             "install 'sqlalchemy<2', or leave it out"
         )
