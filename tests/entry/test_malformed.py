@@ -327,7 +327,7 @@ def test_a_folder_of_configs_is_refused_where_ours_would_be_taken(refused: Refus
     assert "unknown option nosuch" in refused("--config-dir mine nosuch=1")  # the same file does no harm
     file.write_text(file.read_text().replace("size: 6", "size: 7"))
     message = refused("--config-dir mine env=sokoban")
-    assert "env/sokoban.yaml is also the name of a shipped file" in message and "another name" in message
+    assert "env/sokoban.yaml is also the name of a shipped file" in message and "rename yours" in message
 
 
 def test_a_broken_yaml_is_named_with_its_line_and_a_whole_one_is_found(refused: Refused) -> None:
