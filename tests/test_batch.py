@@ -65,9 +65,9 @@ def test_a_further_column_is_one_line_and_what_fills_it(monkeypatch: pytest.Monk
     ]  # fmt: skip
     with pytest.raises(KeyError, match="surprise_BT"):
         pack.pack(episodes)
-    plain = pack._tokens
+    plain = pack._make_token_columns
     monkeypatch.setattr(
-        pack, "_tokens",
+        pack, "_make_token_columns",
         lambda number, turn: plain(number, turn) | {"surprise_BT": np.arange(1 + len(turn.reply_tokens))},
     )  # fmt: skip
     packed = pack.pack(episodes)

@@ -33,9 +33,9 @@ from lit_agentrl.models.policy import load_nano
 from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
+from lit_agentrl.rollout.worlds.environments import Answer as Said
+from lit_agentrl.rollout.worlds.environments import Step
 from lit_agentrl.rollout.worlds.pool import Worlds
-from lit_agentrl.rollout.worlds.seats import Answer as Said
-from lit_agentrl.rollout.worlds.seats import Step
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.answer import Answer
 from lit_agentrl.text.dialects.base import Reply
@@ -121,7 +121,9 @@ def play_vector(*, seconds: float = 0.05, spread: float = 0.0) -> tuple[list[Epi
                 writing.submit(TurnRequest(e, each.episode.turns[-1].prefix_tokens.tolist(), key, PARAMS))
             replies: dict[int, str] = {}
             while len(replies) < EPISODES:
-                replies |= {found.episode: plays[found.episode].hear(found)[0] for found in writing.poll()}
+                replies |= {
+                    found.episode: plays[found.episode].receive_reply(found)[0] for found in writing.poll()
+                }
             said = tuple(replies[e] for e in range(EPISODES))
             shown, rewards, *_ = vector.step(said)
             for e, each in enumerate(plays):

@@ -86,7 +86,7 @@ class TrajectoryBatch:
         torch.int32, fill=-1, says="of the weights that sampled it, -1 where not an action"
     )
     reward_BT: Tensor = declare_column(
-        torch.float32, toy=[[0, 0, 0], [0, 0, 1]] * 2, says="points, at turn ends, shaping included"
+        torch.float32, toy=[[0, 0, 0], [0, 0, 1]] * 2, says="reward at turn ends, shaping included"
     )
     cost_BT: Tensor = declare_column(
         torch.float32,
@@ -109,12 +109,12 @@ class TrajectoryBatch:
     first_turn_B: Tensor = declare_column(torch.int32, says="the row's first turn")
     return_B: Tensor = declare_column(
         torch.float32, filler=math.nan, toy=[0, 1, 0, 1],  # NaN: left out of statistics
-        says="points, of the whole trajectory, shaping included",
+        says="sum of the rewards of the whole trajectory, shaping included",
     )  # fmt: skip
     baseline_B: Tensor = declare_column(
         torch.float32,
         toy=0.5,
-        says="points, return of the prompt's greedy episode; NaN where none was played",
+        says="return of the prompt's greedy episode; NaN where none was played",
     )
     success_B: Tensor = declare_column(torch.bool, toy=[0, 1, 0, 1], says="the game was solved")
     source_B: Tensor = declare_column(torch.int8, says="`Source`")

@@ -15,7 +15,7 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.worlds.seats import Seats
+from lit_agentrl.rollout.worlds.environments import Environments
 from lit_agentrl.text.chat import ChatRenderer
 from scripts.bench import trl_sides, trl_trainer
 from scripts.bench.lockstep import Meter
@@ -34,7 +34,7 @@ def test_both_sides_read_the_same_tokens() -> None:
     task = Task(games.NAME, env, max_turns=turns, max_actions=budget)
     prompt = games.ConstantPrompt(style="compact")
     rules = Rules(tasks=[task], prompt=prompt, chat=chat, engine=NativeEngine)
-    ours, seats = EpisodeInPlay(Episode(0, 0, 0, 0, games.NAME, 7), rules), Seats(task, {})
+    ours, seats = EpisodeInPlay(Episode(0, 0, 0, 0, games.NAME, 7), rules), Environments(task, {})
     ours.begin(seats.reset(0, "train", 7, 0))
 
     tokenizer.chat_template = trl_trainer.CHAT_TEMPLATE
@@ -44,8 +44,8 @@ def test_both_sides_read_the_same_tokens() -> None:
     assert render(messages) == ours.episode.turns[0].prefix_tokens.tolist()
     for reply in REPLIES:
         tokens = tokenizer(reply, add_special_tokens=False)["input_ids"]
-        actions = ours.hear(TurnResult(0, tokens, [0.0] * len(tokens), [0.0] * len(tokens)))
-        ours.go_on(seats.step(0, actions))
+        actions = ours.receive_reply(TurnResult(0, tokens, [0.0] * len(tokens), [0.0] * len(tokens)))
+        ours.continue_play(seats.step(0, actions))
         # as trl does: what a dialogue of two messages and the tool's grows by, after its last end marker
         call = {"type": "function", "function": {"name": "reply", "arguments": {}}}
         dummy = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [call]}]

@@ -248,7 +248,7 @@ def test_sglang_takes_weights_and_passes_the_probe(tmp_path: Path) -> None:
         for version in range(3):
             moved(network, version)
             sync.load(None, version)
-            assert sync.probed(WARM)["engine/sync_gap"] < 1e-5
+            assert sync.probe(WARM)["engine/sync_gap"] < 1e-5
         eng.stop()
 
 

@@ -121,7 +121,7 @@ def test_options_that_make_no_sense_are_refused(
 ) -> None:
     installed("0.32.0")
     with pytest.raises(ValueError, match=message):
-        VLLMEngine(**{**rules().engine_options(tiny_network()), **options})
+        VLLMEngine(**{**rules().make_engine_options(tiny_network()), **options})
 
 
 def test_what_its_start_changes_of_the_process_is_put_back() -> None:

@@ -27,7 +27,7 @@ from lit_agentrl.evaluate.score_table import build_table
 from lit_agentrl.report.table import as_text
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
-from lit_agentrl.rollout.thoughts import Swapped, Thought, best_thought, block_of, thoughts_of
+from lit_agentrl.rollout.thoughts import Swapped, Thought, best_thought, encode_think_block, list_thoughts
 from lit_agentrl.rollout.workers.inline import LocalPlayer
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
@@ -66,7 +66,7 @@ def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.Mo
     diagnostics.check_run(run)
     params = replace(run.rollouts.test.params, temperature=0.0)
     episodes = played(run, params)
-    thoughts = thoughts_of(episodes)
+    thoughts = list_thoughts(episodes)
     assert len(thoughts) >= 4 and {thought.turn for thought in thoughts} > {0}
     # teacher-forced, each thought is as likely after its own context as the engine says that it was
     matched = diagnostics._compute_log_likelihoods(run, thoughts[:4], params).diagonal().tolist()
@@ -114,7 +114,7 @@ def test_of_two_adapters_a_thought_is_as_likely_as_the_level_that_wrote_it_says(
             weight += 0.02 * torch.randn_like(weight) * weight.requires_grad
     params = run.rollouts.test.params
     episodes = played(run, params)
-    thoughts = thoughts_of(episodes)
+    thoughts = list_thoughts(episodes)
     sample = [each for is_plan in (True, False) for each in thoughts if each.is_plan == is_plan][
         :: len(thoughts) // 6
     ]
@@ -145,7 +145,10 @@ def test_what_has_no_thoughts_is_refused(tmp_path: Path) -> None:
     run.cfg.engine = {"_target_": f"{__name__}.Elsewhere", "_partial_": True}
     with pytest.raises(UserError, match="likelihoods of the run's own network; add engine=native"):
         diagnostics.check_run(run)
-    assert run.rules.chat.tokenizer.decode(block_of(run.rules.chat)).split() == ["<think>", "</think>"]
+    assert run.rules.chat.tokenizer.decode(encode_think_block(run.rules.chat)).split() == [
+        "<think>",
+        "</think>",
+    ]
 
 
 def test_before_each_reply_the_game_is_asked_what_best_play_thinks() -> None:
@@ -155,7 +158,7 @@ def test_before_each_reply_the_game_is_asked_what_best_play_thinks() -> None:
         lambda episode, turn: "<answer>Up</answer>",
         encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
     )
-    engine = ThoughtEngine(inner, lambda asked, turn: block_of(chat, asked.note or ""))
+    engine = ThoughtEngine(inner, lambda asked, turn: encode_think_block(chat, asked.note or ""))
     task = Task("sokoban", Sokoban, max_turns=3, max_actions=10, max_actions_per_turn=4)
     rules = Rules(
         tasks=[task], prompt=Prompt(style="compact"), chat=chat, engine=lambda **_: engine, asks=best_thought
@@ -168,7 +171,9 @@ def test_before_each_reply_the_game_is_asked_what_best_play_thinks() -> None:
         env.reset(seed=episode.instance_seed)
         assert not episode.failed and (episode.success or len(episode.turns) == 3)
         for turn in episode.turns:
-            assert turn.reply_text.startswith(chat.decode(block_of(chat, env.best_thought() or "?")))
+            assert turn.reply_text.startswith(
+                chat.decode(encode_think_block(chat, env.best_thought() or "?"))
+            )
             assert turn.has_think and turn.is_valid and turn.actions == ["Up"]
             env.step("Up")
 

@@ -159,6 +159,6 @@ def test_a_bad_option_of_the_worker_is_named(capsys: pytest.CaptureFixture[str],
 
 
 def test_strategies_that_shard_weights_say_so() -> None:
-    """Players refuse a worker under them."""
+    """No worker plays under them."""
     whole, cut = (SingleDeviceStrategy(torch.device("cpu")), DDPStrategy()), FSDPStrategy()
     assert not any(get_hooks(strategy).is_sharded for strategy in whole) and get_hooks(cut).is_sharded

@@ -14,7 +14,7 @@ from lit_agentrl.config.overrides import parse
 from lit_agentrl.loggers.files import CSVLog
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rollout.workers import cluster
-from lit_agentrl.rollout.workers.crew import PlayingError
+from lit_agentrl.rollout.workers.opener import PlayingError
 from tests.conftest import thinned
 from tests.entry.conftest import SMALL, files
 from tests.entry.test_malformed import Refused, main_evaluate

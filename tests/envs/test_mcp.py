@@ -18,7 +18,7 @@ from lit_agentrl.actions import ToolCall
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosted.mcp import Mcp
 from lit_agentrl.envs.levels import measure
-from lit_agentrl.rollout.worlds.seats import Seats
+from lit_agentrl.rollout.worlds.environments import Environments
 from tests.conftest import ROOT
 from tests.envs.started import started
 
@@ -114,7 +114,7 @@ def test_a_server_that_has_ended_is_started_again(rows: str, caplog: pytest.LogC
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_what_hangs_is_a_timeout_of_its_episode(rows: str) -> None:
-    seats = Seats(
+    seats = Environments(
         Task("it", partial(Mcp, command=[*RAW, "hang"], path=rows, timeout_s=0.5), max_actions=9), {}
     )
     began = time.monotonic()

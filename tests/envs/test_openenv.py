@@ -16,7 +16,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.hosted.openenv import OpenEnv
 from lit_agentrl.envs.levels import make_level_key
-from lit_agentrl.rollout.worlds.seats import Seats
+from lit_agentrl.rollout.worlds.environments import Environments
 from tests.envs.openenv_raw import serving
 
 
@@ -135,7 +135,7 @@ def test_one_start_is_shared_by_all_splits_and_room_is_asked_for() -> None:
 @pytest.mark.slow
 def test_what_hangs_is_a_timeout_of_its_episode() -> None:
     with serving("hang") as url:
-        seats = Seats(Task("it", partial(OpenEnv, url=url, timeout_s=2.0), max_actions=9), {})
+        seats = Environments(Task("it", partial(OpenEnv, url=url, timeout_s=2.0), max_actions=9), {})
         assert not seats.reset(0, "train", 0, 0).error
         answer = seats.step(0, ["Left"])
         assert answer.timed_out and "did not answer within timeout_s=2" in answer.error

@@ -19,7 +19,7 @@ from lit_agentrl.episode import EndReason, Episode, Turn
 from lit_agentrl.experimental.mcts import Mcts, Node, Search
 from lit_agentrl.experimental.siblings import siblings, step_pairs, turn_values
 from lit_agentrl.rollout.branching import Branch
-from lit_agentrl.rollout.pack import pack, trajectory_id
+from lit_agentrl.rollout.pack import get_trajectory_id, pack
 from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.hook import Training
 from lit_agentrl.update.scoring import list_turn_values as critic_values
@@ -232,7 +232,7 @@ def test_siblings_pairs_and_values_by_hand() -> None:
         (0, 3, 0, 2.0), (0, 1, 1, 1.5), (0, 2, 2, 3.0),
     ]  # fmt: skip
     assert [p.smoothing for p in pairs] == [1 / 4, 1 / 3, 1 / 2]
-    assert pairs[0].best.trajectory == trajectory_id(tree[0])
+    assert pairs[0].best.trajectory == get_trajectory_id(tree[0])
     assert step_pairs(tree, min_visits=2) == [] and step_pairs(tree, min_gap=1.5) == [pairs[0], pairs[2]]
     values = turn_values([*tree, failed])
     assert values[0] == [(1.5, 2.0), (2.0, 2.5), (2.5, 4.0)] and values[3:] == [
@@ -245,7 +245,7 @@ def test_siblings_pairs_and_values_by_hand() -> None:
 
 def test_a_recorded_tree_says_of_its_turns_what_stands_in_the_batch() -> None:
     episodes = FOUND()
-    batch, rows = pack(episodes), {trajectory_id(e): row for row, e in enumerate(episodes)}
+    batch, rows = pack(episodes), {get_trajectory_id(e): row for row, e in enumerate(episodes)}
     pairs = step_pairs(episodes)
     assert len(pairs) > 2 and any(pair.best.turn for pair in pairs)
     for pair in pairs:

@@ -240,7 +240,7 @@ def test_room_is_that_of_all_who_are_yet_to_begin() -> None:
     then = [Branch(1, 0, 1), Branch(2, 0, 1)]
     admission = Admission(places, Scripted([Branch(0)], then), lambda *_: 0.0, 4)
     assert admission.room == 3  # nobody has begun: those of the first group
-    admission.next()
+    admission.take_next()
     assert admission.room == 2 + 3  # the second group is next, and two of the first one are to come
     admission.after(0, episode(0, [0.0, 0.0]), is_over=False)
     assert admission.room == 0  # they are next: their group has begun

@@ -18,7 +18,7 @@ from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.base import SoFar, Structure, members_of
+from lit_agentrl.rollout.structures.base import SoFar, Structure, make_specs
 from lit_agentrl.rollout.structures.greedy import Greedy
 from lit_agentrl.rollout.structures.independent import Independent
 from lit_agentrl.rollout.structures.refill import Refill
@@ -138,7 +138,7 @@ class Endless(Structure):
 
     def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
         self.seen += 1
-        return members_of(so_far.draw(so_far.waves), 1)
+        return make_specs(so_far.draw(so_far.waves), 1)
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": self.seen}
@@ -171,7 +171,7 @@ class Elsewhere(Structure):
         self._named = named
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
-        return [replace(spec, **self._named) for spec in members_of(prompts, members)]  # type: ignore[arg-type]
+        return [replace(spec, **self._named) for spec in make_specs(prompts, members)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("named", [{"iteration": 2}, {"wave": 1}])

@@ -25,8 +25,8 @@ from lit_agentrl.models.policy import copy_weights, get_named_weights
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.workers.base import play_wave
-from lit_agentrl.rollout.workers.crew import PlayingError
 from lit_agentrl.rollout.workers.inline import LocalPlayer
+from lit_agentrl.rollout.workers.opener import PlayingError
 from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.process import Process, ProcessSettings
 from lit_agentrl.rollout.workers.weights import SharedWeights
@@ -80,9 +80,9 @@ def process(engine: Callable[..., Any] = NativeEngine, patience: float = 300.0, 
 
 def the_process(pool: Pool) -> int:
     """Its process, once it has been started."""
-    while not pool.seats:
+    while not pool.handles:
         time.sleep(0.01)
-    (seat,) = pool.seats
+    (seat,) = pool.handles
     assert isinstance(seat, Process)
     return seat.pid
 
@@ -182,7 +182,7 @@ def test_processes_that_die_or_hang_are_replaced() -> None:
     made = process(patience=10.0, attempts=3, count=2, share=1)
     made.load(get_named_weights(tiny_network()), version=5)
     play_wave(made, wave(1))  # both have begun
-    killed, stopped = (seat.pid for seat in made.seats if isinstance(seat, Process))
+    killed, stopped = (seat.pid for seat in made.handles if isinstance(seat, Process))
     os.kill(stopped, signal.SIGSTOP)
     made.submit(wave())
     os.kill(killed, signal.SIGKILL)
@@ -197,9 +197,9 @@ def test_processes_that_die_or_hang_are_replaced() -> None:
 @pytest.mark.slow
 def test_processes_that_are_stopped_while_they_start_are_replaced() -> None:
     made = process(start_patience=15.0, attempts=3, count=2, share=1)
-    while len(made.seats) < 2:
+    while len(made.handles) < 2:
         time.sleep(0.01)
-    stopped = [seat.pid for seat in made.seats if isinstance(seat, Process)]
+    stopped = [seat.pid for seat in made.handles if isinstance(seat, Process)]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     made.load(get_named_weights(tiny_network()), version=5)
@@ -258,13 +258,13 @@ def test_a_snapshot_keeps_what_was_written() -> None:
     network, other = tiny_network("gpt2"), tiny_network("gpt2", seed=1)
     assert network.lm_head.weight is network.transformer.wte.weight  # tied: once in the snapshot
     shared = SharedWeights(network)
-    assert "lm_head.weight" not in shared.views()
+    assert "lm_head.weight" not in shared.get_views()
     shared.write(get_named_weights(network))
     network.lm_head.weight.data[3] += 1.0
     moved = shared.differing(get_named_weights(network))
     assert set(moved) == {"transformer.wte.weight"}
     assert torch.equal(moved["transformer.wte.weight"][3] + 1.0, network.lm_head.weight.data[3])
-    copy_weights(shared.views(), other)
+    copy_weights(shared.get_views(), other)
     tokens = torch.arange(6)[None]
     with torch.no_grad():
         assert torch.equal(other(tokens).logits, tiny_network("gpt2")(tokens).logits)

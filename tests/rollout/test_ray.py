@@ -19,8 +19,8 @@ from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.models.policy import get_named_weights
 from lit_agentrl.rollout.workers.base import play_wave
 from lit_agentrl.rollout.workers.cluster import connect
-from lit_agentrl.rollout.workers.crew import PlayingError
 from lit_agentrl.rollout.workers.inline import LocalPlayer
+from lit_agentrl.rollout.workers.opener import PlayingError
 from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.ray import RaySettings
 from tests.conftest import ROOT, tiny_network

@@ -15,7 +15,7 @@ from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.rehearsal import rehearse
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.worlds.pool import Desk
+from lit_agentrl.rollout.worlds.pool import GamePools
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import load_task_yaml, nano_tokenizer
@@ -43,7 +43,7 @@ def test_a_game_that_dies_does_not_end_the_start() -> None:
 
 def test_a_game_is_looked_at_where_it_lives() -> None:
     task = replace(load_task_yaml("bandit"), hosting=Hosting(where="process"))
-    with closing(Desk([task], {})) as desk:
+    with closing(GamePools([task], {})) as desk:
         desk.reset(0, 0, split="train", seed=0, noise_seed=0)
         desk.take(0)
         desk.look(0, where_it_is)

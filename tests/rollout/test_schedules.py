@@ -35,7 +35,7 @@ class FakeWorker:
 
     def submit(self, wave: Wave) -> None:
         self.log.append(("submit", wave.iteration))
-        value = float(self.weights.views()["moving"])
+        value = float(self.weights.get_views()["moving"])
         self.played = Played([(wave.iteration, value, self.version)], 1.0)  # type: ignore[list-item]
 
     def take(self) -> Played:

@@ -20,10 +20,10 @@ from lit_agentrl.models.policy import get_named_weights
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.rollout.workers.base import Played, play_wave
-from lit_agentrl.rollout.workers.crew import LostWorker, PlayingError
 from lit_agentrl.rollout.workers.inline import LocalPlayer
+from lit_agentrl.rollout.workers.opener import LostWorker, PlayingError
 from lit_agentrl.rollout.workers.pool import Pool
-from lit_agentrl.rollout.workers.shares import Share, cut, joined, play_share
+from lit_agentrl.rollout.workers.shares import Share, cut, join_shares, play_share
 from lit_agentrl.rollout.workers.weights import SharedWeights
 from tests.conftest import load_task_yaml, tiny_network
 from tests.rollout.test_process import rules
@@ -42,7 +42,7 @@ def wave(groups: int = 5, members: int = 2, *, iteration: int = 0, number: int =
     return Wave("train", iteration, PARAMS, (*specs, *greedy), number)
 
 
-class Crew:
+class WorkerOpener:
     """Workers of this process, which take their time; each second share is lost ``deaths`` times."""
 
     name = "fake"
@@ -55,9 +55,9 @@ class Crew:
         self.opened = 0
         self.lost: Counter[int] = Counter()
 
-    def open(self, number: int) -> Seat:
+    def open(self, number: int) -> WorkerHandle:
         self.opened += 1
-        return Seat(self, number)
+        return WorkerHandle(self, number)
 
     def write(self, weights: Mapping[str, torch.Tensor]) -> None:
         self.weights.write(weights)
@@ -69,8 +69,8 @@ class Crew:
         self.lost.clear()
 
 
-class Seat:
-    def __init__(self, crew: Crew, number: int) -> None:
+class WorkerHandle:
+    def __init__(self, crew: WorkerOpener, number: int) -> None:
         self.crew, self.number, self.is_alive, self.signs = crew, number, True, 0
         self.engine = RULES.open_engine(copy.deepcopy(crew.network))
         self.scheduler = Scheduler(RULES, self.engine)
@@ -83,7 +83,7 @@ class Seat:
         time.sleep(crew.generator.uniform(0, 0.004))
         with crew.one_at_a_time:
             if self.loaded != load:
-                self.sync.load(crew.weights.views(), version)
+                self.sync.load(crew.weights.get_views(), version)
                 self.loaded = load
             played = play_share(share, self.sync, self.scheduler, version)
         if self.why or (share.number % 2 == 0 and crew.lost[share.key] < crew.deaths):  # with its work done
@@ -129,7 +129,7 @@ def test_cut_by_number_alone() -> None:
     moved = cut(of_a_rank, 2, seed=3)
     assert [(each.wave, each.key) for each in moved] == [(each.wave, each.key) for each in shares[1:]]
     backwards = {share.number: Played(list(share.wave.specs)) for share in reversed(shares)}  # type: ignore[arg-type]
-    assert joined(whole, shares, backwards).episodes == list(whole.specs)
+    assert join_shares(whole, shares, backwards).episodes == list(whole.specs)
     assert cut(replace(whole, specs=()), 2, seed=3) == []
     (all_of_it,) = cut(whole, None, seed=3)
     assert all_of_it.wave is whole
@@ -142,7 +142,7 @@ def test_any_number_of_workers_dealt_and_lost_at_random_play_the_same() -> None:
     expected = [played.episodes for played in here(first, second, share=1)]
     weights = get_named_weights(tiny_network())
     for count, deaths, seed in ((1, 0, 0), (2, 1, 1), (5, 2, 2)):
-        crew = Crew(random.Random(seed), deaths=deaths)
+        crew = WorkerOpener(random.Random(seed), deaths=deaths)
         made = pool(crew, count=count, share=1)
         made.load(weights, 7)
         played = [play_wave(made, first), play_wave(made, second)]
@@ -168,14 +168,14 @@ def test_shares_leave_no_trace_in_torchs_generator_and_whole_waves_have_the_same
 
 
 def test_the_same_episodes_are_not_lost_for_ever() -> None:
-    made = pool(Crew(random.Random(0), deaths=9), count=2, attempts=3)
+    made = pool(WorkerOpener(random.Random(0), deaths=9), count=2, attempts=3)
     made.load({}, 0)
     with pytest.raises(PlayingError, match=r"worker=fake\) died; these episodes were lost 3 times$"):
         play_wave(made, wave())
     made.stop()
 
 
-class Stuck(Seat):
+class Stuck(WorkerHandle):
     """The first worker never answers until it is killed."""
 
     def play(self, share: Share, load: int, version: int) -> Played:
@@ -187,7 +187,7 @@ class Stuck(Seat):
 
 
 def test_a_worker_that_hangs_is_replaced() -> None:
-    crew, weights = Crew(random.Random(0)), get_named_weights(tiny_network())
+    crew, weights = WorkerOpener(random.Random(0)), get_named_weights(tiny_network())
     crew.open = lambda number: (setattr(crew, "opened", crew.opened + 1), Stuck(crew, number))[1]  # type: ignore[assignment,func-returns-value]
     made = pool(crew, count=1, patience=1.0)
     made.load(weights, 7)
@@ -197,7 +197,7 @@ def test_a_worker_that_hangs_is_replaced() -> None:
     made.stop()
 
 
-class Slow(Seat):
+class Slow(WorkerHandle):
     """Takes its time to start."""
 
     takes = 3600.0
@@ -211,7 +211,7 @@ class Slow(Seat):
 
 def test_a_busy_machine_on_which_all_start_slowly_is_waited_for() -> None:
     """Each further worker at a place is given twice as long."""
-    crew = Crew(random.Random(0))
+    crew = WorkerOpener(random.Random(0))
     crew.open = lambda number: (slow := Slow(crew, number), setattr(slow, "takes", 0.1))[0]  # type: ignore[method-assign]
     made = pool(crew, count=1, start_patience=0.02)
     made.load(get_named_weights(tiny_network()), 7)
@@ -221,11 +221,11 @@ def test_a_busy_machine_on_which_all_start_slowly_is_waited_for() -> None:
 
 def test_workers_that_do_not_start_are_replaced_and_counted() -> None:
     """Also where all of them hang, and more often than shares may be lost: they may have waited for room."""
-    crew = Crew(random.Random(0))
+    crew = WorkerOpener(random.Random(0))
 
-    def opened(number: int) -> Seat:
+    def opened(number: int) -> WorkerHandle:
         crew.opened += 1
-        return (Slow if crew.opened <= 4 else Seat)(crew, number)
+        return (Slow if crew.opened <= 4 else WorkerHandle)(crew, number)
 
     crew.open = opened  # type: ignore[method-assign]
     made = pool(crew, count=2, start_patience=0.03, attempts=1)
@@ -237,9 +237,9 @@ def test_workers_that_do_not_start_are_replaced_and_counted() -> None:
 
 
 def test_what_a_worker_raises_ends_the_run() -> None:
-    crew = Crew(random.Random(0))
+    crew = WorkerOpener(random.Random(0))
 
-    def broken(number: int) -> Seat:
+    def broken(number: int) -> WorkerHandle:
         raise ValueError("no room")
 
     crew.open = broken  # type: ignore[method-assign]

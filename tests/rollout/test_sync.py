@@ -51,7 +51,7 @@ def test_weights_travel_once_a_version_and_are_probed(pair: Any) -> None:
         moved(network, version)
         for _ in range(2):
             sync.load(None, version)
-            row = sync.probed(WARM)
+            row = sync.probe(WARM)
         assert row["engine/sync_gap"] < 1e-5 and row["engine/sync_seconds"] > 0
     assert engine.loads == [(v, is_sent) for v in range(5) for is_sent in (True, False)]
     assert all(
@@ -70,7 +70,7 @@ def test_an_engine_that_does_not_compute_with_them_ends_the_run(pair: Any, kind:
     with pytest.raises(SyncError, match=said):
         for version in (0, 1):
             sync.load(None, version)
-            sync.probed(WARM if version else SamplingParams(max_reply_tokens=8, max_context_tokens=200))
+            sync.probe(WARM if version else SamplingParams(max_reply_tokens=8, max_context_tokens=200))
             for seed in range(5):
                 moved(network, seed)
 
@@ -80,7 +80,7 @@ def test_a_gap_that_is_allowed_is_logged(pair: Any) -> None:
     copy_weights(get_named_weights(network), engine.own)
     moved(network)
     sync.load(None, 1)
-    assert 1e-3 < sync.probed(WARM)["engine/sync_gap"] < math.inf
+    assert 1e-3 < sync.probe(WARM)["engine/sync_gap"] < math.inf
 
 
 @pytest.mark.parametrize("answer", [TurnResult(-1, error="no room"), TurnResult(-1, [3, 4], [-1.0]), None])
@@ -92,7 +92,7 @@ def test_an_engine_that_answers_no_probe_ends_the_run(pair: Any, answer: TurnRes
     type(engine).num_pending = property(lambda self: 1 if answer else 0)
     try:
         with pytest.raises(SyncError, match="engine=Given, version 0"):
-            sync.probed(WARM)
+            sync.probe(WARM)
     finally:
         del type(engine).num_pending
 
@@ -108,7 +108,7 @@ def test_adapters_are_sent_as_the_weights_that_they_make() -> None:
     engine: Any = held.open_engine(plain)
     sync = WeightSync(engine, network, held, nullcontext)
     sync.load(None, 0)
-    assert sync.probed(WARM)["engine/sync_gap"] < 1e-4
+    assert sync.probe(WARM)["engine/sync_gap"] < 1e-4
     assert get_plain_parameters(network).keys() == dict(plain.named_parameters()).keys()
 
 
@@ -118,4 +118,4 @@ def test_a_shared_network_is_neither_sent_nor_probed(pair: Any) -> None:
     engine = held.open_engine(network)
     sync = WeightSync(engine, network, held, nullcontext)
     sync.load(None, 3)
-    assert sync.probed(WARM) == {} and engine.num_steps == 0
+    assert sync.probe(WARM) == {} and engine.num_steps == 0

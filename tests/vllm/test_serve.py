@@ -96,7 +96,7 @@ def synced(url: str, folder: Path, push: Sequence[Any], versions: int) -> list[f
                 for weight in network.parameters():
                     weight += 0.02 * version * weight.std() * torch.randn_like(weight)
             sync.load(None, version)
-            gaps.append(max(sync.probed(way)["engine/sync_gap"] for way in WAYS))
+            gaps.append(max(sync.probe(way)["engine/sync_gap"] for way in WAYS))
     finally:
         engine.stop()
     return gaps

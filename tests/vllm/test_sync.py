@@ -69,7 +69,7 @@ def test_five_syncs_in_a_row(nano: Any) -> None:
         for weights in (None, None):  # the second is the next wave of the same version
             sync.load(weights, version)
         for params in (PLAIN, WARM, CUT):
-            row = sync.probed(params)
+            row = sync.probe(params)
         print(f"\nversion {version}: gap {row['engine/sync_gap']:.2g}")
         assert row["engine/sync_gap"] < 1e-4
         moved(nano, version)
@@ -80,7 +80,7 @@ def test_adapters_arrive_merged() -> None:
     engine, sync = opened(network)
     for version in range(3):
         sync.load(None, version)
-        assert sync.probed(WARM)["engine/sync_gap"] < 1e-4
+        assert sync.probe(WARM)["engine/sync_gap"] < 1e-4
         moved(network, version)
 
 
@@ -88,11 +88,11 @@ def test_a_cache_that_is_not_emptied_is_found_out(nano: Any) -> None:
     engine, sync = opened(nano, NoReset)
     engine._llm.reset_prefix_cache()  # of the tests before
     sync.load(None, 0)
-    sync.probed(PLAIN)
+    sync.probe(PLAIN)
     moved(nano)
     sync.load(None, 1)
     with pytest.raises(SyncError, match=r"version 1 .*a reply sampled.*kept of older weights"):
-        sync.probed(PLAIN)
+        sync.probe(PLAIN)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_packed_layers_are_found_out(
     engine._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(named)})
     sync._version = 0
     with pytest.raises(SyncError, match="a fixed text.*it has other weights"):
-        sync.probed(PLAIN)
+        sync.probe(PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_its_own_log_probs_are_found_out(
     monkeypatch.setattr(arguments, "EngineArgs", lambda **given: make(**given, logprobs_mode=mode))
     engine, sync = opened(nano, Stock)
     sync.load(None, 0)
-    assert sync.probed(good)["engine/sync_gap"] < 1e-4
+    assert sync.probe(good)["engine/sync_gap"] < 1e-4
     with pytest.raises(SyncError, match="not at this temperature over the full vocabulary"):
-        sync.probed(bad)
+        sync.probe(bad)
 
 
 def test_draws_that_vllm_did_not_take_are_an_error(nano: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_draws_that_vllm_did_not_take_are_an_error(nano: Any, monkeypatch: pytes
     ask = engine._ask
     monkeypatch.setattr(engine, "_ask", lambda *a, extra_args=None, **k: ask(*a, **k))
     with pytest.raises(SyncError, match="vLLM wrote other tokens than were drawn"):
-        sync.probed(PLAIN)
+        sync.probe(PLAIN)
 
 
 def test_weights_that_are_missing_are_told(nano: Any) -> None:

@@ -27,11 +27,11 @@ from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_
 from lit_agentrl.rollout.thoughts import (
     Swapped,
     Thought,
-    any_turns,
     best_thought,
-    block_of,
-    first_turns,
-    thoughts_of,
+    draw_turns,
+    encode_think_block,
+    list_thoughts,
+    select_first_turns,
 )
 from lit_agentrl.update.networks import Networks
 
@@ -78,7 +78,7 @@ def diagnose(
     Raises:
         UserError: replies to fewer than 2 prompts had a thought.
     """
-    thoughts = thoughts_of(episodes)
+    thoughts = list_thoughts(episodes)
     if len({thought.group for thought in thoughts}) < 2:
         raise UserError(
             f"diagnostics=true: replies to {len({t.group for t in thoughts})} tasks of {name} have a thought, and "
@@ -89,19 +89,22 @@ def diagnose(
     limit = run.rules.max_context_tokens - params.max_reply_tokens  # leaves room for any thought
     fitting = [thought for thought in thoughts if len(thought.context) <= limit]
     screen.announce(f"scoring thoughts of {name} after the observations of others")
-    samples = {"first_turn": first_turns(fitting, SAMPLES), "any_turn": any_turns(fitting, SAMPLES, seed)}
+    samples = {
+        "first_turn": select_first_turns(fitting, SAMPLES),
+        "any_turn": draw_turns(fitting, SAMPLES, seed),
+    }
     results: dict[str, Any] = {
         key: _estimate_information(run, sample, params) for key, sample in samples.items()
     }
     groups = [episode.group for episode in episodes]
     chat, outcomes = run.rules.chat, [episode.outcome for episode in episodes]
-    empty, swapped = block_of(chat), Swapped(thoughts, groups, seed)
+    empty, swapped = encode_think_block(chat), Swapped(thoughts, groups, seed)
     ablations: dict[str, ThoughtOf] = {
         "removed": lambda request, turn: empty,
         "swapped": lambda request, turn: swapped(request.episode, turn),
     }
     if _has_best_thoughts(run, name, [episode.instance_seed for episode in episodes]):
-        ablations["best"] = lambda request, turn: block_of(chat, request.note or "")
+        ablations["best"] = lambda request, turn: encode_think_block(chat, request.note or "")
     results["ablation"] = {"best": None} | {
         key: _compare_success(outcomes, _replay_ablated(run, name, key, params, thought_of))
         for key, thought_of in ablations.items()

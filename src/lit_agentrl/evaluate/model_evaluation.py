@@ -106,7 +106,7 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
                     record |= chooser.record(cfg.best_of, [e for e in played if e.task_name == task.name])
                 records.append(record)
     stage = str(model.saved.engine.get("model") or model.name)
-    return _write_scores(cfg, model.saved, stage, records, model.sync.used(), is_writable)
+    return _write_scores(cfg, model.saved, stage, records, model.sync.measure_usage(), is_writable)
 
 
 @dataclass
@@ -175,7 +175,7 @@ class OpenedModel:
 
     def _play_wave(self, wave: Wave, version: int) -> Played:
         self.sync.load(None, version)
-        self.sync.probed(wave.params)
+        self.sync.probe(wave.params)
         return Played(self._scheduler.play(wave))
 
     def close(self) -> None:
@@ -240,15 +240,15 @@ def _open_parts(
     )  # fmt: skip
     check_prompts(rules)
     network = policy.network
-    engine_options = rules.engine_options(network)
-    engine = open_engine(make, **engine_options)
+    options = rules.make_engine_options(network)
+    engine = open_engine(make, **options)
     if network is not None and engine.capabilities.weights == "shared" and torch.cuda.is_available():
         network.to("cuda")  # as the trainer does for a run
     if chat.forced_think and not engine.capabilities.token_ids:
         raise UserError(
             "prompt.force_think=true begins a reply, and this engine takes only messages; set it to false"
         )
-    return policy, rules, engine, WeightSync(engine, network, rules, engine_options["forward_context"])
+    return policy, rules, engine, WeightSync(engine, network, rules, options["forward_context"])
 
 
 def _write_scores(

@@ -28,7 +28,7 @@ from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.hooks import Moment, PlayHook
 from lit_agentrl.rollout.questions import Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, by_group
+from lit_agentrl.rollout.structures.base import SoFar, group_episodes
 from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
@@ -139,7 +139,7 @@ class Experience(StructureHook, Refill):
         )
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        groups, interview = by_group(so_far.sampled), _Interview(so_far)
+        groups, interview = group_episodes(so_far.sampled), _Interview(so_far)
         mixed = {g: found for g, found in groups.items() if 0 < sum(e.success for e in found) < len(found)}
         summaries = interview.ask(
             "summary",

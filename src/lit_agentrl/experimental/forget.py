@@ -13,7 +13,7 @@ from lit_agentrl.distributed import sum_over_ranks
 from lit_agentrl.facts import IN_ORDER, PLAYED, READS_OLD_LOG_PROBS, WHOLE_WEIGHTS
 from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, Structure, members_of
+from lit_agentrl.rollout.structures.base import SoFar, Structure, make_specs
 from lit_agentrl.rollout.structures.hook import StructureHook, TemporaryStep
 
 
@@ -60,7 +60,7 @@ class Forget(StructureHook, Structure):
             raise ValueError(
                 f"Forget halves each group, and rollout.members={members}; set rollout.members=2 or more"
             )
-        return members_of(prompts, members - members // 2)
+        return make_specs(prompts, members - members // 2)
 
     def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
         if so_far.waves > 1:

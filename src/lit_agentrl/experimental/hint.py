@@ -23,7 +23,7 @@ from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
-from lit_agentrl.rollout.worlds.seats import Look
+from lit_agentrl.rollout.worlds.environments import Look
 
 _INTRO = "This is the beginning of a solution, which you can refer to:"
 

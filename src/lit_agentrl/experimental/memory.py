@@ -12,7 +12,7 @@ from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.facts import PLAYED, READS_OLD_LOG_PROBS, SEPARATE_MEMBERS
 from lit_agentrl.requirements import Requirement
-from lit_agentrl.rollout.pack import trajectory_id
+from lit_agentrl.rollout.pack import get_trajectory_id
 from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.refill import Refill
 
@@ -63,7 +63,7 @@ class Memory(Refill):
                 replace(e, env_seconds=0.0) for e in so_far.sampled if not e.failed and e.num_action_tokens
             ]
             # every rank stores the episodes of all ranks in the same order
-            new = sorted(gather_objects(own), key=trajectory_id)
+            new = sorted(gather_objects(own), key=get_trajectory_id)
             oldest = so_far.iteration + 1 - self._iterations
             self._kept = [e for e in [*self._kept, *new] if e.iteration >= oldest]
         trained = len(drawn) + len(so_far.sampled)

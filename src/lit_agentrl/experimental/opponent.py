@@ -31,7 +31,7 @@ from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.hooks import PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, by_group
+from lit_agentrl.rollout.structures.base import SoFar, group_episodes
 from lit_agentrl.rollout.structures.hook import StructureHook, Training
 from lit_agentrl.rollout.structures.refill import Refill
 
@@ -119,7 +119,7 @@ class Opponent(StructureHook, Refill):
         The policy wins against an opponent of its group if it earns more; a tie counts one half.
         """
         wins, duels = 0.0, 0
-        for group in by_group(so_far.sampled).values():
+        for group in group_episodes(so_far.sampled).values():
             own, others = (
                 [e.training_return for e in group if _is_opponent(e) == side] for side in (False, True)
             )

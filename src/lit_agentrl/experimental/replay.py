@@ -12,8 +12,8 @@ from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.facts import PLAYED, READS_OLD_LOG_PROBS
-from lit_agentrl.rollout.pack import trajectory_id
-from lit_agentrl.rollout.structures.base import SoFar, by_group
+from lit_agentrl.rollout.pack import get_trajectory_id
+from lit_agentrl.rollout.structures.base import SoFar, group_episodes
 from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
@@ -65,13 +65,13 @@ class Replay(StructureHook, Refill):
 
     def train_on(self, so_far: SoFar) -> Sequence[Episode]:
         replaced = self._replaced(so_far)
-        return [replaced.get(trajectory_id(episode), episode) for episode in so_far.sampled]
+        return [replaced.get(get_trajectory_id(episode), episode) for episode in so_far.sampled]
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        replaced, groups = len(self._replaced(so_far)), len(by_group(so_far.sampled))
+        replaced, groups = len(self._replaced(so_far)), len(group_episodes(so_far.sampled))
         own = [e for e in so_far.sampled if not e.failed and float(e.success) > self._min_score]
         # every rank stores the successes of all ranks, since another rank may play the task next
-        for episode in sorted(gather_objects(own), key=trajectory_id):
+        for episode in sorted(gather_objects(own), key=get_trajectory_id):
             kept = self._kept.pop(_instance(episode), [])
             stored = replace(episode, env_seconds=0.0)  # a time, which a resumed run could not reproduce
             self._kept[_instance(episode)] = [*kept, stored][-self._size :]
@@ -91,14 +91,14 @@ class Replay(StructureHook, Refill):
     def _replaced(self, so_far: SoFar) -> dict[int, Episode]:
         """Choose the stored successes by the id of the trajectory that each replaces."""
         found: dict[int, Episode] = {}
-        for group, members in by_group(so_far.sampled).items():
+        for group, members in group_episodes(so_far.sampled).items():
             kept = self._kept.get(_instance(members[0]))
             scores = [float(member.success) for member in members]
             fails = statistics.pstdev(scores) < self._max_std and statistics.fmean(scores) < self._max_mean
             if kept is None or not fails:
                 continue
             first, number = members[0], seeds.make_key(so_far.seed, "replay", so_far.iteration, group)
-            found[trajectory_id(first)] = replace(
+            found[get_trajectory_id(first)] = replace(
                 kept[number % len(kept)],
                 iteration=first.iteration, wave=first.wave, group=group, member=first.member, task=first.task,
                 source=Source.REPLAY,

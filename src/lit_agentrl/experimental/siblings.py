@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lit_agentrl.episode import Episode
-from lit_agentrl.rollout.pack import trajectory_id
+from lit_agentrl.rollout.pack import get_trajectory_id
 
 Score = Callable[[Episode], float]
 
@@ -78,7 +78,7 @@ def siblings(episodes: Sequence[Episode], score: Score = training_return) -> lis
         scores.setdefault(reply, []).append(score(episode))
         found = states.setdefault(state, {})
         if reply not in found:
-            found[reply] = Sibling(episode.group, episode.member, turn, trajectory_id(episode), 0, 0.0)
+            found[reply] = Sibling(episode.group, episode.member, turn, get_trajectory_id(episode), 0, 0.0)
     return [
         [
             Sibling(s.group, s.member, s.turn, s.trajectory, len(scores[reply]), fmean(scores[reply]))
@@ -137,9 +137,9 @@ def turn_values(
     for episode, _, state, reply in _replies(episodes):
         for key in (state, reply):
             scores.setdefault(key, []).append(score(episode))
-        held.setdefault(trajectory_id(episode), []).append((state, reply))
+        held.setdefault(get_trajectory_id(episode), []).append((state, reply))
     means = {key: fmean(values) for key, values in scores.items()}
-    return [[(means[s], means[r]) for s, r in held.get(trajectory_id(e), [])] for e in episodes]
+    return [[(means[s], means[r]) for s, r in held.get(get_trajectory_id(e), [])] for e in episodes]
 
 
 def _replies(episodes: Sequence[Episode]) -> Iterator[tuple[Episode, int, bytes, bytes]]:

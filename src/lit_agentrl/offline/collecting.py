@@ -31,11 +31,11 @@ from lit_agentrl.evaluate.replay import require_shared_weights
 from lit_agentrl.evaluate.scores import make_record
 from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.offline.collect_options import BEST, check_options
-from lit_agentrl.rollout.best import demonstrations
+from lit_agentrl.rollout.best import play_demonstrations
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.continued import Continued, shares
-from lit_agentrl.rollout.worlds.pool import Desk
+from lit_agentrl.rollout.worlds.pool import GamePools
 from lit_agentrl.runs.run_folder import lock_folder, require_idle
 from lit_agentrl.text.token_bytes import hash_tokenizer
 from lit_agentrl.update.critic import played_with
@@ -133,10 +133,10 @@ def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
     """Record best play, written with the model's prompts, tokenizer and dialect."""
     tokenizer = hash_tokenizer(model.policy.tokenizer)
     player = {"name": "best play", "stage": "start", "fingerprint": None, "tokenizer": tokenizer}
-    with closing(Desk(model.rules.tasks, {})) as desk, name_errors("plays=best"):
+    with closing(GamePools(model.rules.tasks, {})) as desk, name_errors("plays=best"):
 
         def record(spec: EvalSpec) -> list[Episode]:
-            return demonstrations(desk, model.rules, model.make_batch(spec), split=cfg.split)
+            return play_demonstrations(desk, model.rules, model.make_batch(spec), split=cfg.split)
 
         return _collect(cfg, _described(cfg, model.saved, player), model.games, record)
 

@@ -56,13 +56,13 @@ class Adviser:
                 )
         self._counts: Counter[str] = Counter()
         self._engine: Engine | None = None
-        self._opened()  # opened now, so that errors appear at once
+        self._open_engine()  # opened now, so that errors appear at once
 
     def ask(self, questions: Sequence[tuple[str, int]]) -> list[str]:
         """Answer questions; see `rewards.base.Answerer`."""
         if not questions:
             return []
-        found = ask(self._opened(), self._chat, [Question(*each) for each in questions], self._params)
+        found = ask(self._open_engine(), self._chat, [Question(*each) for each in questions], self._params)
         self._counts.update(
             {"requests": len(questions), "tokens_in": found.num_read, "tokens_out": found.num_written}
         )
@@ -79,7 +79,7 @@ class Adviser:
             self._engine.stop()
             self._engine = None
 
-    def _opened(self) -> Engine:
+    def _open_engine(self) -> Engine:
         if self._engine is None:
             self._engine = open_engine(
                 self._make, network=self._network, stop=NoStop(),

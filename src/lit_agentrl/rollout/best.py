@@ -14,12 +14,12 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Message
 from lit_agentrl.rollout.episode import EpisodeInPlay
-from lit_agentrl.rollout.rehearsal import say
+from lit_agentrl.rollout.rehearsal import play_text
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.worlds.pool import Desk
+from lit_agentrl.rollout.worlds.pool import GamePools
 
 
-def best_play(env: World, shown: str, *, horizon: int, most: int) -> str | None:
+def find_best_play(env: World, shown: str, *, horizon: int, most: int) -> str | None:
     """Return the thought and next actions of best play as JSON; None if unknown.
 
     There are at most ``most`` actions.  If a game has no thought of its own, the actions of the whole plan serve as the
@@ -34,12 +34,12 @@ def best_play(env: World, shown: str, *, horizon: int, most: int) -> str | None:
 
 
 def play_best(
-    desk: Desk, rules: Rules, episode: Episode, *, split: str, noise_seed: int
+    pools: GamePools, rules: Rules, episode: Episode, *, split: str, noise_seed: int
 ) -> list[Message] | None:
     """Fill an episode with best play and return its dialogue, or None if unknown.
 
     Args:
-        desk: Pool of the games of the rules.
+        pools: Pools of the games of the rules.
         rules: Rules by which episodes are played.
         episode: Record that names the game and its instance.
         split: Split of the instance.
@@ -53,28 +53,28 @@ def play_best(
     """
     game, dialect = rules.tasks[episode.task], rules.chat.dialect
     play = EpisodeInPlay(episode, rules)
-    desk.reset(0, episode.task, split=split, seed=episode.instance_seed, noise_seed=noise_seed)
-    play.begin(desk.take(0))
-    asks = partial(best_play, horizon=game.action_budget, most=game.max_actions_per_turn)
+    pools.reset(0, episode.task, split=split, seed=episode.instance_seed, noise_seed=noise_seed)
+    play.begin(pools.take(0))
+    asks = partial(find_best_play, horizon=game.action_budget, most=game.max_actions_per_turn)
     dialogue: list[Message] = []
     is_known = True
     while is_known and not play.is_over:
-        desk.look(0, asks)
-        found = desk.take(0).found
+        pools.look(0, asks)
+        found = pools.take(0).found
         is_known = found is not None
         if found is not None:
             thought, actions = json.loads(found)
             text = dialect.write(actions, thought=thought if rules.prompt.think else None)
             asked = episode.turns[-1].message or episode.opening[-1]["content"]
             dialogue += [{"role": "user", "content": asked}, {"role": "assistant", "content": text}]
-            say(desk, play, text)
-    desk.release(0, is_broken=episode.failed)
+            play_text(pools, play, text)
+    pools.release(0, is_broken=episode.failed)
     if is_known and episode.failed:
         raise ValueError(f"{game.name}: {episode.error}")
     return dialogue if is_known else None
 
 
-def demonstrations(desk: Desk, rules: Rules, batch: StepBatch, *, split: str) -> list[Episode]:
+def play_demonstrations(pools: GamePools, rules: Rules, batch: StepBatch, *, split: str) -> list[Episode]:
     """Return an episode of best play for each prompt of a batch where known.
 
     The log-probs of their tokens are unknown.
@@ -86,14 +86,14 @@ def demonstrations(desk: Desk, rules: Rules, batch: StepBatch, *, split: str) ->
     for group, task, seed in zip(batch.group_P, batch.task_P, batch.seed_P, strict=True):
         episode = Episode(batch.iteration, group, 0, task, rules.tasks[task].name, seed)
         noise = seeds.make_key(rules.seed, f"{split}/noise", group)
-        if play_best(desk, rules, episode, split=split, noise_seed=noise) is not None:
-            episodes.append(_unscored(episode))
+        if play_best(pools, rules, episode, split=split, noise_seed=noise) is not None:
+            episodes.append(_remove_scores(episode))
     if not episodes:
         raise ValueError(f"{rules.tasks[batch.task_P[0]].name} does not know best play of its instances")
     return episodes
 
 
-def _unscored(episode: Episode) -> Episode:
+def _remove_scores(episode: Episode) -> Episode:
     for turn in episode.turns:
         unknown: Sequence[float] = np.full(len(turn.reply_tokens), math.nan)  # type: ignore[assignment]
         turn.reply_logps = turn.reply_entropies = unknown  # type: ignore[assignment]

@@ -88,7 +88,7 @@ class Admission:
                 growth = branching.group(list(waiting), partial(draw, group), vocabulary)
                 first = list(growth.first())
             self._growths[group] = growth
-            self._ready.extend(self._begun(group, first))
+            self._ready.extend(self._start(group, first))
 
     @property
     def is_ready(self) -> bool:
@@ -98,7 +98,7 @@ class Admission:
     @property
     def next_parent(self) -> int | None:
         """Index of the parent of the next episode."""
-        return self._parent(*self._ready[0]) if self._ready else None
+        return self._find_parent(*self._ready[0]) if self._ready else None
 
     @property
     def room(self) -> int:
@@ -112,14 +112,14 @@ class Admission:
             return 0
         return self._left[group] + sum(self._left[each] for each in self._opened)
 
-    def next(self) -> tuple[int, Branch, int | None]:
+    def take_next(self) -> tuple[int, Branch, int | None]:
         """Return the index of the next episode, its start, and the index of its parent."""
         index, branch = self._ready.popleft()
         if self._left:
             group, _ = self._places[index]
             self._opened.add(group)
             self._left[group] -= 1
-        return index, branch, self._parent(index, branch)
+        return index, branch, self._find_parent(index, branch)
 
     def after(self, index: int, episode: Episode, *, is_over: bool) -> None:
         """Queue the episodes that can start after a reply or the end of an episode."""
@@ -129,7 +129,7 @@ class Admission:
         with blame("algo.structure"):
             found = list(self._growths[group].after(episode, is_over=is_over))
         # ahead of groups that have not started: a complete group frees room
-        self._ready.extendleft(reversed(self._begun(group, found)))
+        self._ready.extendleft(reversed(self._start(group, found)))
 
     def may_branch(self, index: int) -> bool:
         """Return whether another episode may still start from this one."""
@@ -147,13 +147,13 @@ class Admission:
         if left := [(group, min(waiting)) for group, waiting in self._waiting.items() if waiting]:
             raise ValueError(f"algo.structure: member {left[0][1]} of group {left[0][0]} was never begun")
 
-    def _parent(self, index: int, branch: Branch) -> int | None:
+    def _find_parent(self, index: int, branch: Branch) -> int | None:
         if branch.parent is None:
             return None
         return self._index[self._places[index][0], branch.parent]
 
-    def _begun(self, group: int, branches: Iterable[Branch]) -> list[tuple[int, Branch]]:
-        waiting, begun = self._waiting[group], []
+    def _start(self, group: int, branches: Iterable[Branch]) -> list[tuple[int, Branch]]:
+        waiting, started = self._waiting[group], []
         for branch in branches:
             if branch.member not in waiting:
                 raise ValueError(
@@ -166,5 +166,5 @@ class Admission:
                     f"algo.structure begins member {branch.member} of group {group} at turn {branch.turn} of member "
                     f"{branch.parent}, which it cannot: that one must have begun, and turns are counted from 1"
                 )
-            begun.append((waiting.pop(branch.member), branch))
-        return begun
+            started.append((waiting.pop(branch.member), branch))
+        return started

@@ -23,14 +23,14 @@ from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.policy.filters import Selection
 from lit_agentrl.rollout.adviser import Adviser
-from lit_agentrl.rollout.pack import pack, trajectory_id
+from lit_agentrl.rollout.pack import get_trajectory_id, pack
 from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import MAX_WAVES, SoFar, Structure
 from lit_agentrl.rollout.structures.hook import TemporaryStep
-from lit_agentrl.rollout.workers.base import Played, counted, used_by_all
+from lit_agentrl.rollout.workers.base import Played, sum_counts, sum_usage
 
 # takes a step on episodes, plays with the weights after it within the context, and then undoes it
 TryOut = Callable[[Sequence[Episode], TemporaryStep], AbstractContextManager[Callable[[Wave], Played]]]
@@ -65,13 +65,15 @@ class Collector:
         self.select_groups = select_groups
         self._further_prompts = further_prompts
         self._rewards = rewards or RewardPipeline()
-        self._of_engine: dict[str, float] = {}
+        self._engine_row: dict[str, float] = {}
 
     def setup(self, device: torch.device) -> None:
         """Set up the reward parts, which may need resources of the run."""
-        tokenizer, opened = self.rules.chat.tokenizer, partial(Adviser, device=device)
+        tokenizer, open_answerer = self.rules.chat.tokenizer, partial(Adviser, device=device)
         self._rewards.setup(
-            RewardContext(device=device, tokenizer=tokenizer, seed=self.rules.seed, open_answerer=opened)
+            RewardContext(
+                device=device, tokenizer=tokenizer, seed=self.rules.seed, open_answerer=open_answerer
+            )
         )
 
     def close(self) -> None:
@@ -98,15 +100,15 @@ class Collector:
         """Mark the sampled tokens that the loss of the batch's iteration excludes."""
         if batch.trajectories is None:
             return
-        with _told():
-            if (found_BT := self.structure.hook.mask_tokens(batch.iteration, batch.trajectories)) is not None:
-                batch.columns[LEFT_OUT] = found_BT
+        with _name_structure():
+            if (mask_BT := self.structure.hook.mask_tokens(batch.iteration, batch.trajectories)) is not None:
+                batch.columns[LEFT_OUT] = mask_BT
 
-    def first_wave(self, prompts: StepBatch) -> Wave:
+    def plan_first_wave(self, prompts: StepBatch) -> Wave:
         """Return the first wave for the prompts of an iteration."""
-        with _told():
+        with _name_structure():
             specs = self.structure.plan(prompts, self.settings.members)
-        return self._wave(prompts.iteration, 0, specs)
+        return self._make_wave(prompts.iteration, 0, specs)
 
     def collect(
         self,
@@ -132,36 +134,36 @@ class Collector:
         """
         self.begin(batch.iteration)
         started = time.perf_counter()
-        wave = self.first_wave(batch)
+        wave = self.plan_first_wave(batch)
         played = [play(wave)]
         self._add(batch, wave, played[-1])
-        trained, kept, want_more = self._keep_groups(batch, 1)
+        trained, groups, want_more = self._keep_groups(batch, 1)
         waves = 1
-        while (further := self._further(batch, waves, want_more)) is not None:
-            with self._weights(batch, waves, play, trial) as play_further:
-                wave = self._wave(batch.iteration, waves, further)
+        while (further := self._plan_further(batch, waves, want_more)) is not None:
+            with self._use_weights(batch, waves, play, trial) as play_further:
+                wave = self._make_wave(batch.iteration, waves, further)
                 played.append(play_further(wave))
                 self._add(batch, wave, played[-1])
             waves += 1
-            trained, kept, want_more = self._keep_groups(batch, waves)
-        elsewhere = sum(each.seconds for each in played)
-        row = {"time/ahead": elsewhere} if elsewhere else {}
-        row |= counted(played)
+            trained, groups, want_more = self._keep_groups(batch, waves)
+        worker_seconds = sum(each.seconds for each in played)
+        row = {"time/ahead": worker_seconds} if worker_seconds else {}
+        row |= sum_counts(played)
         row["rollout/waves"] = float(waves)
-        row |= self._of_engine
+        row |= self._engine_row
         if self._rewards:
-            row |= self._rewards.learn(_fresh(trained), iteration=batch.iteration)
-        self._pack(batch, trained, kept, device)
-        so_far = self._so_far(batch, waves, want_more)
-        row |= self._learn(so_far if ask is None else replace(so_far, ask=_noting(ask, played)))
-        batch.used = used_by_all(played)
+            row |= self._rewards.learn(_drop_replayed(trained), iteration=batch.iteration)
+        self._pack(batch, trained, groups, device)
+        so_far = self._describe_progress(batch, waves, want_more)
+        row |= self._learn(so_far if ask is None else replace(so_far, ask=_record_usage(ask, played)))
+        batch.used = sum_usage(played)
         row |= {f"engine/{name}": value for name, value in batch.used.items()}
         names, seconds = [task.name for task in self.rules.tasks], time.perf_counter() - started
         return row | rollout_row(
-            batch, names, seconds=seconds, device=device, playing_seconds=elsewhere or None
+            batch, names, seconds=seconds, device=device, playing_seconds=worker_seconds or None
         )
 
-    def _wave(self, iteration: int, number: int, specs: Sequence[EpisodeSpec]) -> Wave:
+    def _make_wave(self, iteration: int, number: int, specs: Sequence[EpisodeSpec]) -> Wave:
         for spec in specs:
             if (spec.iteration, spec.wave) != (iteration, number):
                 raise ValueError(
@@ -169,7 +171,7 @@ class Collector:
                     f"wave {spec.wave}, in iteration {iteration}, wave {number}, and its draws would be those of "
                     "another episode; name it by the iteration and the wave that it is played in"
                 )
-        with _told():
+        with _name_structure():
             branching = self.structure.branching(self.settings.members)
         return Wave("train", iteration, self.settings.params, tuple(specs), number, branching)
 
@@ -177,35 +179,37 @@ class Collector:
         """Add the episodes of a wave to the batch."""
         for spec, episode in zip(wave.specs, played.episodes, strict=True):
             (batch.greedy_episodes if spec.greedy else batch.episodes).append(episode)
-        if len({trajectory_id(episode) for episode in batch.episodes}) < len(batch.episodes):
+        if len({get_trajectory_id(episode) for episode in batch.episodes}) < len(batch.episodes):
             raise ValueError(
                 f"algo.structure={type(self.structure).__name__} plays a member of a group twice; give each further "
                 "episode of a group a member of its own"
             )
         stop_if_failing(played.episodes, self.settings.max_failed_share)
-        self._of_engine |= played.row  # a wave in which this rank plays nothing has an empty row
+        self._engine_row |= played.row  # a wave in which this rank plays nothing has an empty row
 
-    def _further(self, batch: StepBatch, waves: int, want_more: bool) -> Sequence[EpisodeSpec] | None:
+    def _plan_further(self, batch: StepBatch, waves: int, want_more: bool) -> Sequence[EpisodeSpec] | None:
         """Return this rank's next episodes; None if no rank has any."""
         if want_more and MORE_GROUPS not in self.structure.provides:
             raise ValueError(
                 f"filter asks for more groups, and {type(self.structure).__name__} plays none: set "
                 "algo/structure=refill"
             )
-        with _told():
-            found = self.structure.after_wave(self._so_far(batch, waves, want_more))
-        number = int(sum_over_ranks(torch.tensor(len(found))))
+        with _name_structure():
+            specs = self.structure.after_wave(self._describe_progress(batch, waves, want_more))
+        number = int(sum_over_ranks(torch.tensor(len(specs))))
         if number and waves >= MAX_WAVES:
             raise ValueError(f"algo.structure asks for more than {MAX_WAVES} waves in one iteration")
-        return found if number else None
+        return specs if number else None
 
     @contextmanager
-    def _weights(
+    def _use_weights(
         self, batch: StepBatch, waves: int, play: Callable[[Wave], Played], trial: TryOut | None
     ) -> Iterator[Callable[[Wave], Played]]:
         """Yield a function that plays the next wave with the weights that the structure wants."""
-        with _told():
-            step = self.structure.hook.plan_temporary_step(self._so_far(batch, waves, want_more=False))
+        with _name_structure():
+            step = self.structure.hook.plan_temporary_step(
+                self._describe_progress(batch, waves, want_more=False)
+            )
         if step is None:
             yield play
             return
@@ -214,7 +218,7 @@ class Collector:
         with trial(batch.episodes, step) as playing:
             yield playing
 
-    def _so_far(self, batch: StepBatch, waves: int, want_more: bool) -> SoFar:
+    def _describe_progress(self, batch: StepBatch, waves: int, want_more: bool) -> SoFar:
         return SoFar(
             iteration=batch.iteration,
             waves=waves,
@@ -229,9 +233,9 @@ class Collector:
     def _learn(self, so_far: SoFar) -> dict[str, float]:
         """Let the structure learn from the iteration; return its curves, averaged over all ranks."""
         names = sorted(self.structure.curves)
-        with _told():
-            found = self.structure.learn(so_far)
-            own = torch.tensor([found[name] for name in names], dtype=torch.float64).reshape(-1, 2)
+        with _name_structure():
+            sums = self.structure.learn(so_far)
+            own = torch.tensor([sums[name] for name in names], dtype=torch.float64).reshape(-1, 2)
         if not names:
             return {}
         pairs = sum_over_ranks(own).tolist()
@@ -247,10 +251,12 @@ class Collector:
         Returns:
             The scored episodes, the kept groups, and whether the selection asks for further groups.
         """
-        with _told():
-            trained = self.structure.train_on(self._so_far(batch, waves, want_more=False))
+        with _name_structure():
+            trained = self.structure.train_on(self._describe_progress(batch, waves, want_more=False))
         if self._rewards:
-            unscored = {id(e) for e in self._rewards.score(_fresh(trained), iteration=batch.iteration)}
+            unscored = {
+                id(e) for e in self._rewards.score(_drop_replayed(trained), iteration=batch.iteration)
+            }
             trained = [episode for episode in trained if id(episode) not in unscored]
         played = [episode for episode in trained if not episode.failed]
         tensors, _ = gather_rows(
@@ -258,10 +264,10 @@ class Collector:
                 "return_B": torch.tensor([e.training_return for e in played]),
                 "success_B": torch.tensor([e.success for e in played], dtype=torch.bool),
                 "group_B": torch.tensor([e.group for e in played], dtype=torch.int64),
-                "trajectory_B": torch.tensor([trajectory_id(e) for e in played], dtype=torch.int64),
+                "trajectory_B": torch.tensor([get_trajectory_id(e) for e in played], dtype=torch.int64),
                 "task_B": torch.tensor([e.task for e in played], dtype=torch.int64),
             },
-            torch.tensor([trajectory_id(e) for e in played], dtype=torch.int64),
+            torch.tensor([get_trajectory_id(e) for e in played], dtype=torch.int64),
         )
         selection: Selection = bind(self.select_groups, tensors)
         keep = set(selection.keep_groups.tolist())
@@ -285,24 +291,24 @@ class Collector:
         self.leave_out(batch)
 
 
-def _noting(
+def _record_usage(
     ask: Callable[[Sequence[Question]], Asked], played: list[Played]
 ) -> Callable[[Sequence[Question]], Asked]:
     """Return ``ask``, wrapped to record its engine usage next to that of the waves."""
 
-    def noted(questions: Sequence[Question]) -> Asked:
+    def ask_and_record(questions: Sequence[Question]) -> Asked:
         asked = ask(questions)
         played.append(Played([], used=asked.used))
         return asked
 
-    return noted
+    return ask_and_record
 
 
-def _fresh(episodes: Sequence[Episode]) -> Sequence[Episode]:
+def _drop_replayed(episodes: Sequence[Episode]) -> Sequence[Episode]:
     """Return the episodes of this iteration; replayed ones were scored when they were played."""
     return [episode for episode in episodes if episode.source is not Source.REPLAY]
 
 
-def _told() -> AbstractContextManager[None]:
+def _name_structure() -> AbstractContextManager[None]:
     """Name the structure in errors that it raises, except process-group failures."""
     return blame("algo.structure", but=(RuntimeError,))

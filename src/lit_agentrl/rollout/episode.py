@@ -14,8 +14,14 @@ from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Message, Segment, Turn
 from lit_agentrl.rollout.hooks import NO_HOOK, Moment, PlayHook, write_next, write_opening
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.worlds.past import Before, Node, before, reopened, taken_over
-from lit_agentrl.rollout.worlds.seats import Answer, Look
+from lit_agentrl.rollout.worlds.branch_point import (
+    BranchPoint,
+    Node,
+    copy_turn,
+    copy_without_reply,
+    describe_branch_point,
+)
+from lit_agentrl.rollout.worlds.environments import Answer, Look
 from lit_agentrl.text.chat import ChatRenderer, Prefix
 from lit_agentrl.text.context import Past, ShowsMessages
 from lit_agentrl.text.dialects.base import Reply, may_hold_several_calls
@@ -45,7 +51,7 @@ class EpisodeInPlay:
         self.episode = episode
         self.is_over = False
         self.asks: Look | None = None
-        self.found: str | None = None
+        self.note: str | None = None
         self._after_reset: Answer | None = None  # held until the game has answered the question of the hook
         self.tries_again = False
         self._hook, self._tries, self._feedback = hook, hook.count_tries(), ""
@@ -60,7 +66,7 @@ class EpisodeInPlay:
         self._actions_left = self._task.max_actions
         self._observation = self._complaint = ""
 
-    def branch(self, child: Episode, turn: int, noise_seed: int) -> tuple[EpisodeInPlay, Before]:
+    def branch(self, child: Episode, turn: int, noise_seed: int) -> tuple[EpisodeInPlay, BranchPoint]:
         """Create an episode of the group that continues from a turn of this one.
 
         Args:
@@ -80,7 +86,7 @@ class EpisodeInPlay:
         child.instance_id, child.opening = mine.instance_id, mine.opening
         owner = next((member for member, until in mine.branches if turn <= until), mine.member)
         child.branches = [entry for entry in mine.branches if entry[1] < turn] + [(owner, turn)]
-        child.turns = [taken_over(each) for each in mine.turns[:turn]] + [reopened(mine.turns[turn])]
+        child.turns = [copy_turn(each) for each in mine.turns[:turn]] + [copy_without_reply(mine.turns[turn])]
         play, node = EpisodeInPlay(child, self.rules), self._nodes[turn]
         past = self._past
         play._past = Past(past.opening, child.turns, past.messages[: turn + 1], past.pieces[: turn + 1])
@@ -88,7 +94,7 @@ class EpisodeInPlay:
         play._noise = [*(entry for entry in self._noise if entry[0] < turn), (turn, noise_seed)]
         play._actions, play._actions_left = node.actions, node.actions_left
         play._is_taken_over = self._context.is_append_only
-        return play, before(child.turns, play._noise, node.state)
+        return play, describe_branch_point(child.turns, play._noise, node.state)
 
     def take(self, answer: Answer) -> None:
         """Handle the game's answer to a reset, a branch, or the last actions."""
@@ -96,10 +102,10 @@ class EpisodeInPlay:
         if not turns:
             self.begin(answer)
         elif len(turns[-1].reply_tokens):
-            self.go_on(answer)
+            self.continue_play(answer)
         else:
-            self._heard(answer)
-            self.asks, self.found = None, answer.found
+            self._record_answer(answer)
+            self.asks, self.note = None, answer.found
 
     def begin(self, answer: Answer) -> None:
         """Write the opening prompt from the game's answer to its reset.
@@ -108,7 +114,7 @@ class EpisodeInPlay:
         and one to the question.
         """
         task, episode = self._task, self.episode
-        if not self._heard(answer):
+        if not self._record_answer(answer):
             return
         asked: str | None = None
         if self._after_reset is None and (look := self._hook.ask_game(task)) is not None:
@@ -139,7 +145,7 @@ class EpisodeInPlay:
         episode.opening = opening()
         self._open_turn("", self._chat.render_opening(episode.opening), answer)
 
-    def hear(self, result: TurnResult) -> list[str]:
+    def receive_reply(self, result: TurnResult) -> list[str]:
         """Record a reply and return the actions to play; none if the episode ends."""
         episode, turn = self.episode, self.episode.turns[-1]
         episode.num_prefilled += result.num_prefilled
@@ -218,7 +224,7 @@ class EpisodeInPlay:
         """Return the tools that can be called now, in chat API format."""
         return [json.loads(tool.text) for tool in self._actions.tools]
 
-    def go_on(self, answer: Answer) -> None:
+    def continue_play(self, answer: Answer) -> None:
         """Record the game's answer to actions, then open the next turn or end the episode."""
         if self.tries_again:
             self._try_again(answer)
@@ -234,7 +240,7 @@ class EpisodeInPlay:
             if not step.is_valid:
                 turn.is_valid = False
                 turn.problem, self._complaint = self._chat.dialect.rejected(step.action)
-        if not self._heard(answer):
+        if not self._record_answer(answer):
             return
         if not turn.is_valid:
             turn.reward += self._task.invalid_penalty
@@ -248,7 +254,7 @@ class EpisodeInPlay:
         is_one = kind == "text" or (kind == "tools" and not may_hold_several_calls(self._chat.dialect))
         return 1 if is_one else self._task.max_actions_per_turn
 
-    def _heard(self, answer: Answer) -> bool:
+    def _record_answer(self, answer: Answer) -> bool:
         """Record what every answer of a game contains; return False if the game failed."""
         self.episode.env_calls += answer.calls
         self.episode.env_seconds += answer.seconds
@@ -288,7 +294,7 @@ class EpisodeInPlay:
     def _try_again(self, answer: Answer) -> None:
         """Open the next try from the answer to another reset."""
         self.tries_again = False
-        if self._heard(answer):
+        if self._record_answer(answer):
             self._actions_left = self._task.max_actions
             last = self.episode.turns[-1].reply_tokens.tolist()
             message = self._feedback

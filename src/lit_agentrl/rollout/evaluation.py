@@ -11,8 +11,8 @@ from lit_agentrl.episode import Outcome
 from lit_agentrl.report.iteration import of_all_ranks, stop_if_failing
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
-from lit_agentrl.rollout.structures.base import members_of
-from lit_agentrl.rollout.workers.base import Play, used_by_all
+from lit_agentrl.rollout.structures.base import make_specs
+from lit_agentrl.rollout.workers.base import Play, sum_usage
 
 
 @dataclass
@@ -48,10 +48,10 @@ class Evaluation:
         Raises:
             ValueError: Too many games failed.
         """
-        specs = self.plan(members_of(batch, self.members))
+        specs = self.plan(make_specs(batch, self.members))
         wave = Wave(self.split, batch.iteration, self.params, tuple(specs), branching=self.branching)
         played = play(wave, version)
-        batch.episodes, batch.used = played.episodes, used_by_all([played])
+        batch.episodes, batch.used = played.episodes, sum_usage([played])
         stop_if_failing(batch.episodes, self.max_failed_share)
         batch.outcomes = of_all_ranks(batch.episodes)
         self.take(batch, is_first=is_first)

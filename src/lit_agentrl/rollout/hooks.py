@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from lit_agentrl.actions import Actions
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode, Message, Turn
-from lit_agentrl.rollout.worlds.seats import Look
+from lit_agentrl.rollout.worlds.environments import Look
 from lit_agentrl.text.prompts import Prompt
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def at_sigterm() -> Iterator[None]:
+def interrupt_at_sigterm() -> Iterator[None]:
     """Treat SIGTERM like Ctrl-C within this context, as an immediate interrupt.
 
     Elsewhere Lightning handles it after the iteration.  A checkpoint holds nothing of what is played in this context,

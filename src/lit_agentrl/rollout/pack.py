@@ -35,11 +35,11 @@ def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = No
                 f"episode {episode.group}/{episode.member} failed ({episode.error}): not trainable"
             )
     parts = [(episode, first, turns) for episode in episodes for first, turns in split_rows(episode)]
-    rows = [_row(*part) for part in parts]
+    rows = [_make_row(*part) for part in parts]
     for row in rows:
         row["baseline_B"] = (baselines or {}).get(row["group_B"], math.nan)
     packed = {
-        name: _packed([row[name] for row in rows], name) for name in list_columns() if name != "node_BT"
+        name: _pad_column([row[name] for row in rows], name) for name in list_columns() if name != "node_BT"
     }
     node_BT = torch.arange(packed["tokens_BT"].numel()).view_as(packed["tokens_BT"])
     _share(node_BT, parts)
@@ -70,19 +70,19 @@ def split_rows(episode: Episode) -> list[tuple[int, list[Turn]]]:
     return [(k, episode.turns[k:end]) for k, end in zip(starts, [*starts[1:], None], strict=True)]
 
 
-def trajectory_id(episode: Episode) -> int:
+def get_trajectory_id(episode: Episode) -> int:
     """Return an id that is unique over the run."""
     return episode.group * _MEMBERS + episode.member
 
 
-def _row(episode: Episode, first: int, turns: Sequence[Turn]) -> dict[str, Any]:
+def _make_row(episode: Episode, first: int, turns: Sequence[Turn]) -> dict[str, Any]:
     """Return the unpadded values of a row by column; ``first`` numbers its first turn."""
-    of_turns = [_tokens(k, turn) for k, turn in enumerate(turns, start=first)]
+    of_turns = [_make_token_columns(k, turn) for k, turn in enumerate(turns, start=first)]
     for each in of_turns:
         if wrong := [name for name, values in each.items() if len(values) != len(each["tokens_BT"])]:
             sizes = f"{len(each[wrong[0]])} values for {len(each['tokens_BT'])} tokens"
-            raise ValueError(f"{wrong[0]} has {sizes} of a turn; see _tokens in rollout/pack.py")
-    trajectory = trajectory_id(episode)
+            raise ValueError(f"{wrong[0]} has {sizes} of a turn; see _make_token_columns in rollout/pack.py")
+    trajectory = get_trajectory_id(episode)
     return {
         **{name: np.concatenate([each[name] for each in of_turns]) for name in of_turns[0]},
         "group_B": episode.group,
@@ -101,7 +101,7 @@ def _row(episode: Episode, first: int, turns: Sequence[Turn]) -> dict[str, Any]:
     }
 
 
-def _tokens(number: int, turn: Turn) -> dict[str, Any]:
+def _make_token_columns(number: int, turn: Turn) -> dict[str, Any]:
     """Return the values of a turn's tokens in each token column: first prefix, then reply."""
     given, sampled = len(turn.prefix_tokens), len(turn.reply_tokens)
     cost = turn.cost if turn.told_cost is None else turn.told_cost
@@ -122,7 +122,7 @@ def _tokens(number: int, turn: Turn) -> dict[str, Any]:
     }
 
 
-def _packed(values: Sequence[Any], name: str) -> Tensor:
+def _pad_column(values: Sequence[Any], name: str) -> Tensor:
     """Return a column as a padded tensor, from the values of each row."""
     spec = list_columns()[name]
     if name.endswith("_B"):

@@ -1,4 +1,4 @@
-"""The player of a run's episodes: now or one iteration ahead, in this process or in a worker."""
+"""The player of a run's episodes, now or ahead, here or in a worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lit_agentrl.distributed import StrategyHooks, get_world_size
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.episode import Source
 from lit_agentrl.models.policy import get_named_weights
-from lit_agentrl.rollout import interrupt
+from lit_agentrl.rollout.interrupt import interrupt_at_sigterm
 from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Wave
@@ -30,20 +30,20 @@ def _refuse(wave: Wave, version: int) -> Played:
 
 
 class Player:
-    """A player of evaluations, in this process, and of training episodes, in the worker if any.
+    """A player of evaluations in this process, and of training episodes.
 
     Args:
         rules: Rules by which episodes are played.
-        worker: Settings of the player of training episodes.
+        worker: Settings of the worker that plays training episodes, if any.
         first_wave: Returns the first wave of an iteration, for playing ahead; None plays nothing ahead.
     """
 
     def __init__(
-        self, rules: Rules, worker: WorkerSettings, first_wave: Callable[[int], Wave] | None
+        self, rules: Rules, worker: WorkerSettings, plan_first_wave: Callable[[int], Wave] | None
     ) -> None:
         self._rules = rules
         self._worker = worker
-        self._first_wave = first_wave
+        self._first_wave = plan_first_wave
         self._hooks = StrategyHooks()
         self._local: tuple[LocalPlayer, ...] = ()  # for training, and for evaluations if they need another
         self._schedule: PlayNow | PlayAhead = PlayNow(_refuse)
@@ -120,7 +120,7 @@ class Player:
     @contextmanager
     def _wait_for_ranks(self, event: str) -> Iterator[None]:
         """Play within the context, then wait for other ranks; the barrier names one that hangs."""
-        with interrupt.at_sigterm():
+        with interrupt_at_sigterm():
             yield
             self._hooks.barrier(event)
 

@@ -44,20 +44,20 @@ def ask(engine: Engine, chat: ChatRenderer, questions: Sequence[Question], param
         params: Sampling parameters and length limit of the answers.
     """
     results: dict[int, TurnResult] = {}
-    begun = 0
+    started = 0
     while len(results) < len(questions):
-        while begun < len(questions) and begun - len(results) < engine.capacity:
-            engine.submit(_request(engine, chat, begun, questions[begun], params))
-            begun += 1
-        found = engine.poll()
-        if not found and not engine.num_pending:
+        while started < len(questions) and started - len(results) < engine.capacity:
+            engine.submit(_request(engine, chat, started, questions[started], params))
+            started += 1
+        finished = engine.poll()
+        if not finished and not engine.num_pending:
             raise RuntimeError("the engine has nothing left to answer although replies were requested")
-        for result in found:
+        for result in finished:
             results[result.episode] = result
             engine.close(result.episode)
     answered = [results[number] for number in range(len(questions))]
     return Asked(
-        [_text(chat, result) for result in answered],
+        [_decode_answer(chat, result) for result in answered],
         sum(result.num_prefilled for result in answered),
         sum(len(result.tokens) for result in answered),
     )
@@ -72,7 +72,7 @@ def _request(
     return TurnRequest(number, (), question.key, params, messages=[message])
 
 
-def _text(chat: ChatRenderer, result: TurnResult) -> str:
+def _decode_answer(chat: ChatRenderer, result: TurnResult) -> str:
     """Return the text of an answer without its end-of-turn token."""
     if result.text is not None:
         return result.text

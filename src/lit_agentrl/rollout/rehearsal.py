@@ -13,8 +13,8 @@ from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.worlds.pool import Desk
-from lit_agentrl.rollout.worlds.seats import random_action
+from lit_agentrl.rollout.worlds.environments import random_action
+from lit_agentrl.rollout.worlds.pool import GamePools
 
 _INVALID = "?"  # reply if no legal action is known: shows at least how a turn continues
 
@@ -35,15 +35,15 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4, is_trained: bool = F
     """
     chat, game = rules.chat, rules.tasks[task]
     dialect = chat.dialect
-    with closing(Desk([game], rules.probes if is_trained else {})) as desk:
+    with closing(GamePools([game], rules.probes if is_trained else {})) as pools:
         for seed in range(episodes):
             episode = Episode(0, 0, 0, task, game.name, seed)
             play = EpisodeInPlay(episode, rules)
-            desk.reset(0, 0, split="train", seed=seed, noise_seed=seed)
-            opening = desk.take(0)
+            pools.reset(0, 0, split="train", seed=seed, noise_seed=seed)
+            opening = pools.take(0)
             play.begin(opening)
             if play.is_over:
-                desk.release(0, is_broken=True)
+                pools.release(0, is_broken=True)
                 yield episode
                 continue
             assert opening.actions is not None
@@ -53,30 +53,30 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4, is_trained: bool = F
                     f"{', '.join(sorted(dialect.formats))}; choose another dialect, such as dialect=answer"
                 )
             while not play.is_over:
-                action = _random_action(desk, game.name, (seed, len(episode.turns)))
+                action = _draw_random_action(pools, game.name, (seed, len(episode.turns)))
                 text = _INVALID
                 if action is not None:
                     with blame("dialect"):
                         text = dialect.write([action], thought="" if rules.prompt.think else None)
-                say(desk, play, text)
-            desk.release(0, is_broken=episode.failed)
+                play_text(pools, play, text)
+            pools.release(0, is_broken=episode.failed)
             yield episode
 
 
-def say(desk: Desk, play: EpisodeInPlay, text: str) -> None:
+def play_text(pools: GamePools, play: EpisodeInPlay, text: str) -> None:
     """Play a text as reply in the episode with key 0, and record the answer."""
     chat = play.rules.chat
     tokens = chat.encode(text.removeprefix(chat.dialect.think_start if chat.forced_think else ""))
     zeros = [0.0] * len(tokens)
-    actions = play.hear(TurnResult(0, tokens, zeros, zeros))
+    actions = play.receive_reply(TurnResult(0, tokens, zeros, zeros))
     if not play.is_over:
-        desk.step(0, actions)
-        play.go_on(desk.take(0))
+        pools.step(0, actions)
+        play.continue_play(pools.take(0))
 
 
-def _random_action(desk: Desk, name: str, seed: tuple[int, int]) -> str | None:
-    desk.look(0, partial(random_action, rng=np.random.default_rng(seed)))
-    found = desk.take(0)
+def _draw_random_action(pools: GamePools, name: str, seed: tuple[int, int]) -> str | None:
+    pools.look(0, partial(random_action, rng=np.random.default_rng(seed)))
+    found = pools.take(0)
     if found.error:
         raise ValueError(f"env: game {name}: {found.error.removeprefix('ValueError: ')}")
     return found.found

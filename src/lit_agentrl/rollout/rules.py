@@ -14,8 +14,8 @@ from lit_agentrl.engines.base import Engine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Message
 from lit_agentrl.rewards.base import Probe
+from lit_agentrl.rollout.worlds.environments import Look
 from lit_agentrl.rollout.worlds.pool import Worlds
-from lit_agentrl.rollout.worlds.seats import Look
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL, Context
 from lit_agentrl.text.prompts import Prompt
@@ -57,9 +57,9 @@ class Rules:
         self, network: PreTrainedModel, forward_context: ForwardContext = nullcontext, **more: Any
     ) -> Engine:
         """Return an engine for this network; ``more`` holds further arguments of its constructor."""
-        return self.engine(**self.engine_options(network, forward_context), **more)
+        return self.engine(**self.make_engine_options(network, forward_context), **more)
 
-    def engine_options(
+    def make_engine_options(
         self, network: PreTrainedModel | None, forward_context: ForwardContext = nullcontext
     ) -> dict[str, Any]:
         """Return the arguments of an engine that do not come from its own options.

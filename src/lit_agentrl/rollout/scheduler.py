@@ -13,8 +13,8 @@ from lit_agentrl.rollout.branching import Admission, Branch, Branching
 from lit_agentrl.rollout.episode import EpisodeInPlay
 from lit_agentrl.rollout.hooks import NO_HOOK, PlayHook
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.worlds.past import Before, row_of
-from lit_agentrl.rollout.worlds.pool import Desk
+from lit_agentrl.rollout.worlds.branch_point import BranchPoint, list_row_tokens
+from lit_agentrl.rollout.worlds.pool import GamePools
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Scheduler:
         self._rules = rules
         self._engine = engine
         self._on_reply = on_reply
-        self._desk = Desk(rules.tasks, rules.probes)
+        self._pools = GamePools(rules.tasks, rules.probes)
         self._unread: dict[int, list[int]] = {}  # first tokens to read of an episode with a parent
         self._due: dict[int, int] = {}  # clock time by which the game of an episode must have answered
         self._skipped = 0
@@ -92,12 +92,12 @@ class Scheduler:
         self._due, self._plays, self._held = {}, {}, {}
         while self._admission.is_ready or live:
             while self._admission.is_ready and self._has_room(live):
-                index, branch, parent = self._admission.next()
+                index, branch, parent = self._admission.take_next()
                 live[index] = self._begin(index, branch, parent, wave)
                 episodes[index] = live[index].episode
-            if answered := self._answered(is_writing=len(self._due) < len(live)):
+            if answered := self._list_answered(is_writing=len(self._due) < len(live)):
                 for index in answered:
-                    self._go_on(index, live, wave)
+                    self._continue_episode(index, live, wave)
                 continue  # a finished episode makes room for another one
             steps = None
             if self._due:
@@ -106,7 +106,7 @@ class Scheduler:
             if not results and not self._engine.num_pending:
                 raise RuntimeError("the engine has nothing left to answer although replies were requested")
             for result in results:
-                self._hear(result, live)
+                self._receive_reply(result, live)
         self._admission.require_all()
         return [episode for episode in episodes if episode is not None]
 
@@ -144,7 +144,7 @@ class Scheduler:
             tree=branch.tree if parent is None else self._plays[parent].episode.tree_member,
         )
         spec.extra.mark_episode(episode)
-        noise_seed, before = self._key(f"{wave.split}/noise", episode), None
+        noise_seed, before = self._make_key(f"{wave.split}/noise", episode), None
         if parent is None:
             play = EpisodeInPlay(episode, self._rules, noise_seed, spec.extra)
         else:
@@ -156,9 +156,9 @@ class Scheduler:
             self._forget(index)
         return play
 
-    def _reset(self, index: int, episode: Episode, wave: Wave, before: Before | None = None) -> None:
-        noise_seed = self._key(f"{wave.split}/noise", episode)
-        self._desk.reset(
+    def _reset(self, index: int, episode: Episode, wave: Wave, before: BranchPoint | None = None) -> None:
+        noise_seed = self._make_key(f"{wave.split}/noise", episode)
+        self._pools.reset(
             index, episode.task, split=wave.split, seed=episode.instance_seed, noise_seed=noise_seed, before=before,
             saves=wave.branching is not None,
         )  # fmt: skip
@@ -166,7 +166,7 @@ class Scheduler:
 
     def _fork(self, parent: int, index: int, play: EpisodeInPlay) -> None:
         """Copy the engine's state of a parent; without it all tokens are read again."""
-        row = row_of(play.episode.turns)
+        row = list_row_tokens(play.episode.turns)
         is_held = parent in self._held or not self._plays[parent].is_over
         if is_held and self._engine.capabilities.fork and self._rules.context.is_append_only:
             self._engine.fork(parent, index, len(row) - 1)
@@ -191,61 +191,61 @@ class Scheduler:
         """Decode steps, including those skipped because no episode had anything to write."""
         return self._engine.num_steps + self._skipped
 
-    def _answered(self, *, is_writing: bool) -> list[int]:
+    def _list_answered(self, *, is_writing: bool) -> list[int]:
         """Return the episodes whose games have answered, in the order in which they continue."""
         if not self._due:
             return []
         if not self._rules.worlds.wait:
-            return self._desk.poll(0.0 if is_writing else None)
+            return self._pools.poll(0.0 if is_writing else None)
         if not is_writing:
             self._skipped += max(0, min(self._due.values()) - self._clock)
         return sorted((i for i, due in self._due.items() if due <= self._clock), key=self._due.__getitem__)
 
-    def _go_on(self, index: int, live: dict[int, EpisodeInPlay], wave: Wave) -> None:
+    def _continue_episode(self, index: int, live: dict[int, EpisodeInPlay], wave: Wave) -> None:
         """Take a game's answer, then request the next reply or end the episode.
 
         It waits for the answer if necessary.
         """
-        play, answer = live[index], self._desk.take(index)
+        play, answer = live[index], self._pools.take(index)
         del self._due[index]
         play.take(answer)
         if play.is_over:
             self._end(index, live)
             return
         if play.tries_again:
-            self._desk.release(index, is_broken=False)
+            self._pools.release(index, is_broken=False)
             self._reset(index, play.episode, wave)
             return
         if play.asks is not None:
-            self._desk.look(index, play.asks)
+            self._pools.look(index, play.asks)
             self._await(index)
             return
         episode, turn = play.episode, play.episode.turns[-1]
         if turn.starts_row and len(episode.turns) > 1:
             self._engine.close(index)  # the engine's history of the episode is not to be read again
-        key = self._key(f"{wave.split}/token", episode, len(episode.turns) - 1)
+        key = self._make_key(f"{wave.split}/token", episode, len(episode.turns) - 1)
         unread = self._unread.pop(index, None) or turn.prefix_tokens.tolist()
-        request = TurnRequest(index, unread, key, wave.params, player=turn.player, note=play.found)
+        request = TurnRequest(index, unread, key, wave.params, player=turn.player, note=play.note)
         if not self._engine.capabilities.token_ids:
             request = replace(request, messages=play.messages(), tools=play.tools())
         self._engine.submit(request)
 
-    def _hear(self, result: TurnResult, live: dict[int, EpisodeInPlay]) -> None:
+    def _receive_reply(self, result: TurnResult, live: dict[int, EpisodeInPlay]) -> None:
         """Record a reply and send its actions to the game."""
         self._on_reply()
         index, play = result.episode, live[result.episode]
-        actions = play.hear(result)
+        actions = play.receive_reply(result)
         if play.is_over:
             self._end(index, live)
         else:
-            self._desk.step(index, actions)
+            self._pools.step(index, actions)
             self._await(index)
             self._admission.after(index, play.episode, is_over=False)
 
     def _end(self, index: int, live: dict[int, EpisodeInPlay]) -> None:
         episode = live.pop(index).episode
         self._unread.pop(index, None)
-        self._desk.release(index, is_broken=episode.failed)
+        self._pools.release(index, is_broken=episode.failed)
         self._admission.after(index, episode, is_over=True)
         if not episode.turns:
             return
@@ -256,8 +256,8 @@ class Scheduler:
 
     def close(self) -> None:
         """Close the environments; the next episodes make new ones."""
-        self._desk.close()
+        self._pools.close()
 
-    def _key(self, purpose: str, episode: Episode, *more: int) -> int:
+    def _make_key(self, purpose: str, episode: Episode, *more: int) -> int:
         address = (episode.iteration, episode.wave, episode.group, episode.member, *more)
         return seeds.make_key(self._rules.seed, purpose, *address)

@@ -60,11 +60,12 @@ class PlayNow:
 
 
 class PlayAhead:
-    """A schedule that plays iteration i + 1 during iteration i, with weights before its update.
+    """A schedule that plays iteration i + 1 during the update of iteration i.
 
-    The lag is always one update.  This process plays the first iteration of a run, with the initial weights.  A
-    checkpoint written after iteration i holds the weights at the start of i, as far as training has changed them since:
-    a resumed run plays i + 1 again with those weights and gets the same episodes.
+    It plays with the weights before that update, so the lag is always one update.  This process plays the first
+    iteration of a run, with the initial weights.  A checkpoint written after iteration i holds the weights at the start
+    of i, as far as training has changed them since: a resumed run plays i + 1 again with them and gets the same
+    episodes.
 
     Args:
         worker: The worker, which plays in the background.

@@ -10,7 +10,7 @@ from lit_agentrl.checks import name_errors
 from lit_agentrl.episode import Episode, Message
 from lit_agentrl.rollout.best import play_best
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.worlds.pool import Desk
+from lit_agentrl.rollout.worlds.pool import GamePools
 from lit_agentrl.text.context import FULL
 from lit_agentrl.text.prompts import add_shots
 
@@ -33,13 +33,13 @@ def with_shots(rules: Rules, task: int, number: int) -> Rules:
     """
     game, chat = rules.tasks[task], rules.chat
     shots: list[Message] = []
-    told: Sequence[Message] = ()
+    opening: Sequence[Message] = ()
     plain = replace(rules, context=FULL, shots={}, asks=None)
     left = number
-    with closing(Desk([game], {})) as desk:
+    with closing(GamePools([game], {})) as pools:
         for seed in range(_TRIES * number):
-            episode, dialogue = _solved(desk, plain, task, seed)
-            told = told or episode.opening
+            episode, dialogue = _play_solved(pools, plain, task, seed)
+            opening = opening or episode.opening
             shots, left = shots + dialogue, left - bool(dialogue)
             if not left:
                 break
@@ -48,17 +48,19 @@ def with_shots(rules: Rules, task: int, number: int) -> Rules:
                 f"shots={number}: best play has solved {number - left} of {_TRIES * number} train instances of "
                 f"{game.name}; lower shots"
             )
-    lengths = [len(chat.render_opening(add_shots(each, lambda: list(told))).tokens) for each in ((), shots)]
+    lengths = [
+        len(chat.render_opening(add_shots(each, lambda: list(opening))).tokens) for each in ((), shots)
+    ]
     most = rules.max_context_tokens + lengths[1] - lengths[0]
     return replace(rules, shots={game.name: tuple(shots)}, max_context_tokens=most)
 
 
-def _solved(desk: Desk, rules: Rules, task: int, seed: int) -> tuple[Episode, list[Message]]:
+def _play_solved(pools: GamePools, rules: Rules, task: int, seed: int) -> tuple[Episode, list[Message]]:
     """Return the best-play episode of a train prompt and its dialogue (empty unless solved)."""
     name = rules.tasks[task].name
     episode = Episode(0, 0, 0, task, name, seed)
     with name_errors("shots"):
-        dialogue = play_best(desk, rules, episode, split="train", noise_seed=seed)
+        dialogue = play_best(pools, rules, episode, split="train", noise_seed=seed)
     if dialogue is None and not seed and len(episode.turns) < 2:
         raise ValueError(f"shots: {name} does not know best play, which writes the episodes; leave shots out")
     return episode, dialogue if dialogue and episode.success else []

@@ -72,7 +72,7 @@ class WeightSync:
         self._version: int | None = None  # version of the weights that the engine received
         self._gaps: dict[SamplingParams | None, float] = {}  # of this version; None: of the fixed text
         self._seconds = 0.0
-        self._metered: dict[str, float] = {}  # at the last call of `used`
+        self._metered: dict[str, float] = {}  # at the last call of `measure_usage`
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
         """Reset all episodes and use these weights for later replies.
@@ -99,7 +99,7 @@ class WeightSync:
         self._version = version
         self._gaps.clear()
 
-    def probed(self, params: SamplingParams) -> dict[str, float]:
+    def probe(self, params: SamplingParams) -> dict[str, float]:
         """Compare the engine with the network unless already done; return what is logged.
 
         Args:
@@ -116,16 +116,16 @@ class WeightSync:
         opening = self._rules.chat.render_opening([{"role": "user", "content": _TEXT}])
         text = opening.tokens[: max(2, min(_TOKENS, params.max_context_tokens - _REPLY - 1))]
         if None not in self._gaps:
-            self._judge(None, self._gap(text[:1], text[1:], engine.score(text), 1.0))
+            self._judge(None, self._compute_gap(text[:1], text[1:], engine.score(text), 1.0))
         if params not in self._gaps:
             reply = self._reply(text, params)
             if reply.error or not reply.tokens:
                 raise SyncError(f"{self._where}: it answers no probe: {reply.error or 'an empty reply'}")
-            self._judge(params, self._gap(text, reply.tokens, reply.logps, params.temperature or 1.0))
+            self._judge(params, self._compute_gap(text, reply.tokens, reply.logps, params.temperature or 1.0))
         self._seconds += time.perf_counter() - started
         return {"engine/sync_gap": max(self._gaps.values()), "engine/sync_seconds": self._seconds}
 
-    def used(self) -> dict[str, float]:
+    def measure_usage(self) -> dict[str, float]:
         """Return the engine's usage since the last call, by name; empty if not metered."""
         if not isinstance(self._engine, MeteredEngine):
             return {}
@@ -164,7 +164,7 @@ class WeightSync:
         return found[0] if found else TurnResult(_EPISODE, error="nothing")
 
     @torch.no_grad()
-    def _gap(
+    def _compute_gap(
         self, before: Sequence[int], tokens: Sequence[int], logps: Sequence[float], temperature: float
     ) -> float:
         """Return the largest difference from the network's log-probs.

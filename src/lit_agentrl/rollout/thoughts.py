@@ -10,7 +10,7 @@ import numpy as np
 from lit_agentrl import seeds
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import PLANNER, Episode, Segment
-from lit_agentrl.rollout.worlds.past import row_of
+from lit_agentrl.rollout.worlds.branch_point import list_row_tokens
 from lit_agentrl.text.chat import ChatRenderer
 
 
@@ -42,7 +42,7 @@ class Thought:
         return (*self.lead, *self.tokens)
 
 
-def thoughts_of(episodes: Sequence[Episode]) -> list[Thought]:
+def list_thoughts(episodes: Sequence[Episode]) -> list[Thought]:
     """Return the thoughts of all turns, in order; failed episodes have none."""
     found = []
     for index, episode in enumerate(episodes):
@@ -52,7 +52,7 @@ def thoughts_of(episodes: Sequence[Episode]) -> list[Thought]:
                 continue
             first, end = int(places[0]), int(places[-1]) + 1
             reply = turn.reply_tokens.tolist()
-            row = row_of(episode.turns[: number + 1])
+            row = list_row_tokens(episode.turns[: number + 1])
             before = row[: len(row) - len(reply)]
             found.append(
                 Thought(
@@ -63,12 +63,12 @@ def thoughts_of(episodes: Sequence[Episode]) -> list[Thought]:
     return found
 
 
-def first_turns(thoughts: Sequence[Thought], number: int) -> list[Thought]:
+def select_first_turns(thoughts: Sequence[Thought], number: int) -> list[Thought]:
     """Return the thoughts of the first turns of ``number`` episodes."""
     return [thought for thought in thoughts if thought.turn == 0][:number]
 
 
-def any_turns(thoughts: Sequence[Thought], number: int, seed: int) -> list[Thought]:
+def draw_turns(thoughts: Sequence[Thought], number: int, seed: int) -> list[Thought]:
     """Draw thoughts with replacement: first an episode, uniformly, then one of its turns."""
     by_episode: dict[int, list[Thought]] = {}
     for thought in thoughts:
@@ -87,7 +87,7 @@ def best_thought(env: World, shown: str) -> str | None:
     return env.best_thought()
 
 
-def block_of(chat: ChatRenderer, thought: str = "") -> list[int]:
+def encode_think_block(chat: ChatRenderer, thought: str = "") -> list[int]:
     """Return the tokens of a think block with this thought, without the reply header.
 
     Raises:

@@ -18,7 +18,7 @@ WAVES = 10  # maximum waves of an iteration if an option for it is null
 MAX_WAVES = 128  # of an iteration: group ids, which include the wave, must fit into 64-bit integers
 
 
-def _nobody(questions: Sequence[Question]) -> Asked:
+def _refuse_questions(questions: Sequence[Question]) -> Asked:
     raise ValueError("algo.structure asks questions, and nobody here answers; ask while learning alone")
 
 
@@ -47,7 +47,7 @@ class SoFar:
     sampled: Sequence[Episode]
     want_more: bool
     draw: Callable[[int], StepBatch]
-    ask: Callable[[Sequence[Question]], Asked] = _nobody
+    ask: Callable[[Sequence[Question]], Asked] = _refuse_questions
 
 
 class Structure(Protocol):
@@ -79,7 +79,7 @@ class Structure(Protocol):
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         """Return the episodes of a wave of prompts; each spec appears once."""
-        return members_of(prompts, members)
+        return make_specs(prompts, members)
 
     def branching(self, members: int) -> Branching | None:
         """Return the branching rule for groups of this size; None starts all at the opening.
@@ -120,7 +120,7 @@ class Structure(Protocol):
         return None
 
 
-def members_of(prompts: StepBatch, members: int) -> list[EpisodeSpec]:
+def make_specs(prompts: StepBatch, members: int) -> list[EpisodeSpec]:
     """Return ``members`` sampled episode specs for each prompt, group by group."""
     return [
         EpisodeSpec(prompts.iteration, group, member, task, seed, prompts.wave)
@@ -129,10 +129,13 @@ def members_of(prompts: StepBatch, members: int) -> list[EpisodeSpec]:
     ]
 
 
-def by_group(episodes: Sequence[Episode]) -> dict[int, list[Episode]]:
+def group_episodes(episodes: Sequence[Episode]) -> dict[int, list[Episode]]:
     """Group the episodes that did not fail."""
     groups: dict[int, list[Episode]] = {}
     for episode in episodes:
         if not episode.failed:
             groups.setdefault(episode.group, []).append(episode)
     return groups
+
+
+members_of, by_group = make_specs, group_episodes  # names of 0.2, which own structures import

@@ -26,7 +26,7 @@ class Continued:
     def group(self, members: Sequence[int], draw: Draw, vocabulary: int) -> _Group:
         return _Group(self, members)
 
-    def blocks(self, members: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
+    def list_blocks(self, members: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
         """Return each first member with the members that continue from it."""
         size = 1 + self.number
         return [(members[at], members[at + 1 : at + size]) for at in range(0, len(members), size)]
@@ -34,7 +34,7 @@ class Continued:
 
 class _Group:
     def __init__(self, rule: Continued, members: Sequence[int]) -> None:
-        self._waiting = dict(rule.blocks(members))
+        self._waiting = dict(rule.list_blocks(members))
 
     def first(self) -> Sequence[Branch]:
         return [Branch(member) for member in self._waiting]

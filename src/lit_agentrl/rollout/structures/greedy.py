@@ -8,7 +8,7 @@ from dataclasses import replace
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.facts import BASELINE, PLAYED
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, Structure, members_of
+from lit_agentrl.rollout.structures.base import SoFar, Structure, make_specs
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -31,8 +31,8 @@ class Greedy(Structure):
         return self._refill.prompts(wanted, factor)
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
-        greedy = [replace(spec, greedy=True) for spec in members_of(prompts, 1)]
-        return members_of(prompts, members) + greedy
+        greedy = [replace(spec, greedy=True) for spec in make_specs(prompts, 1)]
+        return make_specs(prompts, members) + greedy
 
     def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
         further = self._refill.after_wave(so_far)

@@ -1,4 +1,4 @@
-"""Members of a rollout structure that only a few methods need: games, networks, weights, masks, notes."""
+"""Members of a rollout structure that only a few methods need."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class _Group:
         return [] if left or number >= rule.rounds else self._round(tree, number)
 
     def _round(self, tree: int, number: int) -> list[Branch]:
-        rule, nodes = self._rule, self._nodes(tree)
+        rule, nodes = self._rule, self._list_nodes(tree)
         start = rule.trees + (number * rule.trees + self._members.index(tree)) * rule.expansions
         found = []
         for each, member in enumerate(self._members[start : start + rule.expansions]):
@@ -54,7 +54,7 @@ class _Group:
             found.append(Branch(member, parent, turn) if turn else Branch(member, tree=tree))
         return found
 
-    def _nodes(self, tree: int) -> list[tuple[int, int]]:
+    def _list_nodes(self, tree: int) -> list[tuple[int, int]]:
         """Return member and turn of each node: the opening and every later turn, once each."""
         found = [(tree, 0)]
         for episode in sorted(self._over[tree], key=lambda episode: episode.member):

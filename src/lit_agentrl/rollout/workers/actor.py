@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.rollout.workers.base import Played
-from lit_agentrl.rollout.workers.playing import Playing
+from lit_agentrl.rollout.workers.share_player import SharePlayer
 from lit_agentrl.rollout.workers.shares import Share
 
-Sent = dict[str, tuple[npt.NDArray[np.uint8], torch.dtype, torch.Size]]
+SentWeights = dict[str, tuple[npt.NDArray[np.uint8], torch.dtype, torch.Size]]
 
 
-def sent(weights: dict[str, Tensor]) -> Sent:
+def serialize_weights(weights: dict[str, Tensor]) -> SentWeights:
     """Return CPU weights as bytes, without copies, because numpy lacks some of their types."""
     return {
         name: (tensor.contiguous().reshape(-1).view(torch.uint8).numpy(), tensor.dtype, tensor.shape)
@@ -25,8 +25,8 @@ def sent(weights: dict[str, Tensor]) -> Sent:
     }
 
 
-def received(weights: Sent) -> dict[str, Tensor]:
-    """Return the weights of `sent` as copies.
+def deserialize_weights(weights: SentWeights) -> dict[str, Tensor]:
+    """Return the weights of `serialize_weights` as copies.
 
     The copies lie in memory of torch, because the bits of results depend on where numbers lie.
     """
@@ -47,9 +47,9 @@ class PlayingActor:
 
     def __init__(self, payload: bytes, device: str, threads: int) -> None:
         self._signs = 0
-        self._playing = Playing(payload, device, threads, self._tick)
+        self._playing = SharePlayer(payload, device, threads, self._count_sign)
 
-    def _tick(self) -> None:
+    def _count_sign(self) -> None:
         self._signs += 1
 
     def play(self, share: Share, load: int, version: int, weights: Sequence[Any], get: Any) -> Played:
@@ -62,9 +62,9 @@ class PlayingActor:
             weights: A reference to the weights, inside a list so that Ray does not resolve it on every call.
             get: Resolves the reference.
         """
-        return self._playing.play(share, load, version, lambda: received(get(weights[0])))
+        return self._playing.play(share, load, version, lambda: deserialize_weights(get(weights[0])))
 
-    def signs(self) -> int:
+    def get_signs(self) -> int:
         """Return the number of forward passes and replies so far; answered also during a share."""
         return self._signs
 

@@ -114,7 +114,7 @@ def play_wave(worker: Worker, wave: Wave) -> Played:
     return worker.take()
 
 
-def counted(played: Sequence[Played]) -> dict[str, float]:
+def sum_counts(played: Sequence[Played]) -> dict[str, float]:
     """Return the counts of workers as ``worker/NAME``, summed over waves and ranks; collective."""
     names = sorted({name for each in played for name in each.counts})
     if not names:
@@ -125,7 +125,7 @@ def counted(played: Sequence[Played]) -> dict[str, float]:
     return {f"worker/{name}": value for name, value in zip(names, sum_over_ranks(own).tolist(), strict=True)}
 
 
-def used_by_all(played: Sequence[Played]) -> dict[str, float]:
+def sum_usage(played: Sequence[Played]) -> dict[str, float]:
     """Return the usage of the engines of all ranks; collective."""
     own: Counter[str] = Counter()
     for each in played:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from lit_agentrl.checks import require
-from lit_agentrl.rollout.workers.crew import PlayingError
+from lit_agentrl.rollout.workers.opener import PlayingError
 
 AUTO = "auto"
 _AUTH = "RAY_AUTH_MODE"
@@ -22,7 +22,7 @@ _ANSWER_S = 10.0  # for a machine to answer
 _HEAD_S = 30.0  # for Ray to start and check
 
 
-def host_and_port(address: str) -> tuple[str, int]:
+def split_address(address: str) -> tuple[str, int]:
     """Return host and port of the address of a cluster.
 
     Raises:
@@ -45,7 +45,7 @@ def require_answer(address: str) -> None:
         PlayingError: Nothing listens there.
     """
     try:
-        socket.create_connection(host_and_port(address), _ANSWER_S).close()
+        socket.create_connection(split_address(address), _ANSWER_S).close()
     except OSError as error:
         raise PlayingError(
             f"worker=ray cannot reach worker.address={address} ({error}); start a cluster there (ray start --head "
@@ -115,12 +115,12 @@ def connect(ray: ModuleType, address: str | None, *, count: int | str, cpus: flo
         ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **options)
     except Exception as error:  # Ray raises many kinds
         where = "a cluster on this machine" if address is None else address
-        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         # Ray sends a token to a given address only if configured to
         token = address not in (None, AUTO) and os.environ.get(_AUTH) is None
         hint = f"; where that cluster was started with a token, set {_AUTH}=token" if token else ""
         raise PlayingError(
-            f"worker=ray cannot reach {where} ({type(error).__name__}: {told}); see worker.address, and "
+            f"worker=ray cannot reach {where} ({type(error).__name__}: {line}); see worker.address, and "
             f"`ray status` on its head{hint}"
         ) from error
     if address is None:
@@ -134,7 +134,7 @@ def connect(ray: ModuleType, address: str | None, *, count: int | str, cpus: flo
             raise
 
 
-def room_here() -> dict[str, float]:
+def count_resources() -> dict[str, float]:
     """Return the CPUs and GPUs of this machine; Ray may be allowed fewer."""
     return {"cpus": os.cpu_count() or 1, "gpus": torch.cuda.device_count()}
 

@@ -16,7 +16,7 @@ from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.rollout.workers.base import Played, Worker, WorkerSettings
-from lit_agentrl.rollout.workers.shares import check_shares, cut, joined, play_share, threads_of_torch
+from lit_agentrl.rollout.workers.shares import check_shares, cut, join_shares, play_share, use_torch_threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,30 +81,30 @@ class LocalPlayer:
     def play(self, wave: Wave, version: int) -> Played:
         """Play all episodes of a wave together; ``version`` is that of the weights."""
         # ranks decode different numbers of steps: no collective is allowed here after the weights are loaded
-        with self._gathered(self._network), self._opponent():
+        with self._gathered(self._network), self._use_opponent():
             self._sync.load(None, version)  # None: the trainer's own weights
-            row = self._sync.probed(wave.params)
+            row = self._sync.probe(wave.params)
             episodes = self._scheduler.play(wave)
-            return Played(episodes, row=row, used=self._sync.used())
+            return Played(episodes, row=row, used=self._sync.measure_usage())
 
     def play_shares(self, wave: Wave, version: int, size: int, threads: int) -> Played:
         """Play a wave in shares of ``size`` prompts, each with an initially empty engine."""
         shares, played = cut(wave, size, self._seed), {}
-        with self._gathered(self._network), self._opponent(), threads_of_torch(threads):
+        with self._gathered(self._network), self._use_opponent(), use_torch_threads(threads):
             self._sync.load(None, version)  # also on a rank without a share
             for share in shares:
                 played[share.number] = play_share(share, self._sync, self._scheduler, version)
-        return joined(wave, shares, played)
+        return join_shares(wave, shares, played)
 
     def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Asked:
         """Answer independent questions with the policy, between waves."""
         with self._gathered(self._network):
             self._sync.load(None, version)
-            self._sync.probed(params)
+            self._sync.probe(params)
             asked = ask(self._engine, self._chat, questions, params)
-            return replace(asked, used=self._sync.used())
+            return replace(asked, used=self._sync.measure_usage())
 
-    def _opponent(self) -> AbstractContextManager[object]:
+    def _use_opponent(self) -> AbstractContextManager[object]:
         """Move the reference to the device of the policy within the context."""
         if self._reference is None:
             return nullcontext()

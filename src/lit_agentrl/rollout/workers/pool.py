@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.workers.base import Played
-from lit_agentrl.rollout.workers.crew import Crew, LostWorker, PlayingError, Seat
-from lit_agentrl.rollout.workers.shares import Share, cut, joined
+from lit_agentrl.rollout.workers.opener import LostWorker, PlayingError, WorkerHandle, WorkerOpener
+from lit_agentrl.rollout.workers.shares import Share, cut, join_shares
 
 _SLICE_S = 0.5  # how often a waiting trainer checks that the workers are alive
 _STOP_S = 10.0  # for a worker to close its games and end by itself
@@ -31,7 +31,7 @@ class _Job:
     load: int
     lost: dict[int, int] = field(default_factory=dict)  # by share: how often it was lost
     played: dict[int, Played] = field(default_factory=dict)
-    begun: float = 0.0
+    started: float = 0.0
     ended: float = 0.0
     attempts: int = 0
 
@@ -40,7 +40,7 @@ class Pool:
     """A `Worker` of several workers; `Share` explains why their number changes no result.
 
     Args:
-        crew: Opens the workers.
+        opener: Opens the workers.
         share: Prompts of a share; None for one share per wave.
         seed: Seed of the run.
         threads: CPU threads that it uses while the trainer trains.
@@ -50,30 +50,30 @@ class Pool:
     """
 
     def __init__(
-        self, crew: Crew, *, share: int | None, seed: int, threads: int, patience: float,
+        self, opener: WorkerOpener, *, share: int | None, seed: int, threads: int, patience: float,
         start_patience: float, attempts: int,
     ) -> None:  # fmt: skip
         self.threads = threads
-        self._crew, self._share, self._seed = crew, share, seed
+        self._opener, self._share, self._seed = opener, share, seed
         self._patience, self._start_patience, self._attempts = patience, start_patience, attempts
         self._version = self._load = 0
         self._job: _Job | None = None
         self._error: BaseException | None = None
         self._is_over = False
         self._restarts = 0
-        self._seats: dict[int, Seat] = {}
+        self._handles: dict[int, WorkerHandle] = {}
         self._busy: set[int] = set()
         # by worker: its last signs, and for how long they have not changed
         self._silent: dict[int, tuple[int, float]] = {}
         self._changed = threading.Condition()
-        self._talks: list[threading.Thread] = []
+        self._threads: list[threading.Thread] = []
         self._grow()
 
     # ------------------------------------------------------------------ protocol
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Load weights; see `Worker`."""
         assert self._job is None, "the weights of episodes that are being played must stay as they are"
-        self._crew.write(weights)
+        self._opener.write(weights)
         self._version, self._load = version, self._load + 1
 
     def submit(self, wave: Wave) -> None:
@@ -105,7 +105,7 @@ class Pool:
                 nobody = 0.0 if self._busy else nobody + waited
                 if nobody >= _NOBODY_S:
                     self._error = self._error or PlayingError(
-                        f"no worker (worker={self._crew.name}) could begin within {_NOBODY_S:g} s; is there room for "
+                        f"no worker (worker={self._opener.name}) could begin within {_NOBODY_S:g} s; is there room for "
                         "one? (for worker=ray see `ray status`)"
                     )
                     self._changed.notify_all()
@@ -116,107 +116,109 @@ class Pool:
                 "shares": len(job.shares), "attempts": job.attempts, "restarts": self._restarts,
             }  # fmt: skip
             self._restarts = 0
-        whole = joined(job.wave, job.shares, job.played)
-        return replace(whole, seconds=job.ended - job.begun, counts=counts)
+        whole = join_shares(job.wave, job.shares, job.played)
+        return replace(whole, seconds=job.ended - job.started, counts=counts)
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors that differ; see `Worker`."""
-        return self._crew.differing(weights)
+        return self._opener.differing(weights)
 
     def stop(self) -> None:
         """Stop all workers; see `Worker`."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
-            seats = list(self._seats.values())
-        for seat in seats:
-            seat.end()
+            handles = list(self._handles.values())
+        for handle in handles:
+            handle.end()
         ends = time.monotonic() + _STOP_S  # for all of them together
-        for talk in self._talks:
-            talk.join(max(0.0, ends - time.monotonic()))
-        for number, talk in enumerate(self._talks):
-            if talk.is_alive() and number in self._seats:
-                self._seats[number].kill("was ended")
-        for talk in self._talks:
-            talk.join(_STOP_S)
-        self._crew.close()
+        for thread in self._threads:
+            thread.join(max(0.0, ends - time.monotonic()))
+        for number, thread in enumerate(self._threads):
+            if thread.is_alive() and number in self._handles:
+                self._handles[number].kill("was ended")
+        for thread in self._threads:
+            thread.join(_STOP_S)
+        self._opener.close()
 
     @property
-    def seats(self) -> list[Seat]:
+    def handles(self) -> list[WorkerHandle]:
         """The current workers, by place."""
         with self._changed:
-            return [seat for _, seat in sorted(self._seats.items())]
+            return [handle for _, handle in sorted(self._handles.items())]
 
     # ------------------------------------------------------------------ one thread a worker
     def _grow(self) -> None:
         """Start a thread for each place that has none."""
-        for number in range(len(self._talks), self._crew.places):
-            talk = threading.Thread(target=self._talk, args=(number,), name=f"worker-{number}", daemon=True)
-            self._talks.append(talk)
-            talk.start()
+        for number in range(len(self._threads), self._opener.places):
+            thread = threading.Thread(
+                target=self._serve_place, args=(number,), name=f"worker-{number}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
 
-    def _talk(self, number: int) -> None:
-        seat: Seat | None = None
+    def _serve_place(self, number: int) -> None:
+        handle: WorkerHandle | None = None
         try:
-            seat = self._ready(number)
-            while (share := self._next(number)) is not None:
+            handle = self._open_ready(number)
+            while (share := self._take_share(number)) is not None:
                 job = self._job
                 assert job is not None
-                if not seat.is_alive:  # a death while idle does not count as an attempt of the share
+                if not handle.is_alive:  # a death while idle does not count as an attempt of the share
                     # others may be free long before the replacement has started
                     self._give_back(job, share, number)
-                    seat = self._replaced(number, seat)
+                    handle = self._replace(number, handle)
                     continue
                 try:
-                    played = seat.play(share, job.load, job.version)
+                    played = handle.play(share, job.load, job.version)
                 except LostWorker as lost:
-                    self._lose(job, share, number, str(lost))
-                    seat = self._replaced(number, seat)
+                    self._record_loss(job, share, number, str(lost))
+                    handle = self._replace(number, handle)
                 else:
-                    self._keep(job, share, number, played)
+                    self._record_played(job, share, number, played)
         except BaseException as error:  # `take` raises it
             with self._changed:
                 self._error = self._error or error
                 self._changed.notify_all()
         finally:
-            if seat is not None:
-                seat.close()
+            if handle is not None:
+                handle.close()
 
-    def _ready(self, number: int) -> Seat:
+    def _open_ready(self, number: int) -> WorkerHandle:
         """Return a new worker that can receive a share; any worker if the pool ends.
 
         A worker that is still starting receives no share.
         """
         failures, patience = 0, self._start_patience
         while True:
-            seat = self._opened(number)
+            handle = self._open(number)
             try:
-                if self._starts(seat, patience):
-                    return seat
+                if self._wait_for_start(handle, patience):
+                    return handle
                 patience *= 2  # a busy machine may need longer; otherwise no worker would ever start
-                seat.kill("did not start")
-                seat.close()
+                handle.kill("did not start")
+                handle.close()
                 self._count_restart()  # not a failure: it may wait for resources, and `take` has a limit for that
             except LostWorker as lost:
-                seat.close()
+                handle.close()
                 if self._ends:
-                    return seat
+                    return handle
                 self._count_restart()
                 failures += 1
                 if failures >= self._attempts:
                     raise PlayingError(
-                        f"a worker (worker={self._crew.name}) {lost} before it could begin, {failures} times"
+                        f"a worker (worker={self._opener.name}) {lost} before it could begin, {failures} times"
                     ) from lost
             except PlayingError:
-                seat.close()
+                handle.close()
                 raise
 
-    def _starts(self, seat: Seat, patience: float) -> bool:
+    def _wait_for_start(self, handle: WorkerHandle, patience: float) -> bool:
         """Wait until a worker has started or the pool ends; return False after ``patience``."""
         waited = 0.0
         while not self._ends:
             before = time.monotonic()
-            if seat.is_ready(_SLICE_S):
+            if handle.is_ready(_SLICE_S):
                 break
             # bounded, because time in which the machine was suspended is not waiting
             waited += min(time.monotonic() - before, 2 * _SLICE_S)
@@ -224,25 +226,25 @@ class Pool:
                 return False
         return True
 
-    def _opened(self, number: int) -> Seat:
-        seat = self._crew.open(number)
+    def _open(self, number: int) -> WorkerHandle:
+        handle = self._opener.open(number)
         with self._changed:
-            self._seats[number] = seat
+            self._handles[number] = handle
             is_over = self._is_over
         if is_over:
-            seat.end()
-        return seat
+            handle.end()
+        return handle
 
-    def _replaced(self, number: int, seat: Seat) -> Seat:
-        seat.close()
+    def _replace(self, number: int, handle: WorkerHandle) -> WorkerHandle:
+        handle.close()
         self._count_restart()
-        return seat if self._is_over else self._ready(number)
+        return handle if self._is_over else self._open_ready(number)
 
     def _count_restart(self) -> None:
         with self._changed:
             self._restarts += 1
 
-    def _next(self, number: int) -> Share | None:
+    def _take_share(self, number: int) -> Share | None:
         """Wait for a share to play; return None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._ends or (self._job is not None and self._job.waiting))
@@ -264,22 +266,22 @@ class Pool:
     def _ends(self) -> bool:
         return self._is_over or self._error is not None
 
-    def _keep(self, job: _Job, share: Share, number: int, played: Played) -> None:
+    def _record_played(self, job: _Job, share: Share, number: int, played: Played) -> None:
         now = time.perf_counter()
         with self._changed:
             self._busy.discard(number)
             job.played[share.number] = played
-            job.begun = min(job.begun or now, now - played.seconds)
+            job.started = min(job.started or now, now - played.seconds)
             job.ended = max(job.ended, now)
             self._changed.notify_all()
 
-    def _lose(self, job: _Job, share: Share, number: int, how: str) -> None:
+    def _record_loss(self, job: _Job, share: Share, number: int, how: str) -> None:
         with self._changed:
             self._busy.discard(number)
             lost = job.lost[share.number] = job.lost.get(share.number, 0) + 1
             if lost >= self._attempts and not self._is_over:
                 times = "" if lost == 1 else f"; these episodes were lost {lost} times"
-                self._error = PlayingError(f"the playing process (worker={self._crew.name}) {how}{times}")
+                self._error = PlayingError(f"the playing process (worker={self._opener.name}) {how}{times}")
             job.waiting.appendleft(share)
             self._changed.notify_all()
 
@@ -291,13 +293,13 @@ class Pool:
             seconds: Seconds since the last check.
         """
         for number in sorted(self._busy):
-            seat = self._seats[number]
-            signs, waited = self._silent.get(number, (seat.signs, 0.0))
-            now = seat.signs
+            handle = self._handles[number]
+            signs, waited = self._silent.get(number, (handle.signs, 0.0))
+            now = handle.signs
             waited = waited + seconds if now == signs else 0.0
             self._silent[number] = (now, waited)
             if waited >= self._patience:
-                seat.kill(
+                handle.kill(
                     f"finished no reply for {self._patience:g} s; a game may hang (worker=none rollout.overlap=false "
                     "shows where), or raise worker.patience"
                 )

@@ -15,12 +15,12 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.workers.base import Played
-from lit_agentrl.rollout.workers.crew import LostWorker, PlayingError
+from lit_agentrl.rollout.workers.opener import LostWorker, PlayingError
 from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.serve import serve
 from lit_agentrl.rollout.workers.settings import PoolSettings
 from lit_agentrl.rollout.workers.shares import Share
-from lit_agentrl.rollout.workers.weights import SharedWeights, shared_bytes
+from lit_agentrl.rollout.workers.weights import SharedWeights, allocate_shared
 
 _STOP_S = 5.0  # after which a process that will not end is killed
 
@@ -66,11 +66,11 @@ class ProcessSettings(PoolSettings):
     def open(
         self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool
     ) -> Pool:
-        threads = self.threads_of_worker(is_ahead=is_ahead)
-        crew = Processes(
+        threads = self.choose_threads(is_ahead=is_ahead)
+        opener = Processes(
             rules, network, forward_context, count=self.count, threads=threads, devices=self._devices
         )
-        return self.pool(crew, rules, is_ahead=is_ahead)
+        return self.make_pool(opener, rules, is_ahead=is_ahead)
 
 
 class Processes:
@@ -104,9 +104,9 @@ class Processes:
         self._weights = SharedWeights(network)
         self._threads = threads
         self._devices = list(devices) or [str(network.device)]
-        sent = packed((rules, network, forward_context))
+        sent = serialize_parts((rules, network, forward_context))
         # in shared memory, because start() would wait until the process has read its arguments
-        self._payload = shared_bytes(len(sent))
+        self._payload = allocate_shared(len(sent))
         self._payload.copy_(torch.frombuffer(bytearray(sent), dtype=torch.uint8))
 
     def open(self, number: int) -> Process:
@@ -123,7 +123,7 @@ class Processes:
         return None
 
 
-def packed(parts: tuple[Rules, PreTrainedModel, ForwardContext]) -> bytes:
+def serialize_parts(parts: tuple[Rules, PreTrainedModel, ForwardContext]) -> bytes:
     """Return the serialised parts of a worker in another process.
 
     Raises:
@@ -142,7 +142,7 @@ def packed(parts: tuple[Rules, PreTrainedModel, ForwardContext]) -> bytes:
 
 
 class Process:
-    """A process that ends with its parent, even if the parent is killed; see `Seat`.
+    """A process that ends with its parent, even if the parent is killed; see `WorkerHandle`.
 
     Args:
         payload: See `serve`.
@@ -152,7 +152,7 @@ class Process:
     """
 
     def __init__(self, payload: Tensor, weights: SharedWeights, device: str, threads: int) -> None:
-        self._ticks = shared_bytes(8).view(torch.int64)
+        self._ticks = allocate_shared(8).view(torch.int64)
         self._ticks[0] = -1
         self._why = ""
         # torch's threads are unusable after a fork
@@ -181,19 +181,19 @@ class Process:
 
     def is_ready(self, seconds: float) -> bool:
         if self.signs < 0 and self._connection.poll(seconds):  # no request was sent, so it failed or ended
-            self._heard()
+            self._receive()
         return self.signs >= 0
 
     def play(self, share: Share, load: int, version: int) -> Played:
         with suppress(OSError):  # its last message is still to be read
             self._connection.send((load, version, share))
-        return self._heard()
+        return self._receive()
 
-    def _heard(self) -> Played:
+    def _receive(self) -> Played:
         try:
             kind, value = self._connection.recv()
         except (EOFError, OSError) as error:
-            raise LostWorker(self._death()) from error
+            raise LostWorker(self._describe_death()) from error
         if kind == "error":
             summary, stack = value
             raise PlayingError(f"the playing process (worker=process) failed: {summary}") from _Remote(
@@ -218,7 +218,7 @@ class Process:
             self._process.kill()
             self._process.join()
 
-    def _death(self) -> str:
+    def _describe_death(self) -> str:
         self._process.join(_STOP_S)
         if self._why:
             return self._why

@@ -16,19 +16,19 @@ from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.facts import ONE_PROCESS
 from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.rules import ForwardContext, Rules
-from lit_agentrl.rollout.workers.actor import PlayingActor, sent
+from lit_agentrl.rollout.workers.actor import PlayingActor, serialize_weights
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.workers.cluster import (
     AUTO,
     connect,
-    host_and_port,
+    count_resources,
     require_head,
     require_room,
-    room_here,
+    split_address,
 )
-from lit_agentrl.rollout.workers.crew import LostWorker, PlayingError
+from lit_agentrl.rollout.workers.opener import LostWorker, PlayingError
 from lit_agentrl.rollout.workers.pool import Pool
-from lit_agentrl.rollout.workers.process import packed
+from lit_agentrl.rollout.workers.process import serialize_parts
 from lit_agentrl.rollout.workers.settings import PoolSettings
 from lit_agentrl.rollout.workers.shares import Share
 from lit_agentrl.rollout.workers.weights import differing
@@ -39,7 +39,7 @@ _PATIENT_S = 5 * _ASK_S  # minimum patience: signs of life are up to two request
 _MOST = 10_000
 
 
-def library() -> ModuleType:
+def import_ray() -> ModuleType:
     """Import Ray.
 
     Raises:
@@ -78,7 +78,7 @@ class RaySettings(PoolSettings):
         else:
             require_whole("count", self.count, 1, _MOST, alternative=", or auto")
         if self.address is not None and self.address != AUTO:
-            host_and_port(self.address)
+            split_address(self.address)
         require_number("cpus", self.cpus, "a number > 0", lambda number: number > 0)
         require_number("gpus", self.gpus, "a number >= 0", lambda number: number >= 0)
         if self.share is None:
@@ -88,7 +88,7 @@ class RaySettings(PoolSettings):
             require_number(
                 "patience", self.patience, f"a number >= {_PATIENT_S:g}", lambda s: s >= _PATIENT_S
             )
-        library()
+        import_ray()
 
     def check(self, rules: Rules) -> None:
         """Check the rules and the cluster; see `WorkerSettings`.
@@ -102,7 +102,7 @@ class RaySettings(PoolSettings):
         else:
             # given a number of actors, Ray is started with as many cores as they request
             cores = {"cpus": self.cpus} if self.count == AUTO else {}
-            require_room({"gpus": self.gpus, **cores}, room_here())
+            require_room({"gpus": self.gpus, **cores}, count_resources())
 
     @property
     def requires(self) -> list[Requirement]:
@@ -115,8 +115,8 @@ class RaySettings(PoolSettings):
     def open(
         self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool
     ) -> Pool:
-        crew = Actors(self, packed((rules, network, forward_context)), is_ahead=is_ahead)
-        return self.pool(crew, rules, is_ahead=is_ahead)
+        opener = Actors(self, serialize_parts((rules, network, forward_context)), is_ahead=is_ahead)
+        return self.make_pool(opener, rules, is_ahead=is_ahead)
 
 
 class Actors:
@@ -135,11 +135,11 @@ class Actors:
 
     def __init__(self, settings: RaySettings, payload: bytes, *, is_ahead: bool) -> None:
         self._settings = settings
-        self._ray = ray = library()
+        self._ray = ray = import_ray()
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
             connect(ray, settings.address, count=settings.count, cpus=settings.cpus, gpus=settings.gpus)
-        self._threads = settings.threads_of_worker(is_ahead=is_ahead)
+        self._threads = settings.choose_threads(is_ahead=is_ahead)
         options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "concurrency_groups": {"life": 1}}
         self._actor = ray.remote(**options)(PlayingActor)
         self._payload = ray.put(payload)  # a reference, so that later actors can be made from it too
@@ -166,7 +166,8 @@ class Actors:
                 self._snapshot[name].copy_(tensor)
             else:
                 self._snapshot[name] = tensor.detach().to("cpu", copy=True)
-        self.weights = self._ray.put(sent(self._snapshot))  # drops the reference to the previous ones
+        # drops the reference to the previous ones
+        self.weights = self._ray.put(serialize_weights(self._snapshot))
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return differing(self._snapshot, weights)
@@ -178,16 +179,16 @@ class Actors:
 
 
 class Actor:
-    """One actor; see `Seat`.
+    """One actor; see `WorkerHandle`.
 
     Args:
         ray: The library.
-        crew: The opener, which holds the weights.
+        opener: The opener, which holds the weights.
         handle: Ray's handle of the actor.
     """
 
-    def __init__(self, ray: ModuleType, crew: Actors, handle: Any) -> None:
-        self._ray, self._crew, self._handle = ray, crew, handle
+    def __init__(self, ray: ModuleType, opener: Actors, handle: Any) -> None:
+        self._ray, self._opener, self._handle = ray, opener, handle
         self._why = ""
         self._signs = 0
         self._is_dead = False
@@ -196,7 +197,7 @@ class Actor:
         self._asked_at = time.monotonic()
 
     def _ask(self) -> Any:
-        return self._handle.signs.options(concurrency_group="life").remote()
+        return self._handle.get_signs.options(concurrency_group="life").remote()
 
     @property
     def is_alive(self) -> bool:
@@ -230,28 +231,28 @@ class Actor:
             try:
                 self._signs = self._ray.get(self._asked)
             except self._ray.exceptions.RayTaskError as error:
-                raise self._failed(error) from error
+                raise self._make_error(error) from error
             except self._ray.exceptions.RayActorError as error:
                 if error.actor_init_failed:  # it would repeat
                     raise PlayingError(
-                        f"a playing worker (worker=ray) failed: {_raised(str(error))}"
+                        f"a playing worker (worker=ray) failed: {_find_error_line(str(error))}"
                     ) from error
-                raise LostWorker(self._death(error)) from error
+                raise LostWorker(self._describe_death(error)) from error
             except self._ray.exceptions.RayError as error:
-                raise LostWorker(self._death(error)) from error
+                raise LostWorker(self._describe_death(error)) from error
             self._is_idle = True
         return bool(ready)
 
     def play(self, share: Share, load: int, version: int) -> Played:
         self._is_idle = False
-        answer = self._handle.play.remote(share, load, version, [self._crew.weights], self._ray.get)
+        answer = self._handle.play.remote(share, load, version, [self._opener.weights], self._ray.get)
         try:
             played = self._ray.get(answer)
         except self._ray.exceptions.RayTaskError as error:
             self._is_idle = True
-            raise self._failed(error) from error
+            raise self._make_error(error) from error
         except self._ray.exceptions.RayError as error:
-            raise LostWorker(self._death(error)) from error
+            raise LostWorker(self._describe_death(error)) from error
         self._is_idle = True
         assert isinstance(played, Played)
         return played
@@ -272,17 +273,17 @@ class Actor:
                 self._ray.get(self._handle.close.remote(), timeout=_STOP_S)
         self.kill("was ended")
 
-    def _failed(self, error: Any) -> PlayingError:  # error: a RayTaskError
+    def _make_error(self, error: Any) -> PlayingError:  # error: a RayTaskError
         cause = error.cause
-        told = (str(cause).strip().splitlines() or [""])[0]
-        return PlayingError(f"a playing worker (worker=ray) failed: {type(cause).__name__}: {told}")
+        line = (str(cause).strip().splitlines() or [""])[0]
+        return PlayingError(f"a playing worker (worker=ray) failed: {type(cause).__name__}: {line}")
 
-    def _death(self, error: Exception) -> str:
+    def _describe_death(self, error: Exception) -> str:
         self._is_dead = True
         return self._why or f"died ({type(error).__name__})"
 
 
-def _raised(stack: str) -> str:
+def _find_error_line(stack: str) -> str:
     """Return the error line of a stack trace: the line after the last place."""
     lines = stack.strip().splitlines() or [""]
     places = [number for number, line in enumerate(lines[:-1]) if line.startswith("  ")]

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 import torch
 from torch import Tensor
 
-from lit_agentrl.rollout.workers.playing import Playing
+from lit_agentrl.rollout.workers.share_player import SharePlayer
 from lit_agentrl.rollout.workers.shares import Share
 from lit_agentrl.rollout.workers.weights import SharedWeights
 
@@ -43,19 +43,19 @@ def serve(
     threading.Thread(target=_end_with_parent, daemon=True).start()
     is_ended = False
 
-    def tick() -> None:
+    def count_sign() -> None:
         if ticks[0] >= 0:  # negative until ready: an engine may try its network before that
             ticks[0] += 1
 
     with ExitStack() as games:  # closed after an error was sent to the parent
         try:
-            playing = Playing(payload.numpy().tobytes(), device, threads, tick)
+            playing = SharePlayer(payload.numpy().tobytes(), device, threads, count_sign)
             games.callback(playing.close)
             del payload
             ticks[0] = 0
-            while (request := _next(requests)) is not None:
+            while (request := _receive_request(requests)) is not None:
                 load, version, share = request
-                requests.send(("played", playing.play(share, load, version, weights.views)))
+                requests.send(("played", playing.play(share, load, version, weights.get_views)))
         except _Ended:
             is_ended = True
         except BaseException as error:
@@ -76,7 +76,7 @@ def _end(*_: object) -> None:
     raise _Ended
 
 
-def _next(requests: Connection) -> tuple[int, int, Share] | None:
+def _receive_request(requests: Connection) -> tuple[int, int, Share] | None:
     try:
         request: tuple[int, int, Share] = requests.recv()
     except (EOFError, ConnectionError):  # the parent has exited

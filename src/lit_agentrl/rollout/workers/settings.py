@@ -9,7 +9,7 @@ import torch
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.workers.base import WorkerSettings
-from lit_agentrl.rollout.workers.crew import Crew
+from lit_agentrl.rollout.workers.opener import WorkerOpener
 from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.shares import check_shares
 
@@ -60,26 +60,26 @@ class PoolSettings(WorkerSettings):
             if seconds is not None:
                 require_number(name, seconds, "a number > 0, in seconds", lambda s: s > 0)
 
-    def threads_of_worker(self, *, is_ahead: bool) -> int:
+    def choose_threads(self, *, is_ahead: bool) -> int:
         """Return the threads that play a share; with shares they depend only on the config."""
         if self.threads is not None:
             return self.threads
         if self.share is not None:
             return 1
-        return half_the_threads() if is_ahead else torch.get_num_threads()
+        return halve_threads() if is_ahead else torch.get_num_threads()
 
-    def pool(self, crew: Crew, rules: Rules, *, is_ahead: bool) -> Pool:
-        """Create the pool of a crew's workers."""
-        threads = self.threads_of_worker(is_ahead=is_ahead)
+    def make_pool(self, opener: WorkerOpener, rules: Rules, *, is_ahead: bool) -> Pool:
+        """Create the pool of the workers that an opener starts."""
+        threads = self.choose_threads(is_ahead=is_ahead)
         return Pool(
-            crew, share=self.share, seed=rules.seed,
+            opener, share=self.share, seed=rules.seed,
             # training leaves them a number of threads that must not depend on count: it changes the bits of training
-            threads=threads if self.share is None else half_the_threads(),
+            threads=threads if self.share is None else halve_threads(),
             patience=self.patience or _PATIENCE_S, start_patience=self.start_patience or _START_S,
             attempts=self.attempts,
         )  # fmt: skip
 
 
-def half_the_threads() -> int:
+def halve_threads() -> int:
     """Return the number of threads that the trainer leaves to workers."""
     return max(1, torch.get_num_threads() // 2)

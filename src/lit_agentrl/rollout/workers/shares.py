@@ -63,9 +63,9 @@ def cut(wave: Wave, size: int | None, seed: int) -> list[Share]:
     ]  # fmt: skip
 
 
-def joined(wave: Wave, shares: Sequence[Share], played: Mapping[int, Played]) -> Played:
+def join_shares(wave: Wave, shares: Sequence[Share], played: Mapping[int, Played]) -> Played:
     """Join the results of shares in the order of the wave; leave seconds at 0."""
-    found = {
+    episodes = {
         spec: episode
         for share in shares
         for spec, episode in zip(share.wave.specs, played[share.number].episodes, strict=True)
@@ -76,19 +76,19 @@ def joined(wave: Wave, shares: Sequence[Share], played: Mapping[int, Played]) ->
     used: Counter[str] = Counter()
     for each in played.values():
         used.update(each.used)
-    return Played([found[spec] for spec in wave.specs], row=row, used=used)
+    return Played([episodes[spec] for spec in wave.specs], row=row, used=used)
 
 
 def play_share(share: Share, sync: WeightSync, scheduler: Scheduler, version: int) -> Played:
     """Play a share with the loaded weights of this version on an emptied engine."""
     sync.load(None, version)
-    row = sync.probed(share.wave.params)
-    with _drawing(share.key):
-        return Played(scheduler.play(share.wave), row=row, used=sync.used())
+    row = sync.probe(share.wave.params)
+    with _seed_torch(share.key):
+        return Played(scheduler.play(share.wave), row=row, used=sync.measure_usage())
 
 
 @contextmanager
-def _drawing(key: int) -> Iterator[None]:
+def _seed_torch(key: int) -> Iterator[None]:
     """Seed torch's generator within the context, and restore it afterwards.
 
     Games should draw from their keyed generator; with this, those that draw from torch's are repeatable and leave no
@@ -103,7 +103,7 @@ def _drawing(key: int) -> Iterator[None]:
 
 
 @contextmanager
-def threads_of_torch(number: int) -> Iterator[None]:
+def use_torch_threads(number: int) -> Iterator[None]:
     """Compute with ``number`` torch threads within the context."""
     before = torch.get_num_threads()
     if before == number:

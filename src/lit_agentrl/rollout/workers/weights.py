@@ -13,7 +13,7 @@ from lit_agentrl.models.policy import get_named_weights
 _ALIGNMENT = 64  # bytes
 
 
-def shared_bytes(size: int) -> Tensor:
+def allocate_shared(size: int) -> Tensor:
     """Allocate zeroed memory that child processes can access as well.
 
     Raises:
@@ -59,9 +59,9 @@ class SharedWeights:
         for name, tensor in get_named_weights(network).items():
             self._entries[name] = entry = _Entry(tensor.shape, tensor.dtype, total)
             total += -(-entry.size // _ALIGNMENT) * _ALIGNMENT
-        self._bytes = shared_bytes(total)
+        self._bytes = allocate_shared(total)
 
-    def views(self) -> dict[str, Tensor]:
+    def get_views(self) -> dict[str, Tensor]:
         """Return views of the snapshot; later writes are visible in them."""
         return {
             name: self._bytes[entry.start : entry.start + entry.size].view(entry.dtype).view(entry.shape)
@@ -70,13 +70,13 @@ class SharedWeights:
 
     def write(self, weights: Mapping[str, Tensor]) -> None:
         """Copy weights in; weights that are not named keep their value."""
-        views = self.views()
+        views = self.get_views()
         for name, tensor in weights.items():
             views[name].copy_(tensor)
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return copies of the tensors that differ; see `differing`."""
-        return differing(self.views(), weights)
+        return differing(self.get_views(), weights)
 
 
 def differing(snapshot: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -18,7 +18,16 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from lit_agentrl.envs.base import Task
-from lit_agentrl.rollout.worlds.seats import Answer, Call, Probes, Seats, limit_of, serve, timed_out, worn_out
+from lit_agentrl.rollout.worlds.environments import (
+    Answer,
+    Call,
+    Environments,
+    Probes,
+    describe_restart_limit,
+    get_time_limit,
+    make_timeout_answer,
+    serve,
+)
 
 _START_S = 120.0  # for the imports of a new process
 _END_S = 2.0  # for a process that has closed its connection, so that its own exit code is reported
@@ -37,7 +46,7 @@ class Child:
 
     Args:
         task: The game.
-        probes: See `Seats`.
+        probes: See `Environments`.
         may_restart: Counts a process that must be replaced, given the reason; returns False if it must not be replaced.
     """
 
@@ -47,27 +56,27 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._broken = ""  # why no process is started any more
-        self._told: dict[int, list[Call]] = {}  # reset and steps of the current episodes
-        self._seated: set[int] = set()  # episodes whose game the current process holds
+        self._history: dict[int, list[Call]] = {}  # reset and steps of the current episodes
+        self._held: set[int] = set()  # episodes whose game the current process holds
 
     def __call__(self, call: Call) -> Answer | None:
         """Execute a call; first replay the episode if its process was replaced."""
         if call.kind == "release":
-            self._told.pop(call.key, None)
-            if call.key in self._seated:
-                self._seated.discard(call.key)
+            self._history.pop(call.key, None)
+            if call.key in self._held:
+                self._held.discard(call.key)
                 self._ask(call)
             return None
         if call.kind == "reset":
-            self._told[call.key] = []
-        missed = [] if call.key in self._seated else self._told[call.key]
+            self._history[call.key] = []
+        missed = [] if call.key in self._held else self._history[call.key]
         answer = Answer()
         for each in (*missed, call):
             answer = self._ask(each)
             if answer.error:
                 break
         if call.kind != "look":  # a look changes nothing
-            self._told[call.key].append(call)
+            self._history[call.key].append(call)
         return answer
 
     def forget(self, key: int) -> None:
@@ -94,7 +103,7 @@ class Child:
     def _ask(self, call: Call) -> Answer:
         if self._broken:
             return Answer(error=self._broken)
-        limit = limit_of(self._hosting, call)
+        limit = get_time_limit(self._hosting, call)
         try:
             if self._connection is None:
                 self._start()
@@ -105,12 +114,12 @@ class Child:
             if not self._connection.poll(limit):
                 assert limit is not None
                 self._replace("hung")
-                return timed_out(call, limit)
+                return make_timeout_answer(call, limit)
             answer = Answer.from_plain(json.loads(self._connection.recv_bytes()))
         except (EOFError, OSError) as error:
             code = self._replace("died", patience_s=_END_S)
             return Answer(error=f"WorkerDied: exit code {code} during {call.kind} ({type(error).__name__})")
-        self._seated.add(call.key)  # also if the game failed: it must still be closed
+        self._held.add(call.key)  # also if the game failed: it must still be closed
         return answer
 
     def _start(self) -> None:
@@ -148,9 +157,9 @@ class Child:
         if self._connection is not None:
             self._connection.close()
         self._process = self._connection = None
-        self._seated.clear()
+        self._held.clear()
         if not self._may_restart(f"{why} (exit code {code})"):
-            self._broken = worn_out(self._hosting)
+            self._broken = describe_restart_limit(self._hosting)
         return code
 
 
@@ -166,18 +175,18 @@ def main(file: int) -> None:
     if max_memory_mb is not None:
         size = max_memory_mb * 2**20
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))
-    seats = Seats(task, probes)
+    environments = Environments(task, probes)
     connection.send_bytes(b"")  # ready
     try:
         while True:
-            answer = serve(seats, pickle.loads(connection.recv_bytes())) or Answer()
+            answer = serve(environments, pickle.loads(connection.recv_bytes())) or Answer()
             try:
                 text = json.dumps(answer.to_plain())
             except (TypeError, ValueError) as error:  # a value that is not JSON fails one episode
                 text = json.dumps(Answer(error=f"{type(error).__name__}: {error}").to_plain())
             connection.send_bytes(text.encode())
     except (EOFError, ConnectionResetError, BrokenPipeError):
-        seats.close()
+        environments.close()
 
 
 def _end_with(parent: int) -> None:

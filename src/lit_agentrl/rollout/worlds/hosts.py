@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from lit_agentrl.envs.hosting import Hosting
-from lit_agentrl.rollout.worlds.seats import Answer, Call, Seats, serve, worn_out
+from lit_agentrl.rollout.worlds.environments import Answer, Call, Environments, describe_restart_limit, serve
 
 
 class Host(Protocol):
@@ -20,29 +20,29 @@ class Host(Protocol):
 class InThread:
     """A host of environments in the worker's thread."""
 
-    def __init__(self, seats: Seats) -> None:
-        self._seats = seats
+    def __init__(self, environments: Environments) -> None:
+        self._environments = environments
 
     def __call__(self, call: Call) -> Answer | None:
-        if call.key not in self._seats.envs and call.kind != "reset":
+        if call.key not in self._environments.envs and call.kind != "reset":
             return None  # it was given up
-        return serve(self._seats, call)
+        return serve(self._environments, call)
 
     def forget(self, key: int) -> None:
-        self._seats = self._seats.without(key)
+        self._environments = self._environments.without(key)
 
     def abort(self) -> None:
         """Do nothing, because a thread cannot be stopped."""
 
     def close(self) -> None:
-        self._seats.close()
+        self._environments.close()
 
 
 class Broken:
     """A host in place of workers that were replaced too often; every call fails."""
 
     def __init__(self, hosting: Hosting) -> None:
-        self._error = worn_out(hosting)
+        self._error = describe_restart_limit(hosting)
 
     def __call__(self, call: Call) -> Answer | None:
         return None if call.kind == "release" else Answer(error=self._error)

@@ -13,10 +13,19 @@ from typing import Protocol
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
+from lit_agentrl.rollout.worlds.branch_point import BranchPoint
 from lit_agentrl.rollout.worlds.child import Child
+from lit_agentrl.rollout.worlds.environments import (
+    Answer,
+    Call,
+    Environments,
+    Look,
+    Probes,
+    get_time_limit,
+    make_timeout_answer,
+    serve,
+)
 from lit_agentrl.rollout.worlds.hosts import Broken, Host, InThread
-from lit_agentrl.rollout.worlds.past import Before
-from lit_agentrl.rollout.worlds.seats import Answer, Call, Look, Probes, Seats, limit_of, serve, timed_out
 
 _log = logging.getLogger(__name__)
 _SLICE_S = 0.02  # how often hung threads are looked for
@@ -66,28 +75,28 @@ Inbox = queue.SimpleQueue[tuple[int, Answer]]
 def make_pool(task: Task, probes: Probes, inbox: Inbox) -> EnvPool:
     """Return the pool that the ``hosting`` of a game describes."""
     if task.hosting.where == "inline":
-        return Inline(task, probes, inbox)
-    return Workers(task, probes, inbox)
+        return InlinePool(task, probes, inbox)
+    return WorkerPool(task, probes, inbox)
 
 
-class Inline:
+class InlinePool:
     """A pool of environments that answer in the calling thread."""
 
     def __init__(self, task: Task, probes: Probes, inbox: Inbox) -> None:
-        self._seats = Seats(task, probes)
+        self._environments = Environments(task, probes)
         self._inbox = inbox
 
     def ask(self, call: Call) -> None:
-        if (answer := serve(self._seats, call)) is not None:
+        if (answer := serve(self._environments, call)) is not None:
             self._inbox.put((call.key, answer))
 
     def check(self) -> None: ...  # a hung environment would hang the caller
 
     def close(self) -> None:
-        self._seats.close()
+        self._environments.close()
 
 
-class Workers:
+class WorkerPool:
     """A pool of threads, each with environments in itself or in its own process."""
 
     def __init__(self, task: Task, probes: Probes, inbox: Inbox) -> None:
@@ -147,7 +156,7 @@ class Workers:
         elif hosting.where == "process":
             worker = _Worker(Child(self._task, self._probes, self.may_restart), hosting, self._inbox)
         else:
-            worker = _Worker(InThread(Seats(self._task, self._probes)), hosting, self._inbox)
+            worker = _Worker(InThread(Environments(self._task, self._probes)), hosting, self._inbox)
         worker.start()
         return worker
 
@@ -191,22 +200,22 @@ class _Worker(threading.Thread):
             if self._now is None:
                 return False
             call, began = self._now
-            limit = limit_of(self._hosting, call)
+            limit = get_time_limit(self._hosting, call)
             if limit is None or time.monotonic() - began < limit:
                 return False
             self._is_given_up = True
         self.host.forget(call.key)
         if call.kind != "release":
-            self._inbox.put((call.key, timed_out(call, limit)))
+            self._inbox.put((call.key, make_timeout_answer(call, limit)))
         return True
 
 
-class Desk:
+class GamePools:
     """The pools of all games of a run, with the answers that have arrived.
 
     Args:
         tasks: Games of the run.
-        probes: See `Seats`.
+        probes: See `Environments`.
     """
 
     def __init__(self, tasks: Sequence[Task], probes: Probes) -> None:
@@ -217,10 +226,10 @@ class Desk:
         self._arrived: dict[int, Answer] = {}
 
     def reset(
-        self, key: int, task: int, *, split: str, seed: int, noise_seed: int, before: Before | None = None,
+        self, key: int, task: int, *, split: str, seed: int, noise_seed: int, before: BranchPoint | None = None,
         saves: bool = False,
     ) -> None:  # fmt: skip
-        """Start an episode of a game; see `Seats.reset`."""
+        """Start an episode of a game; see `Environments.reset`."""
         if task not in self._pools:
             self._pools[task] = make_pool(self._tasks[task], self._probes, self._inbox)
         self._of_key[key] = self._pools[task]

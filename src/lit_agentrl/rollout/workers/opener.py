@@ -22,7 +22,7 @@ class LostWorker(Exception):
     """
 
 
-class Seat(Protocol):
+class WorkerHandle(Protocol):
     """One worker of a pool, used by one thread."""
 
     def play(self, share: Share, load: int, version: int) -> Played:
@@ -64,7 +64,7 @@ class Seat(Protocol):
         """End it if it is alive, and wait until it has ended."""
 
 
-class Crew(Protocol):
+class WorkerOpener(Protocol):
     """An opener of workers, which also stores their weights."""
 
     name: str
@@ -73,7 +73,7 @@ class Crew(Protocol):
     def places(self) -> int:
         """The number of workers that there should be; it may grow."""
 
-    def open(self, number: int) -> Seat:
+    def open(self, number: int) -> WorkerHandle:
         """Open a new worker at this place of the pool; it may still be starting."""
 
     def write(self, weights: Mapping[str, Tensor]) -> None:

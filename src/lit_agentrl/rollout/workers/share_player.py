@@ -18,7 +18,7 @@ from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.workers.shares import Share, play_share
 
 
-class Playing:
+class SharePlayer:
     """A player of one share at a time with a copy of the network.
 
     Args:
@@ -38,12 +38,12 @@ class Playing:
             io.BytesIO(payload), map_location=device, weights_only=False
         )
 
-        def ticking() -> AbstractContextManager[object]:
+        def enter_context() -> AbstractContextManager[object]:
             tick()
             context: AbstractContextManager[object] = forward_context()
             return context
 
-        self._engine = engine = rules.open_engine(network, ticking)
+        self._engine = engine = rules.open_engine(network, enter_context)
         self._sync = WeightSync(engine, network, rules, forward_context)
         self._scheduler = Scheduler(rules, engine, tick)
         self._loaded: int | None = None

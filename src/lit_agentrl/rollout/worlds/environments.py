@@ -16,15 +16,15 @@ from lit_agentrl.checks import blame
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.envs.world import World
-from lit_agentrl.rollout.worlds.past import Before, go_on
-from lit_agentrl.rollout.worlds.returned import (
+from lit_agentrl.rollout.worlds.branch_point import BranchPoint, restore_game
+from lit_agentrl.rollout.worlds.validation import (
     OF_STEP,
-    cost_of,
-    finite,
+    check_returned,
     is_solved,
-    points,
-    readable,
-    returned,
+    make_readable,
+    read_cost,
+    read_number,
+    read_reward_parts,
 )
 
 _log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Answer:
         return cls(**plain)
 
 
-class Seats:
+class Environments:
     """The environments of one game by episode; they are reused for further episodes.
 
     Args:
@@ -111,12 +111,12 @@ class Seats:
         split: str,
         seed: int,
         noise_seed: int,
-        before: Before | None = None,
+        branch_point: BranchPoint | None = None,
         saves: bool = False,
     ) -> Answer:
         """Start episode ``key``; errors of a user's game fail that episode, not the run.
 
-        ``before`` is the point from which the episode continues; random draws from there on are keyed by
+        ``branch_point`` is the point from which the episode continues; random draws from there on are keyed by
         ``noise_seed``.  With ``saves`` the answers contain the state of a game that has one.
         """
         spare = self._spare.setdefault(split, [])
@@ -126,17 +126,17 @@ class Seats:
             self.envs[key] = (split, env)
             started = time.perf_counter()
             try:
-                first = noise_seed if before is None else before.played[0][0]
+                first = noise_seed if branch_point is None else branch_point.played[0][0]
                 given = env.reset(seed=seed, options={"noise_seed": first})
-                answer.observation, info = returned("reset", given, "observation, info")
-                if before is not None:
-                    answer.calls += go_on(env, before, noise_seed)
-                    answer.observation = before.observation
+                answer.observation, info = check_returned("reset", given, "observation, info")
+                if branch_point is not None:
+                    answer.calls += restore_game(env, branch_point, noise_seed)
+                    answer.observation = branch_point.observation
             finally:
                 answer.seconds = time.perf_counter() - started
             if saves:
                 self._saving.add(key)
-            self._shown[key] = answer.observation = readable(answer.observation)
+            self._shown[key] = answer.observation = make_readable(answer.observation)
             answer.instance_id = str(info.get("instance_id", ""))
             answer.rules, answer.system_text = env.rules, env.system_text
             self._look(key, answer)
@@ -160,15 +160,15 @@ class Seats:
                     given = env.step(action)
                 finally:
                     answer.seconds += time.perf_counter() - started
-                observation, reward, terminated, truncated, info = returned("step", given, OF_STEP)
+                observation, reward, terminated, truncated, info = check_returned("step", given, OF_STEP)
                 results.append(
-                    readable(observation)
+                    make_readable(observation)
                 )  # every tool result is shown, but only the last state after moves
                 answer.observation = self._shown[key] = "\n".join(results) if shows_all else results[-1]
-                reward = finite("reward", reward)
-                parts = points(info, reward)
+                reward = read_number("reward", reward)
+                parts = read_reward_parts(info, reward)
                 is_valid = bool(info.get("action_is_valid", True))
-                answer.steps.append(Step(action, reward, parts, is_valid, cost_of(info)))
+                answer.steps.append(Step(action, reward, parts, is_valid, read_cost(info)))
                 if terminated or truncated:
                     answer.ended, answer.success = True, is_solved(info)
                     return answer
@@ -199,12 +199,12 @@ class Seats:
         else:
             self._spare[split].append(env)
 
-    def without(self, key: int) -> Seats:
+    def without(self, key: int) -> Environments:
         """Return all environments but a hung one, as a new object.
 
         What the hung environment does later changes only this old object, and reaches no episode.
         """
-        others = Seats(self._task, self._probes)
+        others = Environments(self._task, self._probes)
         others.envs, others._shown, others._spare = dict(self.envs), dict(self._shown), self._spare
         others.envs.pop(key, None)  # it may hang before it is stored, or when it is released
         others._shown.pop(key, None)
@@ -260,15 +260,15 @@ def random_action(env: World, observation: str, *, rng: np.random.Generator) -> 
     return action
 
 
-def serve(seats: Seats, call: Call) -> Answer | None:
+def serve(environments: Environments, call: Call) -> Answer | None:
     """Execute a call."""
     if call.kind == "release":
-        seats.release(call.key, is_broken=bool(call.arguments[0]))
+        environments.release(call.key, is_broken=bool(call.arguments[0]))
         return None
-    return getattr(seats, call.kind)(call.key, *call.arguments)  # type: ignore[no-any-return]
+    return getattr(environments, call.kind)(call.key, *call.arguments)  # type: ignore[no-any-return]
 
 
-def limit_of(hosting: Hosting, call: Call) -> float | None:
+def get_time_limit(hosting: Hosting, call: Call) -> float | None:
     """Return the time limit of a call in seconds.
 
     A look, and closing a game that failed, have the limit of a step.
@@ -276,7 +276,7 @@ def limit_of(hosting: Hosting, call: Call) -> float | None:
     return hosting.reset_timeout_s if call.kind == "reset" else hosting.step_timeout_s
 
 
-def worn_out(hosting: Hosting) -> str:
+def describe_restart_limit(hosting: Hosting) -> str:
     """Return the error for a pool whose workers must not be replaced any more."""
     return (
         f"hosting.restarts={hosting.restarts} workers were replaced, since they died or hung; no more are: mend the "
@@ -284,7 +284,7 @@ def worn_out(hosting: Hosting) -> str:
     )
 
 
-def timed_out(call: Call, limit: float) -> Answer:
+def make_timeout_answer(call: Call, limit: float) -> Answer:
     """Return the answer for a game that has timed out."""
     option = "reset_timeout_s" if call.kind == "reset" else "step_timeout_s"
     return Answer(error=f"hosting.{option}={limit:g} passed without an answer", timed_out=True)

@@ -16,8 +16,8 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.envs.world import World
 from lit_agentrl.rollout.worlds.child import Child
-from lit_agentrl.rollout.worlds.pool import Workers
-from lit_agentrl.rollout.worlds.seats import Call, Seats
+from lit_agentrl.rollout.worlds.environments import Call, Environments
+from lit_agentrl.rollout.worlds.pool import WorkerPool
 
 
 class Odd(World):
@@ -72,13 +72,13 @@ def task(hosting: Hosting | None = None, **options: Any) -> Task:
     ],
 )
 def test_it_fails_its_own_episode(options: dict[str, Any], error: str) -> None:
-    seats = Seats(task(**options), {})
+    seats = Environments(task(**options), {})
     assert not seats.reset(0, "train", 0, 0).error
     assert seats.step(0, ["b"]).error.startswith(error)
 
 
 def test_half_a_character_is_shown_as_none() -> None:
-    seats = Seats(task(shows="a\ud800", pays=np.float32(0.5)), {})
+    seats = Environments(task(shows="a\ud800", pays=np.float32(0.5)), {})
     seats.reset(0, "train", 0, 0)
     answer = seats.step(0, ["b"])
     assert answer.observation == "a?" and type(answer.steps[0].reward) is float
@@ -88,7 +88,7 @@ def test_an_environment_whose_reset_failed_is_closed_in_its_process_too() -> Non
     child = Child(task(Hosting(where="process")), {}, lambda: True)
     try:
         assert child(Call("reset", 0, ("nowhere", 0, 0))).error  # type: ignore[union-attr]
-        assert 0 in child._seated and child(Call("release", 0, (True,))) is None
+        assert 0 in child._held and child(Call("release", 0, (True,))) is None
     finally:
         child.close()
 
@@ -103,7 +103,7 @@ def test_a_game_that_cannot_be_sent_is_named_before_a_process_starts() -> None:
 def test_a_game_that_hangs_while_it_is_made_is_given_up_and_reaches_no_later_episode() -> None:
     opening: threading.Event = threading.Event()
     inbox: Any = queue.SimpleQueue()
-    pool = Workers(task(Hosting(where="thread", reset_timeout_s=0.05), opening=opening), {}, inbox)
+    pool = WorkerPool(task(Hosting(where="thread", reset_timeout_s=0.05), opening=opening), {}, inbox)
     try:
         pool.ask(Call("reset", 0, ("train", 0, 0)))
         while inbox.empty():
@@ -121,7 +121,7 @@ def test_a_game_that_hangs_while_it_is_made_is_given_up_and_reaches_no_later_epi
 
 
 def test_of_several_calls_each_result_is_shown() -> None:
-    seats = Seats(Task("it", Vault, max_actions=9), {})
+    seats = Environments(Task("it", Vault, max_actions=9), {})
     seats.reset(0, "train", 3, 0)
     call = '{"name": "read", "arguments": {"note": "%s"}}'
     answer = seats.step(0, [call % "red", call % "blue"])
@@ -134,7 +134,7 @@ def test_a_game_that_says_that_it_takes_too_long_has_timed_out() -> None:
         def _play(self, action: str) -> Any:
             raise TimeoutError("no answer")
 
-    seats = Seats(Task("it", Late, max_actions=9), {})
+    seats = Environments(Task("it", Late, max_actions=9), {})
     seats.reset(0, "train", 3, 0)
     answer = seats.step(0, ['{"name": "read", "arguments": {"note": "red"}}'])
     assert answer.timed_out and answer.error == "TimeoutError: no answer"

@@ -9,7 +9,7 @@ from typing import Any
 OF_STEP = "observation, reward, terminated, truncated, info"
 
 
-def returned(call: str, given: Any, what: str) -> Any:
+def check_returned(call: str, given: Any, what: str) -> Any:
     """Return the parts that a game returned, checked against the expected ``what``.
 
     Their number must match, and the last one must be an info dict.
@@ -18,9 +18,9 @@ def returned(call: str, given: Any, what: str) -> Any:
         ValueError: It has another form.
     """
     if not isinstance(given, tuple | list) or len(given) != what.count(",") + 1:
-        raise ValueError(f"{call} must return ({what}), and returned {_told(given)}")
+        raise ValueError(f"{call} must return ({what}), and returned {_describe_value(given)}")
     if not isinstance(given[-1], Mapping):
-        raise ValueError(f"the info of {call} must be a dict, not {_told(given[-1])}")
+        raise ValueError(f"the info of {call} must be a dict, not {_describe_value(given[-1])}")
     return given
 
 
@@ -31,43 +31,43 @@ def is_solved(info: Mapping[str, Any]) -> bool:
     return bool(info["success"])
 
 
-def points(info: Mapping[str, Any], reward: float) -> dict[str, float]:
+def read_reward_parts(info: Mapping[str, Any], reward: float) -> dict[str, float]:
     """Return the parts of a reward by name."""
     parts = info.get("reward_parts", {"reward": reward})
     if not isinstance(parts, Mapping):
-        raise ValueError(f"info['reward_parts'] must be a dict of numbers, not {_told(parts)}")
-    return {str(name): finite(f"reward_parts.{name}", points) for name, points in parts.items()}
+        raise ValueError(f"info['reward_parts'] must be a dict of numbers, not {_describe_value(parts)}")
+    return {str(name): read_number(f"reward_parts.{name}", value) for name, value in parts.items()}
 
 
-def cost_of(info: Mapping[str, Any]) -> float | None:
+def read_cost(info: Mapping[str, Any]) -> float | None:
     """Return the cost of a step, or None if the game reports none."""
-    return None if "cost" not in info else finite("info['cost']", info["cost"])
+    return None if "cost" not in info else read_number("info['cost']", info["cost"])
 
 
-def _told(given: Any) -> str:
+def _describe_value(given: Any) -> str:
     """Describe a value of any type in a few characters of one line."""
     text = " ".join(repr(given).split())
     text = text if len(text) <= 40 else text[:40] + "…"
     return text if given is None else f"{type(given).__name__} {text}"
 
 
-def readable(observation: str) -> str:
+def make_readable(observation: str) -> str:
     """Return an observation as text that a tokenizer can encode.
 
     Raises:
         ValueError: It is not a text.
     """
     if not isinstance(observation, str):
-        raise ValueError(f"the observation must be a str, not {_told(observation)}")
+        raise ValueError(f"the observation must be a str, not {_describe_value(observation)}")
     return observation.encode("utf-8", "replace").decode()  # a lone surrogate is not a character
 
 
-def finite(name: str, points: Any) -> float:
+def read_number(name: str, value: Any) -> float:
     """Return one finite number of reward."""
     try:
-        number = float(points)
+        number = float(value)
     except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's, of several numbers
-        raise ValueError(f"{name} must be one number, not {_told(points)}") from error
+        raise ValueError(f"{name} must be one number, not {_describe_value(value)}") from error
     if not math.isfinite(number):
         raise ValueError(f"{name}={number} must be finite")
     return number

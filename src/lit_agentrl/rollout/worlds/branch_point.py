@@ -10,11 +10,11 @@ from typing import Any
 from lit_agentrl.actions import Actions
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Turn
-from lit_agentrl.rollout.worlds.returned import OF_STEP, readable, returned
+from lit_agentrl.rollout.worlds.validation import OF_STEP, check_returned, make_readable
 
 
 @dataclass(frozen=True)
-class Before:
+class BranchPoint:
     """The point where an episode continues from turns of another.
 
     Attributes:
@@ -28,7 +28,9 @@ class Before:
     observation: str
 
 
-def before(turns: Sequence[Turn], noise: Sequence[tuple[int, int]], state: dict[str, Any] | None) -> Before:
+def describe_branch_point(
+    turns: Sequence[Turn], noise: Sequence[tuple[int, int]], state: dict[str, Any] | None
+) -> BranchPoint:
     """Return how a game reaches the start of the last of these turns.
 
     Args:
@@ -41,34 +43,34 @@ def before(turns: Sequence[Turn], noise: Sequence[tuple[int, int]], state: dict[
         (seed, tuple(action for turn in turns[start:end] for action in turn.actions))
         for (start, seed), end in parts
     )
-    return Before(played, state, turns[-1].observation)
+    return BranchPoint(played, state, turns[-1].observation)
 
 
-def row_of(turns: Sequence[Turn]) -> list[int]:
+def list_row_tokens(turns: Sequence[Turn]) -> list[int]:
     """Return the tokens before the last reply, from the beginning of its row."""
     first = max((k for k, turn in enumerate(turns) if turn.starts_row), default=0)
     parts = [part for turn in turns[first:] for part in (turn.prefix_tokens, turn.reply_tokens)]
     return [int(token) for part in parts for token in part]
 
 
-def go_on(env: World, past: Before, noise_seed: int) -> int:
+def restore_game(env: World, point: BranchPoint, noise_seed: int) -> int:
     """Restore or replay a reset game up to a branch point; return the actions played.
 
     Raises:
         ValueError: The replay shows another observation.
     """
     steps = 0
-    if past.state is not None:
-        env.load_state_dict(copy.deepcopy(past.state))
+    if point.state is not None:
+        env.load_state_dict(copy.deepcopy(point.state))
     else:
-        shown = past.observation
-        for number, (noise, actions) in enumerate(past.played):
+        shown = point.observation
+        for number, (noise, actions) in enumerate(point.played):
             if number:
                 env.rekey(noise)
             for action in actions:
-                shown = returned("step", env.step(action), OF_STEP)[0]
+                shown = check_returned("step", env.step(action), OF_STEP)[0]
                 steps += 1
-        if readable(shown) != past.observation:
+        if make_readable(shown) != point.observation:
             raise ValueError(
                 "played again by its seeds and actions, it shows something else; a game in which episodes branch must "
                 "be repeatable, or have a state (has_state)"
@@ -86,14 +88,14 @@ class Node:
     state: dict[str, Any] | None
 
 
-def taken_over(turn: Turn) -> Turn:
+def copy_turn(turn: Turn) -> Turn:
     """Return a parent's turn as a copy of its own, whose rewards may differ."""
     return replace(
         turn, actions=list(turn.actions), reward_parts=dict(turn.reward_parts), probes=dict(turn.probes)
     )
 
 
-def reopened(turn: Turn) -> Turn:
+def copy_without_reply(turn: Turn) -> Turn:
     """Return a turn without its reply."""
     return Turn(
         observation=turn.observation,
