@@ -59,5 +59,5 @@ def test_a_warm_up_that_is_never_left_is_refused_where_it_was_typed() -> None:
 def test_processes_that_have_nothing_to_play_are_told() -> None:
     assert not describe_idle_processes(4, 4)
     assert describe_idle_processes(4, 8).startswith(
-        "rollout.prompts=4 leave 4 of 8 processes nothing to play"
+        "rollout.prompts=4 gives 4 of 8 processes nothing to play"
     )

@@ -129,7 +129,7 @@ def test_a_template_that_thinks_whatever_is_asked_is_refused() -> None:
     )
     thinking = ChatRenderer(bpe)
     with pytest.raises(
-        ValueError, match=r"prompt\.think=false: the chat template of tiny opens a think block"
+        ValueError, match=r"prompt\.think=false: the chat template of tiny always opens a think block"
     ):
         check_thinking(thinking, Prompt("compact", think=False), "tiny")
     check_thinking(thinking, Prompt("compact"), "tiny")

@@ -134,7 +134,7 @@ def find_nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> list[s
 
 
 def refuse_unknown(text: str, name: str, valid: Iterable[str], otherwise: str = "") -> NoReturn:
-    """Refuse a name that is not valid, and suggest similar ones or list the valid ones.
+    """Refuse an invalid name, and suggest similar names or list the valid ones.
 
     Args:
         text: the beginning of the message, such as ``unknown option a.b``.

@@ -53,7 +53,7 @@ def check_options(cfg: DictConfig) -> None:
 
 
 def require_members(cfg: DictConfig, option: str, least: int) -> None:
-    """Check that each number of a list is at least ``least``, and that a task has that many episodes.
+    """Check that each k of an option is from ``least`` to ``members``.
 
     Raises:
         ValueError: the message names the option.

@@ -24,7 +24,7 @@ def check_environment() -> None:
 
 
 def _find_problems() -> Iterator[str]:
-    """Yield a line about each invalid environment variable; later ones rely on earlier ones being valid."""
+    """Yield a line about each invalid environment variable."""
     for name in (*RANKS, "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES"):
         if not (value := os.environ.get(name, "0")).strip().isdecimal():
             yield (

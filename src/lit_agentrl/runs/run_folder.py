@@ -205,7 +205,7 @@ def require_new(option: str, folder: Path) -> None:
 
 
 def _find_conflicts(option: str, folder: Path, parent_folder: Path) -> Iterator[str]:
-    """Yield each reason why a folder cannot be the new one; ``parent_folder`` is the first that exists."""
+    """Yield each reason why a folder cannot be used by a new run."""
     if not parent_folder.is_dir() or not os.access(parent_folder, os.W_OK):
         reason = "is not writable" if parent_folder.is_dir() else "is not a folder"
         yield f"cannot be created: {parent_folder} {reason}; choose another with {option}=FOLDER"
@@ -327,7 +327,7 @@ def require_writable(folder: Path) -> None:
 
 
 def _find_unwritable(folder: Path) -> Iterator[str]:
-    """Yield a line about each part of a run folder that a resumed run could not write."""
+    """Yield a line about each part of a run folder that cannot be written."""
     for place in (folder, *(folder / name for name in _FOLDERS)):
         if place.exists() and not place.is_dir():
             yield f"{place} is not a folder, but a run writes one there; move it away"

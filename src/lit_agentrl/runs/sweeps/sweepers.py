@@ -237,7 +237,7 @@ def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) 
 
 
 def _find_optuna_problems(node: DictConfig, searched: Sequence[Override], typed: set[str]) -> Iterator[str]:
-    """Yield a line about each option of the sweeper, and each searched option, that is refused."""
+    """Yield a line about each invalid option of the sweeper or of the search."""
     if "hydra.sweeper.max_failure_rate" in typed or node.max_failure_rate:
         yield (
             f"hydra.sweeper.max_failure_rate={node.max_failure_rate} has no effect: a failed run is reported to "
@@ -261,7 +261,7 @@ def _find_optuna_problems(node: DictConfig, searched: Sequence[Override], typed:
 
 
 def _find_storage_problem(storage: Any) -> Iterator[str]:
-    """Yield a line about a database with SQLAlchemy 2, which the plugin's Optuna 2.10 does not support."""
+    """Yield a line about a database that Optuna 2.10 cannot use, with SQLAlchemy 2."""
     if storage is None or str(storage).startswith("redis"):
         return
     installed = version("sqlalchemy")
