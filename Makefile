@@ -21,7 +21,7 @@ PEER := .venv-trl
 PEER_STAMP := $(PEER)/.installed
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 
-.PHONY: setup train test coverage test-slow oracle engine-vllm test-vllm test-openenv lint docs bench bench-trl gpu dist clean
+.PHONY: setup train test coverage test-slow oracle engine-vllm test-vllm test-openenv lint docs bench bench-trl gpu gpu-wheels dist clean
 
 setup: $(STAMP)
 
@@ -118,9 +118,16 @@ $(PEER_STAMP): pyproject.toml constraints.txt scripts/bench/requirements-trl.txt
 	$(PEER)/bin/python -m pip install --quiet --no-deps -r scripts/bench/requirements-trl.txt
 	touch $@
 
-# all that waits for a GPU, in slices of at most 8 minutes; a further call goes on with what is left
-gpu: $(STAMP)
-	$(BIN)/python -m scripts.bench.gpu $(ARGS)
+# all that waits for a GPU, in slices, at most 6 minutes a call; a further call goes on with what is left.  Any Python
+# that has the packages will do: the one that is named, else .venv where there is one.  Nothing is downloaded; WHEELS
+# names a folder of wheels to install below outputs/ first, which gpu-wheels packs where there is a network
+GPU_PYTHON := $(if $(filter file,$(origin PYTHON)),$(or $(wildcard $(BIN)/python),$(PYTHON)),$(PYTHON))
+WHEELS ?=
+gpu:
+	$(GPU_PYTHON) -m scripts.bench.gpu $(if $(WHEELS),--wheels $(WHEELS)) $(ARGS)
+
+gpu-wheels:
+	$(GPU_PYTHON) -m scripts.bench.pack_wheels $(or $(WHEELS),wheels) $(ARGS)
 
 # what is published: the wheel is made from the source archive, so that neither lacks a file
 dist: $(STAMP)

@@ -1,35 +1,60 @@
-"""All tests, benchmarks and runs that need a GPU, in slices that can be continued.
+"""All tests, benchmarks and runs that need a GPU, in slices that can be continued, the most valuable first.
 
-    make gpu                               # all slices, at most 8 minutes each; a second call runs the rest
+    make gpu                               # at most 360 s; a second call runs what failed or is missing
+    make gpu WHEELS=wheels                 # installs these wheels to outputs/gpu/site first; make gpu-wheels packs them
     make gpu ARGS=--list                   # list the slices
     make gpu ARGS=--cpu-smoke              # the same code on tiny shapes, on a CPU
-    python -m scripts.bench.gpu --only lora fsdp --again
+    python -m scripts.bench.gpu --only decode trl --again --budget-s 200
 
-No network is needed.  Results are written to ``outputs/gpu/results.json`` after each slice, and shown in one table.
-Slices that cannot run here are listed with the reason; interrupted and failed slices run again the next time.
+Any Python that has the packages will do, and no network is needed.  Results are written to ``outputs/gpu/results.json``
+after each slice, and copied with the logs to the folder that the variable OUT names.  Slices that cannot run here, or
+that the budget leaves no time for, are listed with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from scripts.bench import trl_games
-from scripts.bench.common import ROOT, machine, table
-
-LIMIT_S = 480
+ROOT = Path(__file__).resolve().parents[2]
+BUDGET_S = 360
+LIMIT_S, SMOKE_LIMIT_S = 120, 400  # of a slice
+TAIL = 20  # lines of a log that results.json has
+MODEL = "LIT_AGENTRL_MODEL"  # names the folder of a pretrained model
+BASE = (
+    "hydra",
+    "omegaconf",
+    "gymnasium",
+    "jsonschema",
+    "rich",
+    "lightning",
+    "transformers",
+    "torchmetrics",
+    "psutil",
+)
 SHAPE = "24,896,14,2,4864,151936"  # shape of Qwen2.5-0.5B
-RUN = "train.py algo=grpo env=sokoban val.episodes=16 test.episodes=0 trainer.max_epochs=3"
-TINY = "train.py experiment=quick env=bandit trainer.max_epochs=1 trainer.accelerator=cpu"
+RANDOM = "model._target_=scripts.bench.trl_games.policy +model.dtype=bfloat16 +model.model="
+RUN = (
+    "train.py algo=grpo env=sokoban val.episodes=8 test.episodes=0 trainer.max_epochs=3 rollout.max_reply_tokens=16 "
+    "env.max_turns=3 ~callbacks.last trainer.accelerator=gpu hydra.run.dir=OUT/run "
+)
+TINY = (
+    "train.py experiment=quick env=bandit trainer.max_epochs=1 trainer.accelerator=cpu val.episodes=2 test.episodes=0 "
+    "hydra.run.dir=OUT/run "
+)
+TIMES = {name: f"run.time/{name}" for name in ("rollout", "update")}
 
 
 @dataclass(frozen=True)
@@ -38,130 +63,292 @@ class Slice:
 
     Attributes:
         what: description of what it shows.
-        command: arguments of Python on a GPU; ``MODEL`` stands for the folder of a random policy, ``OUT`` for the
-            output folder.
+        seconds: about how long it takes; it is not begun with less left of the budget.
+        command: arguments of Python on a GPU; ``OUT`` stands for the slice's folder, ``MODEL`` for a local model.
         smoke: the same for a CPU.
-        interpreter: virtual environment of the Python interpreter, below the root.
+        shown: names and places of the figures that its line shows.
+        needs: packages that it imports beyond those of all.
     """
 
     what: str
+    seconds: int
     command: str
     smoke: str
-    interpreter: str = ".venv"
+    shown: Mapping[str, str]
+    needs: tuple[str, ...] = ()
+
+
+def _make_update_slice(form: str, value: str) -> Slice:
+    script = "-m scripts.bench.update_speed --out OUT/figures.json update.packing=" + value
+    return Slice(
+        f"the update beside bare passes, rows {form}",
+        45,
+        f"{script} --model 0.5b-random --precision bf16-mixed --episodes 64 --reply-tokens 16 --repeats 2",
+        f"{script} --model tiny-random --episodes 8 --repeats 1",
+        {"seconds": "seconds.ours.median", "share of bare speed": "ratio.median"},
+    )
 
 
 SLICES: Mapping[str, Slice] = {
-    "tests": Slice(
-        "packed kernels and shared rows on CUDA",
-        "-m pytest -q -m gpu tests",
-        "-m pytest -q -m gpu --collect-only tests",
+    "decode": Slice(
+        "a decode step: milliseconds, kernels, waits, share of the memory limit",
+        30,
+        "-m scripts.bench.decode_step --model 0.5b-random --dtype bfloat16 --rows 128 --out OUT/figures.json",
+        "-m scripts.bench.decode_step --model tiny-random --rows 4 --context 160 --repeats 1 --out OUT/figures.json",
+        {
+            "ms": "ms.median",
+            "kernels": "kernels",
+            "waits": "waits",
+            "operators": "operators",
+            "share": "share",
+        },
     ),
-    "roofline": Slice(
-        "decode and update over the limits of the machine",
-        "-m scripts.bench.roofline --precision bf16-mixed --width 896 --rows 64 --context 512 --out OUT/figures.json",
-        "-m scripts.bench.roofline --rows 4 --context 192 --repeats 1 --out OUT/figures.json",
-    ),
-    **{
-        f"update-{form}": Slice(
-            f"the update beside bare passes, rows {form}",
-            f"-m scripts.bench.update_speed --precision bf16-mixed --out OUT/figures.json update.packing={value}",
-            f"-m scripts.bench.update_speed --episodes 8 --repeats 1 --out OUT/figures.json update.packing={value}",
-        )
-        for form, value in (("padded", "false"), ("packed", "true"), ("shared", "shared"))
-    },
-    "generate": Slice(
-        "the engine beside generate, at the shape of 0.5B",
-        "-m scripts.bench.rollout_speed --device cuda --model 0.5b-random --dtype bfloat16 --out OUT/figures.json",
-        "-m scripts.bench.rollout_speed --model tiny-random --episodes 4 --repeats 1 --out OUT/figures.json",
+    "rollouts": Slice(
+        "rollouts beside generate and generate_batch, at the shape of 0.5B",
+        60,
+        "-m scripts.bench.rollout_speed --device cuda --model 0.5b-random --dtype bfloat16 --reply-tokens 16 --turns 5 "
+        "--repeats 2 --peers generate generate_batch --out OUT/figures.json",
+        "-m scripts.bench.rollout_speed --model tiny-random --episodes 2 --reply-tokens 4 --turns 2 --repeats 1 "
+        "--peers generate generate_batch --out OUT/figures.json",
+        {
+            "tokens/s": "rates.ours.median",
+            "over generate": "ratio.generate.median",
+            "over generate_batch": "ratio.generate_batch.median",
+        },
     ),
     "trl": Slice(
-        "iterations beside TRL, at the shape of 0.5B",
+        "rollouts, update and iterations beside TRL, at the shape of 0.5B",
+        60,
         "-m scripts.bench.vs_trl_multi_turn --device cuda --model 0.5b-random --precision bfloat16-true "
-        "--out OUT/figures.json",
+        "--warmups 1 --repeats 2 --out OUT/figures.json",
         "-m scripts.bench.vs_trl_multi_turn --model tiny-random --turns 2 --prompts 2 --members 2 --trl-micro-batch 4 "
         "--warmups 0 --repeats 1 --out OUT/figures.json",
-        ".venv-trl",
+        {f"{part} over TRL": f"ratios.ours.{part}.median" for part in ("rollout", "update", "whole")},
+        ("trl", "datasets"),
+    ),
+    "update-packed": _make_update_slice("packed", "true"),
+    "real": Slice(
+        f"a pretrained model imitates best play, then GRPO; {MODEL} names its folder",
+        90,
+        "-m scripts.bench.real_model --model MODEL --out OUT/figures.json",
+        "-m scripts.bench.real_model --smoke --out OUT/figures.json",
+        {
+            "success before": "success.start",
+            "imitation": "success.imitation",
+            "GRPO": "success.grpo",
+            "s/iteration": "seconds.iteration",
+        },
+    ),
+    "checkpoints": Slice(
+        "seconds of a checkpoint beside an iteration, at the shape of SmolLM2-135M",
+        45,
+        "-m scripts.bench.checkpoint_cost --device cuda --model 135m-random --out OUT/figures.json",
+        "-m scripts.bench.checkpoint_cost --model tiny-random --prompts 2 --members 2 --turns 1 --out OUT/figures.json",
+        {"s each": "write.median", "s an iteration": "iteration.median", "share": "share"},
+    ),
+    "update-auto": _make_update_slice("as by default", "auto"),
+    "lora": Slice(
+        "adapters on the shape of 0.5B train and are exported",
+        40,
+        f"{RUN} {RANDOM}0.5b-random model/lora=default",
+        f"{TINY} {RANDOM}tiny-random model/lora=default",
+        TIMES,
+        ("peft",),
+    ),
+    "fsdp": Slice(
+        "weights cut up by FSDP2 train",
+        40,
+        f"{RUN} {RANDOM}0.5b-random strategy=fsdp",
+        f"{TINY} strategy=fsdp",
+        TIMES,
     ),
     "memory": Slice(
         "the memory planner beside the allocator",
+        20,
         f"scripts/plan_memory.py --shape {SHAPE} --precision bfloat16 --tokens 4096 --slots 64 --context 1024 "
         "--measure",
         "scripts/plan_memory.py --model nano --tokens 256 --slots 4 --context 256 --measure",
+        {},
     ),
-    "fsdp": Slice(
-        "weights cut up by FSDP2 train, and a checkpoint is written",
-        f"{RUN} strategy=fsdp trainer.accelerator=gpu hydra.run.dir=OUT/run",
-        f"{TINY} strategy=fsdp hydra.run.dir=OUT/run",
-    ),
-    "lora": Slice(
-        "adapters on the shape of 0.5B train and are exported",
-        f"{RUN} model=hf model.name=MODEL model.dtype=bfloat16 model/lora=default trainer.accelerator=gpu "
-        "hydra.run.dir=OUT/run",
-        f"{TINY} model=hf model.name=MODEL model/lora=default hydra.run.dir=OUT/run",
+    "tests": Slice(
+        "packed kernels and shared rows on CUDA",
+        30,
+        "-m pytest -q -m gpu tests/models/test_packing.py tests/models/test_token_scores.py",
+        "-m pytest -q -m gpu --collect-only tests/models/test_packing.py tests/models/test_token_scores.py",
+        {},
     ),
     "vllm": Slice(
-        "the weights of each iteration go to vLLM, and its log-probs are those of the trainer",
-        f"{RUN} engine=vllm trainer.accelerator=gpu hydra.run.dir=OUT/run",
-        f"{TINY} engine=vllm hydra.run.dir=OUT/run",
-        ".venv-vllm",
+        "iterations with vLLM in the process, and its log-probs are those of the trainer",
+        60,
+        f"{RUN} engine=vllm",
+        f"{TINY} engine=vllm",
+        TIMES,
+        ("vllm",),
     ),
 }
 
 
-def random_model(folder: Path, shape: str) -> Path:
-    """Write a policy with random weights to a folder from which it can be loaded."""
-    place = folder / shape
-    if not (place / "config.json").exists():
-        policy = trl_games.policy(shape)
-        policy.network.save_pretrained(place)
-        policy.tokenizer.save_pretrained(place)
-    return place
-
-
-def reason_against(chosen: Slice, *, is_smoke: bool) -> str | None:
+def find_reason_against(chosen: Slice, *, is_smoke: bool, model: str | None) -> str | None:
     """Return the reason why a slice cannot run here, or None."""
-    if not is_smoke and not torch.cuda.is_available():
-        return "no CUDA device"
-    if not (ROOT / chosen.interpreter / "bin" / "python").exists() and chosen.interpreter != ".venv":
-        made_by = {".venv-trl": "make bench-trl", ".venv-vllm": "make engine-vllm"}[chosen.interpreter]
-        return f"no {chosen.interpreter} ({made_by} makes it)"
+    if missing := [name for name in chosen.needs if importlib.util.find_spec(name) is None]:
+        return f"no {', '.join(missing)} in this Python"
+    if is_smoke:
+        return None
+    if "MODEL" in chosen.command and not model:
+        return f"no model: --model FOLDER or {MODEL}"
+    import torch
+
+    return None if torch.cuda.is_available() else "no CUDA device"
+
+
+def install_wheels(wheels: Path, site: Path) -> None:
+    """Install all wheels of a folder to a folder of their own; nothing is resolved or downloaded."""
+    files = sorted(map(str, wheels.glob("*.whl")))
+    if not files:
+        raise SystemExit(f"error: --wheels {wheels} has no wheels; make gpu-wheels packs them")
+    options = ["--no-index", "--find-links", str(wheels), "--no-deps", "--upgrade", "--no-compile", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *options]
+    subprocess.run([*pip, "--target", str(site), *files], check=True)
+
+
+def make_environment(site: Path) -> dict[str, str]:
+    """Return the variables of a slice, which finds this checkout and the wheels without being installed."""
+    places = [str(ROOT / "src"), str(ROOT), *([str(site)] if site.exists() else [])]
+    places += [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1"}
+
+
+def run_slice(text: str, out: Path, limit: float, environment: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Run a slice with at most so many seconds; return how it ended, and its command."""
+    command = [sys.executable, *(part.replace("OUT", str(out)) for part in text.split())]
+    with (out / "log.txt").open("w") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=log, stderr=log, env=dict(environment), start_new_session=True
+        )
+        try:
+            code = process.wait(timeout=limit)
+            return ("passed" if code == 0 else f"failed ({code})"), command
+        except subprocess.TimeoutExpired:
+            return f"cut off after {limit:.0f} s", command
+        finally:  # also what it started, and also after an interruption
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def read_figures(out: Path) -> dict[str, Any] | None:
+    """Return what a slice has written: its own figures, or the last iteration of its run."""
+    if (own := out / "figures.json").exists():
+        return dict(json.loads(own.read_text()))
+    if (metrics := out / "run" / "metrics.csv").exists():
+        import csv
+
+        rows = list(csv.DictReader(metrics.read_text().splitlines()))
+        return {"run": {name: float(value) for name, value in rows[-1].items() if value}} if rows else None
     return None
 
 
-def run(name: str, folder: Path, *, is_smoke: bool) -> dict[str, Any]:
-    """Run a slice, and return how it ended and its results."""
-    chosen, out = SLICES[name], folder / name / time.strftime("%Y-%m-%d_%H-%M-%S")
-    out.mkdir(parents=True, exist_ok=True)
-    text = chosen.smoke if is_smoke else chosen.command
-    if "MODEL" in text:
-        text = text.replace("MODEL", str(random_model(folder, "tiny-random" if is_smoke else "0.5b-random")))
-    own = ROOT / chosen.interpreter / "bin" / "python"
-    python = sys.executable if chosen.interpreter == ".venv" else str(own)
-    command = [python, *(part.replace("OUT", str(out)) for part in text.split())]
-    started = time.monotonic()
-    with (out / "log.txt").open("w") as log:
-        try:
-            code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, timeout=LIMIT_S).returncode
-            ended = "passed" if code == 0 else f"failed ({code})"
-        except subprocess.TimeoutExpired:
-            ended = f"cut off after {LIMIT_S} s"
-    figures = out / "figures.json"
-    return {
-        "ended": ended,
-        "seconds": time.monotonic() - started,
-        "command": " ".join(command),
-        "log": str(out / "log.txt"),
-        "figures": json.loads(figures.read_text()) if figures.exists() else None,
-    }
+def read_tail(path: Path) -> list[str]:
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return [line for line in lines if line.strip()][-TAIL:]
 
 
-def told(results: Mapping[str, Any]) -> str:
+def choose_line(tail: Sequence[str]) -> str:
+    """Return the line of a log's end that says most: the first error, or the last line."""
+    errors = [line for line in tail if "error:" in line.lower()]
+    return (errors or [*tail[-1:], ""])[0].strip()[:120]
+
+
+def show_figures(chosen: Slice, figures: Mapping[str, Any] | None) -> str:
+    """Format the figures of a slice's line."""
+    parts = []
+    for name, place in chosen.shown.items():
+        value: Any = figures
+        for key in place.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, int | float):
+            parts.append(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}")
+    return ", ".join(parts)
+
+
+def make_table(results: Mapping[str, Any]) -> str:
     """Format a table with a row for each slice."""
+    from scripts.bench.common import table
+
     rows = [
-        [name, f"{found['seconds']:.0f}" if "seconds" in found else "–", found["ended"]]
+        [
+            name,
+            f"{found['seconds']:.0f}" if "seconds" in found else "–",
+            found["ended"],
+            found.get("shown", ""),
+        ]
         for name, found in results.items()
     ]
-    return table(["slice", "seconds", "ended"], rows)
+    return table(["slice", "seconds", "ended", "figures"], rows)
+
+
+class Record:
+    """The results of all slices so far, on disk after each of them."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "results.json"
+        self.slices: dict[str, Any] = {}
+        if self.path.exists():
+            self.slices = json.loads(self.path.read_text())["slices"]
+
+    def write(self, name: str, **found: Any) -> None:
+        from scripts.bench.common import machine
+
+        self.slices[name] = found
+        ordered = {each: self.slices[each] for each in SLICES if each in self.slices}
+        text = json.dumps({"machine": machine(), "slices": ordered}, indent=2) + "\n"
+        self.path.write_text(text)
+        if out := os.environ.get("OUT"):
+            (Path(out) / "results.json").write_text(text)
+            if (log := Path(found.get("log", "-"))).exists() and found["ended"] != "interrupted":
+                with (Path(out) / "logs.txt").open("a") as logs:
+                    logs.write(f"==== {name}: {found['ended']}\n{log.read_text(errors='replace')}\n")
+
+
+def run_all(options: argparse.Namespace, folder: Path, site: Path) -> Record:
+    """Run the slices that the budget has time for; print a line after each."""
+    record, environment = Record(folder), make_environment(site)
+    began = time.monotonic()
+    for name in options.only:
+        chosen = SLICES[name]
+        if record.slices.get(name, {}).get("ended") == "passed" and not options.again:
+            print(f"{name}: passed before", flush=True)
+            continue
+        left = options.budget_s - (time.monotonic() - began)
+        reason = find_reason_against(chosen, is_smoke=options.cpu_smoke, model=options.model)
+        if not reason and left < chosen.seconds:
+            reason = f"needs about {chosen.seconds} s, and {max(left, 0):.0f} s are left of the budget"
+        if reason:
+            record.write(name, ended=f"skipped: {reason}")
+            print(f"{name}: skipped: {reason}", flush=True)
+            continue
+        out = folder / name / time.strftime("%Y-%m-%d_%H-%M-%S")
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        log = str(out / "log.txt")
+        text = chosen.smoke if options.cpu_smoke else chosen.command.replace("MODEL", str(options.model))
+        record.write(name, ended="interrupted", log=log)  # unless the end is written
+        started = time.monotonic()
+        ended, command = run_slice(
+            text, out, min(left, SMOKE_LIMIT_S if options.cpu_smoke else LIMIT_S), environment
+        )
+        figures = read_figures(out)
+        found = {
+            "ended": ended, "seconds": time.monotonic() - started, "shown": show_figures(chosen, figures),
+            "command": " ".join(command), "log": log, "figures": figures,
+        }  # fmt: skip
+        if not found["shown"] or ended != "passed":
+            found["tail"] = read_tail(out / "log.txt")
+            found["shown"] = found["shown"] or choose_line(found["tail"])
+        record.write(name, **found)
+        print(f"{name}: {ended}, {found['seconds']:.0f} s: {found['shown']}", flush=True)
+    return record
 
 
 def main() -> None:
@@ -172,29 +359,34 @@ def main() -> None:
     parser.add_argument("--cpu-smoke", action="store_true", help="tiny shapes, on a CPU")
     parser.add_argument("--again", action="store_true", help="also what has passed before")
     parser.add_argument("--only", nargs="+", choices=SLICES, default=list(SLICES), metavar="SLICE")
-    parser.add_argument("--folder", type=Path, default=ROOT / "outputs" / "gpu")
+    parser.add_argument(
+        "--budget-s", type=float, help=f"seconds in all; default {BUDGET_S}, a smoke has 1800"
+    )
+    parser.add_argument("--wheels", type=Path, help="folder of wheels to install first")
+    parser.add_argument("--model", default=os.environ.get(MODEL), help="folder of a pretrained model")
+    parser.add_argument(
+        "--folder", type=Path, help="of the results; default outputs/gpu or outputs/gpu-smoke"
+    )
     options = parser.parse_args()
-    is_smoke = options.cpu_smoke
+    options.budget_s = options.budget_s or (1800 if options.cpu_smoke else BUDGET_S)
+    folder = options.folder or ROOT / "outputs" / ("gpu-smoke" if options.cpu_smoke else "gpu")
+    site = ROOT / "outputs" / "gpu" / "site"
+    if options.wheels:
+        install_wheels(options.wheels, site)
+    sys.path[:0] = [str(ROOT / "src"), *([str(site)] if site.exists() else [])]
+    importlib.invalidate_caches()
+    if missing := [name for name in ("torch", *BASE) if importlib.util.find_spec(name) is None]:
+        sys.exit(f"error: {sys.executable} lacks {', '.join(missing)}; give WHEELS=folder, see docs/gpu.md")
     if options.list:
         for name, each in SLICES.items():
-            print(f"{name:14} {reason_against(each, is_smoke=is_smoke) or 'can run':42} {each.what}")
+            reason = find_reason_against(each, is_smoke=options.cpu_smoke, model=options.model)
+            print(f"{name:14} {each.seconds:3} s  {reason or 'can run':42} {each.what}")
         return
-    folder = options.folder / ("smoke" if is_smoke else "full")
-    path = folder / "results.json"
-    results: dict[str, Any] = json.loads(path.read_text())["slices"] if path.exists() else {}
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in options.only:
-        if results.get(name, {}).get("ended") == "passed" and not options.again:
-            continue
-        if reason := reason_against(SLICES[name], is_smoke=is_smoke):
-            results[name] = {"ended": f"skipped: {reason}"}
-        else:
-            print(f"{name}: {SLICES[name].what} …", flush=True)
-            results[name] = run(name, folder, is_smoke=is_smoke)
-        path.write_text(json.dumps({"machine": machine(), "slices": results}, indent=2) + "\n")
-    print(told(results))
-    print(f"written to {path}")
-    if any(found["ended"].startswith(("failed", "cut off")) for found in results.values()):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    record = run_all(options, folder.resolve(), site)
+    print(make_table({name: record.slices[name] for name in options.only}))
+    print(f"written to {record.path}")
+    if any(found["ended"].startswith(("failed", "cut off")) for found in record.slices.values()):
         sys.exit(1)
 
 

@@ -1,19 +1,22 @@
 """Speed of multi-turn rollouts: the native engine against ``generate`` with re-encoded histories.
 
     python -m scripts.bench.rollout_speed [--episodes 128] [--members 1] [--repeats 5]
+    python -m scripts.bench.rollout_speed --device cuda --model 0.5b-random --peers generate generate_batch
 
-Both sides play the same games with the same policy in one process, alternately; the figure is the median of
-the paired ratios of action tokens per second.  Trainers that call ``generate`` with the whole conversation at
-each turn re-encode the history in this way.
+All sides have the same policy in one process; the figure is the median of the paired ratios of action tokens a second.
+Trainers that call ``generate`` with the whole conversation at each turn re-encode the history in this way.
+``generate_batch`` is transformers' continuous batching, called in the same way.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from transformers import GenerationConfig
 
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
@@ -47,7 +50,13 @@ def make_engine(policy: Policy, chat: ChatRenderer, episodes: int) -> NativeEngi
 
 
 def ours(
-    engine: NativeEngine, task: Task, chat: ChatRenderer, episodes: int, seed: int, members: int = 1
+    engine: NativeEngine,
+    task: Task,
+    chat: ChatRenderer,
+    episodes: int,
+    seed: int,
+    members: int = 1,
+    reply_tokens: int = 40,
 ) -> tuple[list[Episode], float]:
     engine.load(None, seed)
     rules = Rules(
@@ -56,19 +65,15 @@ def ours(
     specs = tuple(
         EpisodeSpec(0, g, m, 0, 10_000 * seed + g) for g in range(episodes // members) for m in range(members)
     )
-    params = SamplingParams(max_reply_tokens=40, max_context_tokens=512)
+    params = SamplingParams(max_reply_tokens=reply_tokens, max_context_tokens=512)
     started = time.perf_counter()
     played = Scheduler(rules, engine).play(Wave("train", 0, params, specs))
     return played, time.perf_counter() - started
 
 
-@torch.no_grad()
-def re_encoding(policy: Policy, played: list[Episode], device: str) -> float:
-    """Measure ``generate`` on the same histories and reply lengths, with all rows each turn."""
-    found: Measured = {}
-    depth = max(len(episode.turns) for episode in played)
-    pad = policy.tokenizer.pad_token_id
-    for k in range(depth):
+def turns_of(played: list[Episode]) -> Iterator[tuple[list[list[int]], list[int]]]:
+    """Yield, for each turn, the whole histories of the episodes that have it, and the lengths of their replies."""
+    for k in range(max(len(episode.turns) for episode in played)):
         rows = [e for e in played if len(e.turns) > k]
         histories = []
         for episode in rows:
@@ -76,10 +81,19 @@ def re_encoding(policy: Policy, played: list[Episode], device: str) -> float:
             for turn in episode.turns[:k]:
                 tokens += [*turn.prefix_tokens.tolist(), *turn.reply_tokens.tolist()]
             histories.append(tokens + episode.turns[k].prefix_tokens.tolist())
+        yield histories, [len(e.turns[k].reply_tokens) for e in rows]
+
+
+@torch.no_grad()
+def re_encoding(policy: Policy, played: list[Episode], device: str) -> float:
+    """Measure ``generate`` on the same histories and reply lengths, with all rows each turn."""
+    found: Measured = {}
+    pad = policy.tokenizer.pad_token_id
+    for histories, lengths in turns_of(played):
         width = max(map(len, histories))
         ids = torch.tensor([[pad] * (width - len(h)) + h for h in histories], device=device)
         mask = torch.tensor([[0] * (width - len(h)) + [1] * len(h) for h in histories], device=device)
-        longest = max(len(e.turns[k].reply_tokens) for e in rows)
+        longest = max(lengths)
         with stopwatch(found, "seconds", device):
             # every row waits for the longest reply of the turn, as when rows stop by themselves
             policy.network.generate(
@@ -89,6 +103,38 @@ def re_encoding(policy: Policy, played: list[Episode], device: str) -> float:
     return found["seconds"]
 
 
+@torch.no_grad()
+def continuous(policy: Policy, played: list[Episode], device: str) -> float:
+    """Measure ``generate_batch`` on the same histories, with replies of the longest length of each turn.
+
+    Raises:
+        RuntimeError: a reply is shorter than asked for, so that the figure would be none.
+    """
+    found: Measured = {}
+    for histories, lengths in reversed([*turns_of(played)]):  # the first call sizes the store
+        longest = max(lengths)
+        settings = GenerationConfig(
+            do_sample=True, top_k=0, max_new_tokens=longest, eos_token_id=-1,
+            pad_token_id=policy.tokenizer.pad_token_id,
+        )  # fmt: skip
+        with stopwatch(found, "seconds", device):
+            written = policy.network.generate_batch(
+                histories, generation_config=settings, persistent_manager=True
+            )
+        short = [len(each.generated_tokens) for each in written.values()]
+        if len(short) != len(histories) or min(short) != longest:
+            raise RuntimeError(
+                f"generate_batch wrote {len(short)} replies of {min(short, default=0)} tokens or more"
+            )
+    return found["seconds"]
+
+
+PEERS: Mapping[str, Callable[[Policy, list[Episode], str], float]] = {
+    "generate": re_encoding,
+    "generate_batch": continuous,
+}
+
+
 def main() -> None:
     parser = parser_for(__file__, __doc__)
     parser.add_argument("--episodes", type=int, default=128)
@@ -96,30 +142,39 @@ def main() -> None:
     parser.add_argument("--model", default="nano", choices=["nano", *trl_games.SHAPES])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--reply-tokens", type=int, default=40, help="tokens of a reply at most")
+    parser.add_argument("--turns", type=int, default=0, help="turns of an episode; 0: as the game has")
+    parser.add_argument("--peers", nargs="+", default=["generate"], choices=PEERS)
     options = parse(parser)
     policy = trl_games.policy(options.model, options.dtype)
     policy.network.to(options.device)
     chat = ChatRenderer(policy.tokenizer)
-    task: Task = instantiate(OmegaConf.load(CONFIG_DIR / "env/sokoban.yaml"))
+    described = OmegaConf.load(CONFIG_DIR / "env/sokoban.yaml")
+    described["max_turns"] = options.turns or described["max_turns"]
+    task: Task = instantiate(described)
     engine = make_engine(policy, chat, options.episodes)
 
     def measure(repeat: int) -> Measured:
-        """Measure both sides; the second needs the lengths of the first."""
-        played, seconds = ours(engine, task, chat, options.episodes, 1 + abs(repeat), options.members)
-        return {
-            "tokens": float(sum(e.num_action_tokens for e in played)),
-            "ours": seconds,
-            "generate": re_encoding(policy, played, options.device),
-        }
+        """Measure all sides; the others need the lengths of the first."""
+        played, seconds = ours(
+            engine, task, chat, options.episodes, 1 + abs(repeat), options.members, options.reply_tokens
+        )
+        tokens = float(sum(e.num_action_tokens for e in played))
+        peers = {name: PEERS[name](policy, played, options.device) for name in options.peers}
+        return {"tokens": tokens, "ours": seconds, **peers}
 
     rounds = alternate({"both": measure}, repeats=options.repeats)
-    for side, what in (("ours", "with the games"), ("generate", "generation alone")):
-        rates = [{"both": {"rate": each["both"]["tokens"] / each["both"][side]}} for each in rounds]
-        print(f"{side} ({what}): {spread(rates, 'both', 'rate').text(0)} action tokens/s")
-    sides = [{name: {"s": each["both"][name]} for name in ("ours", "generate")} for each in rounds]
-    ratio = paired_ratio(sides, "s", of="generate", to="ours")
-    print(f"ratio: {ratio.text()}")
-    write_json(options.out, {"rounds": rounds, "ratio": ratio}, options)
+    rates = {}
+    for side in ("ours", *options.peers):
+        each_rate = [{"both": {"rate": each["both"]["tokens"] / each["both"][side]}} for each in rounds]
+        rates[side] = spread(each_rate, "both", "rate")
+        what = "with the games" if side == "ours" else "generation alone"
+        print(f"{side} ({what}): {rates[side].text(0)} action tokens/s")
+    sides = [{name: {"s": each["both"][name]} for name in rates} for each in rounds]
+    ratios = {name: paired_ratio(sides, "s", of=name, to="ours") for name in options.peers}
+    for name, ratio in ratios.items():
+        print(f"ours relative to {name}: {ratio.text()}")
+    write_json(options.out, {"rounds": rounds, "rates": rates, "ratio": ratios}, options)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Outcome
 from lit_agentrl.envs.games.sokoban import Sokoban
+from lit_agentrl.models.lora import LoRA
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.prompts import Prompt
@@ -22,6 +23,7 @@ FILLER = " box"  # a token of the embedded tokenizer
 SOLUTIONS = {"min_solution": 1, "max_solution": 5}  # so that a single turn can solve a room
 SHAPES = {  # of randomly initialised policies: (hidden, layers, heads, key/value heads, MLP, vocabulary)
     "0.5b-random": (896, 24, 14, 2, 4864, 151_936),  # Qwen2.5-0.5B
+    "135m-random": (576, 30, 9, 3, 1536, 49_152),  # SmolLM2-135M
     "tiny-random": (64, 2, 4, 2, 128, 2_048),  # the same code path on any machine
 }
 
@@ -72,10 +74,10 @@ def fixed_length_engine(*, num_slots: int, **arguments: object) -> NativeEngine:
     return NativeEngine(num_slots=num_slots, **arguments)  # type: ignore[arg-type]
 
 
-def policy(model: str, dtype: str = "float32") -> Policy:
+def policy(model: str, dtype: str = "float32", lora: LoRA | None = None) -> Policy:
     """Load the embedded policy, or make one of :data:`SHAPES` with random weights.
 
-    Both have the embedded tokenizer.
+    Both have the embedded tokenizer.  With ``lora``, only adapters are trained.
     """
     found = load_nano()
     if model != "nano":
@@ -93,6 +95,8 @@ def policy(model: str, dtype: str = "float32") -> Policy:
         # every id needs a text, since TRL does not recognise a reply with unknown ids as a tool call
         found.tokenizer.add_tokens([f"<{each}>" for each in range(len(found.tokenizer), vocabulary)])
     found.network = found.network.to(getattr(torch, dtype)).train(False)
+    if lora is not None:
+        found.adapters = lora.attach(found.network, found.name)
     return found
 
 

@@ -34,13 +34,14 @@ from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.data.prompts import OneBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
-from lit_agentrl.models.policy import Policy, load_nano
+from lit_agentrl.models.policy import Policy
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
+from scripts.bench import trl_games
 from scripts.bench.common import (
     Measured,
     alternate,
@@ -53,8 +54,8 @@ from scripts.bench.common import (
 )
 
 
-def record(policy: Policy, env: str, episodes: int) -> TrajectoryBatch:
-    """Play episodes of the shipped policy in groups of 8."""
+def record(policy: Policy, env: str, episodes: int, reply_tokens: int) -> TrajectoryBatch:
+    """Play episodes of a policy in groups of 8."""
     chat = ChatRenderer(policy.tokenizer)
     with initialize_hydra():
         task = instantiate(compose(f"env/{env}").env)
@@ -63,7 +64,7 @@ def record(policy: Policy, env: str, episodes: int) -> TrajectoryBatch:
         engine=partial(NativeEngine, num_slots=episodes),
     )  # fmt: skip
     specs = tuple(EpisodeSpec(0, n // 8, n % 8, 0, n // 8) for n in range(episodes))
-    wave = Wave("train", 0, SamplingParams(max_reply_tokens=40, max_context_tokens=512), specs)
+    wave = Wave("train", 0, SamplingParams(max_reply_tokens=reply_tokens, max_context_tokens=512), specs)
     return pack(Scheduler(rules, rules.open_engine(policy.network)).play(wave))
 
 
@@ -76,7 +77,7 @@ class Ours:
             cfg = compose("train", overrides=changes)
         algorithm = build_algorithm(cfg)[0]
         self.module = PolicyModule(
-            Policy(copy.deepcopy(policy.network), policy.tokenizer, "nano"), objective=algorithm,
+            Policy(copy.deepcopy(policy.network), policy.tokenizer, policy.name), objective=algorithm,
             update=instantiate(cfg["update"]), optim=instantiate(cfg.optim),
             critic=instantiate(cfg.critic) if algorithm.needs("value_BT") else None,
         )  # fmt: skip
@@ -140,16 +141,19 @@ def main() -> None:
     parser = parser_for(__file__, __doc__)
     parser.add_argument("--algo", default="grpo")
     parser.add_argument("--env", default="sokoban")
+    parser.add_argument("--model", default="nano", choices=["nano", *trl_games.SHAPES])
     parser.add_argument("--precision", default="32-true", choices=["32-true", "bf16-mixed", "bf16-true"])
     parser.add_argument("--episodes", type=int, default=64)
+    parser.add_argument("--reply-tokens", type=int, default=40, help="tokens of a reply at most")
     parser.add_argument("--budget", type=int, default=0, help="tokens of a bare micro-batch; 0: as ours")
     parser.add_argument("overrides", nargs="*", help="of the config, such as update.packing=true")
     options = parse(parser)
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.ERROR)
-    policy = load_nano()
-    batch = record(policy, options.env, options.episodes)
+    policy = trl_games.policy(options.model)
+    policy.network.to("cuda" if torch.cuda.is_available() else "cpu")
+    batch = record(policy, options.env, options.episodes, options.reply_tokens)
     ours = Ours(policy, batch, options)
     options.budget = options.budget or ours.module.updater.settings.tokens_per_microbatch
     critic = ours.module.critic
@@ -172,7 +176,14 @@ def main() -> None:
     print(f"share of the bare speed: {ratio.text()}; padding share {padding:.3f}")
     gap = ours.module.row["train/logp_gap"]
     print(f"mean log-prob gap {gap:.2g} nats, greatest {ours.module.row['train/logp_gap_max']:.2g}")
-    result = {"rounds": rounds, "ratio": ratio, "padding_share": padding, "tokens": real, "actions": actions}
+    result = {
+        "rounds": rounds,
+        "ratio": ratio,
+        "seconds": seconds,
+        "padding_share": padding,
+        "tokens": real,
+        "actions": actions,
+    }
     write_json(Path(options.out), {**result, "logp_gap": gap}, options)
 
 

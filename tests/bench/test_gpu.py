@@ -3,31 +3,162 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from scripts.bench import gpu, pack_wheels
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def call(*arguments: str) -> str:
+def call(*arguments: str, code: int = 0, **variables: str) -> str:
     command = [sys.executable, "-m", "scripts.bench.gpu", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    environment = {name: value for name, value in os.environ.items() if name not in ("OUT", gpu.MODEL)}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment | variables)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def read(folder: Path) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = json.loads((folder / "results.json").read_text())["slices"]
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.sweep
-def test_slices_run_on_tiny_shapes_once_and_what_is_done_is_not_done_again(tmp_path: Path) -> None:
-    given = ("--cpu-smoke", "--only", "roofline", "generate", "--folder", str(tmp_path))
-    assert "roofline: decode and update" in call(*given)
-    found = json.loads((tmp_path / "smoke" / "results.json").read_text())["slices"]
-    assert {name: each["ended"] for name, each in found.items()} == {
-        "roofline": "passed",
-        "generate": "passed",
+@pytest.mark.parametrize("name", gpu.SLICES)
+def test_slice_runs_on_a_tiny_shape(name: str, tmp_path: Path) -> None:
+    call("--cpu-smoke", "--only", name, "--folder", str(tmp_path))
+    found = read(tmp_path)[name]
+    if gpu.find_reason_against(gpu.SLICES[name], is_smoke=True, model=None):
+        assert str(found["ended"]).startswith("skipped: no ")
+        return
+    assert found["ended"] == "passed" and found["shown"]
+    shown = gpu.SLICES[name].shown
+    on_a_gpu = {"kernels", "waits"}  # counted there alone
+    assert not shown or [part.rpartition(" ")[0] for part in str(found["shown"]).split(", ")] == [
+        each for each in shown if each not in on_a_gpu
+    ]
+
+
+def make_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **commands: str) -> list[str]:
+    """Replace the slices by quick commands; return the arguments of a call of them all."""
+    slices = {
+        name: gpu.Slice(name, 5, text, text, {"answer": "answer"}, ("no_such_package",) * (name == "peer"))
+        for name, text in commands.items()
     }
-    assert found["generate"]["figures"]["ratio"]["median"] > 0
-    assert "roofline: decode and update" not in call(*given)
-    listed = call("--list").splitlines()
-    assert [line.split()[0] for line in listed][:2] == ["tests", "roofline"]
+    monkeypatch.setattr(gpu, "SLICES", slices)
+    monkeypatch.setattr(gpu, "SMOKE_LIMIT_S", 3)
+    monkeypatch.delenv("OUT", raising=False)
+    return ["gpu", "--cpu-smoke", "--folder", str(tmp_path / "results")]
+
+
+def run_main(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    try:
+        gpu.main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def write_script(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_what_failed_runs_again_and_what_passed_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = write_script(
+        tmp_path / "good.py", "open(__import__('sys').argv[1], 'w').write('{\"answer\": 42}')"
+    )
+    bad = write_script(
+        tmp_path / "bad.py", "print('\\n'.join(map(str, range(40))))\nraise ValueError('no kernel')"
+    )
+    slow = write_script(tmp_path / "slow.py", "import time\nprint('began', flush=True)\ntime.sleep(60)")
+    arguments = make_slices(
+        tmp_path, monkeypatch, good=f"{good} OUT/figures.json", bad=bad, slow=slow, peer=good
+    )
+    (tmp_path / "out").mkdir()
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    assert run_main(arguments, monkeypatch) == 1
+    found = read(tmp_path / "results")
+    assert {name: each["ended"] for name, each in found.items()} == {
+        "good": "passed",
+        "bad": "failed (1)",
+        "slow": "cut off after 3 s",
+        "peer": "skipped: no no_such_package in this Python",
+    }
+    assert found["good"]["shown"] == "answer 42" and found["slow"]["tail"] == ["began"]
+    assert len(found["bad"]["tail"]) == 20 and found["bad"]["shown"] == "ValueError: no kernel"  # type: ignore[arg-type]
+    assert read(tmp_path / "out") == found and "no kernel" in (tmp_path / "out" / "logs.txt").read_text()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("good: passed, 0 s: answer 42") and lines[1].startswith("bad: failed (1)")
+
+    write_script(tmp_path / "bad.py", "print('mended')")
+    assert run_main([*arguments, "--only", "good", "bad"], monkeypatch) == 1  # the slow one has not passed
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "good: passed before" and lines[1].endswith(": mended")
+    assert run_main([*arguments, "--only", "good", "--again"], monkeypatch) == 1
+    assert capsys.readouterr().out.startswith("good: passed, 0 s")
+
+
+def test_a_slice_without_time_left_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = make_slices(tmp_path, monkeypatch, first="-c pass")
+    assert run_main([*arguments, "--budget-s", "2"], monkeypatch) == 0
+    assert "first: skipped: needs about 5 s, and 2 s are left of the budget" in capsys.readouterr().out
+    assert run_main(arguments, monkeypatch) == 0
+    assert read(tmp_path / "results")["first"]["ended"] == "passed"
+
+
+def test_a_slice_that_a_stop_interrupts_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = make_slices(tmp_path, monkeypatch, only="-c pass")
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gpu, "run_slice", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_main(arguments, monkeypatch)
+    assert read(tmp_path / "results")["only"]["ended"] == "interrupted"
+
+
+def test_slices_are_listed_in_order_of_value() -> None:
+    listed = [line.split()[0] for line in call("--list").splitlines()]
+    assert listed == list(gpu.SLICES) and listed[:3] == ["decode", "rollouts", "trl"]
+
+
+def test_wheels_are_installed_without_a_network(tmp_path: Path) -> None:
+    wheel = tmp_path / "wheels" / "spare_part-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("spare_part.py", "ANSWER = 42")
+        about = "spare_part-1.0.dist-info/"
+        archive.writestr(about + "METADATA", "Metadata-Version: 2.1\nName: spare-part\nVersion: 1.0\n")
+        archive.writestr(about + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(about + "RECORD", "")
+    gpu.install_wheels(wheel.parent, tmp_path / "site")
+    found = gpu.make_environment(tmp_path / "site")["PYTHONPATH"].split(os.pathsep)
+    assert found[:3] == [str(ROOT / "src"), str(ROOT), str(tmp_path / "site")]
+    assert (tmp_path / "site" / "spare_part.py").exists()
+    with pytest.raises(SystemExit, match="has no wheels"):
+        gpu.install_wheels(tmp_path, tmp_path / "site")
+
+
+def test_packed_wheels_are_those_of_the_constraints() -> None:
+    packages = pack_wheels.read_requirements()
+    lines = (ROOT / "constraints.txt").read_text() + (ROOT / "scripts/bench/requirements-trl.txt").read_text()
+    known = {line.lower() for line in lines.splitlines()}
+    assert len(packages) > 15 and all(package.lower() in known for package in packages)
+    download, build = pack_wheels.make_commands(packages, Path("wheels"), "3.12", ["any"])
+    assert "--only-binary=:all:" in download and download[-1] == packages[-1]
+    assert build[-1] == "antlr4-python3-runtime==4.9.3" and build[-1] not in download

@@ -67,6 +67,30 @@ def test_recorded_pairs_are_sorted_over_an_iteration(in_empty_folder: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.sweep
+def test_a_policy_is_measured_on_pairs_that_it_is_not_trained_on(
+    in_empty_folder: Path, refused: Refused
+) -> None:
+    """The loss starts at log 2, it falls on pairs of other prompts too, and a cached reference changes nothing."""
+    pair = {"chosen": "<answer>Up</answer>", "rejected": "<answer>Down||Down</answer>"}
+    Path("d.jsonl").write_text("\n".join(json.dumps({"prompt": f"P {k}", **pair}) for k in range(24)))
+    options = "algo=dpo data=pairs data.path=d.jsonl data.batch=4 data.held_out=0.4 optim.lr=1e-3 val.every=1"
+    found = {}
+    for cache in ("false", "true"):
+        end = f"data.cache_reference={cache} trainer.max_epochs=3 hydra.run.dir=run_{cache}"
+        main_train(shlex.split(f"{SMALL.replace('val.every=9', '')} {options} {end}"))
+        found[cache] = [
+            (row["val/data_loss"], row["val/data_reward_accuracy"]) for row in rows(f"run_{cache}")
+        ]
+    assert found["true"] == found["false"]
+    losses = [float(loss) for loss, _ in found["false"]]
+    assert losses[0] == pytest.approx(math.log(2), abs=1e-5) and losses[-1] < 0.5
+    assert float(found["false"][-1][1]) == 1 and rows("run_false")[1]["val/success"]
+    few = f"{SMALL} algo=dpo data=pairs data.path=d.jsonl data.batch=4 data.held_out=0.001"
+    assert "data.held_out=0.001 leaves none of 24 groups to validate on; raise it" in refused(few)
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_run_on_recorded_episodes_plays_evaluations_alone(
     episodes: Path, in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

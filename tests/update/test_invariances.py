@@ -1,5 +1,7 @@
 """What must not change the gradient of any named algorithm: order, padding, micro-batches, number of ranks.
 
+And a measurement on held-out rows is that of a first step, and changes nothing.
+
 float64, relative 1e-9, on one off-policy batch of ragged multi-turn rows on which clips act.
 """
 
@@ -95,6 +97,23 @@ def test_ranks(mixed, ranks, monkeypatch):
     shares = [batch.select(torch.isin(batch.group_B, torch.tensor(g))).trim() for g in RANKS[ranks]]
     modules = [module_of(mixed, tokens_per_microbatch=60) for _ in shares]
     assert_same(play_on_ranks(monkeypatch, modules, shares), whole(mixed))
+
+
+@every_algorithm
+@pytest.mark.parametrize("budget", [60, 10**6])
+def test_measuring_changes_nothing_and_is_the_loss_of_a_step(mixed, budget):
+    module, batch = module_of(mixed), off_policy()
+    measured = module_of(mixed, tokens_per_microbatch=budget)
+    before = [p.detach().clone() for p in measured.parameters()]
+    row = measured.updater.measure(batch.to_dict(), measured.make_loop())
+    assert all(p.grad is None or not p.grad.any() for p in measured.parameters())
+    assert all(map(torch.equal, before, measured.parameters()))
+    assert (measured.updater.progress, measured.row) == (module.updater.progress, {})
+    step(module, batch)
+    assert {"loss"} < row.keys()
+    for name, value in row.items():
+        logged = f"critic/{name[7:]}" if name.startswith("critic_") else f"train/{name}"
+        assert value == pytest.approx(module.row[logged], rel=1e-9, abs=1e-12), name
 
 
 @every_algorithm

@@ -135,9 +135,9 @@ def build(
     )  # fmt: skip
     check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), parts=other_parts)
     parts.worker.check(rules)
-    data_set = read_recordings(parts.data, policy, chat, settings, seed=cfg.seed)
-    recorded, mixed = (None, data_set) if parts.plays else (data_set, None)
     is_judged = parts.algorithm.reads == SCORES
+    data_set = read_recordings(parts.data, policy, chat, settings, seed=cfg.seed, is_judged=is_judged)
+    recorded, mixed = (None, data_set) if parts.plays else (data_set, None)
     held_out = HeldOut(recorded, parts.algorithm.heads) if is_judged and recorded is not None else None
     with name_errors("rollout"):
         stream = PromptStream(

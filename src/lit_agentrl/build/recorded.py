@@ -120,12 +120,20 @@ def _judge_pairs(recorded: Recordings, split: str, heads: int) -> list[Verdicts]
 
 
 def read_recordings(
-    kind: Kind | None, policy: Policy, chat: ChatRenderer, settings: RolloutSettings, *, seed: int
+    kind: Kind | None,
+    policy: Policy,
+    chat: ChatRenderer,
+    settings: RolloutSettings,
+    *,
+    seed: int,
+    is_judged: bool,
 ) -> Recordings | None:
     """Read the data set with the tokenizer and template of this policy.
 
+    ``is_judged``: a reward model is trained, which is judged on all held-out pairs.
+
     Raises:
-        ValueError: too many invalid rows, or an unreadable file.
+        ValueError: too many invalid rows, an unreadable file, or nothing held out although ``data.held_out`` is set.
     """
     if kind is None:
         return None
@@ -135,4 +143,10 @@ def read_recordings(
         max_context_tokens=settings.max_context_tokens,
     )  # fmt: skip
     with name_errors("data"):
-        return read(kind, student, seed=seed)
+        found = read(kind, student, seed=seed, is_judged=is_judged)
+        if kind.held_out and not is_judged and not found.held_out["val"]:
+            raise ValueError(
+                f"held_out={kind.held_out:g} leaves none of {len(found.groups)} groups to validate on; raise it, or "
+                "name more data"
+            )
+        return found

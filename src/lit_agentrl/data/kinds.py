@@ -57,8 +57,8 @@ class Kind:
         max_bad_share: share of rows that may be bad; these are counted and left out.
         cache_reference: compute the log-probs of a fixed reference once, before the first step, and cache them.  True:
             in the run folder; a text: in this folder, shared with other runs.
-        held_out: share of the prompts without training of a reward model: one half for validation, the other for
-            tests.  A prompt is in the same split for all seeds.  None: as the run needs.
+        held_out: share of the prompts that are not trained on.  They validate a policy; of a reward model one half
+            validates, the other tests.  A prompt is held out for all seeds.  None: 0.2 for a reward model, else 0.
         smallest: minimum group size.
         needed: a column that the objective must read, because the data is ignored otherwise; None: none.
         score: score of recorded episodes: ``return`` (reward), ``success`` (1 or 0) or ``cost`` (for a cost model:
@@ -117,13 +117,6 @@ class Kind:
                 "data.cache_reference=false",
             )
             found += [Requirement(fact, by=by, remedy=off) for fact in (READS_REFERENCE, STILL_REFERENCE)]
-        if self.held_out:
-            by = f"data.held_out={self.held_out:g}"
-            found.append(
-                Requirement(
-                    TRAINS_SCORES, by=by, reason="others are judged by playing", remedy="data.held_out=0"
-                )
-            )
         if self.heads:
             by = f"data.score=[{','.join(self.heads)}]"
             found.append(Requirement(TRAINS_SCORES, by=by, reason="each has a head", remedy="one data.score"))

@@ -66,7 +66,7 @@ class PromptStream(LightningDataModule):
             tasks for a filter are drawn from them at random.
         recorded: data to train on instead of rollouts.
         mixed: data to train on together with rollouts.
-        is_judged: evaluations compare held-out data instead of playing.
+        is_judged: evaluations read held-out data instead of playing; otherwise validations do both.
     """
 
     def __init__(
@@ -148,9 +148,11 @@ class PromptStream(LightningDataModule):
         return {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
 
     def val_dataloader(self) -> list[OneBatch]:
+        held_out = OneBatch(partial(self._make_held_out, "val"))
         if self._is_judged:
-            return [OneBatch(partial(self._make_held_out, "val"))]
-        return [OneBatch(partial(self._make_evaluation, spec, "val")) for spec in self._val]
+            return [held_out]
+        played = [OneBatch(partial(self._make_evaluation, spec, "val")) for spec in self._val]
+        return [*played, held_out] if self._recorded and self._recorded.held_out.get("val") else played
 
     def test_dataloader(self) -> list[OneBatch]:
         if self._is_judged:

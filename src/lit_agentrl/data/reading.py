@@ -83,13 +83,15 @@ def find_paths(kind: Kind) -> list[Path]:
     return paths
 
 
-def read(kind: Kind, student: Student, *, seed: int) -> Recordings:
+def read(kind: Kind, student: Student, *, seed: int, is_judged: bool = True) -> Recordings:
     """Read the groups of a data set.
 
     Args:
         kind: paths, and how groups are made.
         student: the model that is trained.
         seed: seed of the order of each pass.
+        is_judged: all held-out episodes of a prompt are compared, as for a reward model; otherwise held-out groups are
+            made like those of training, and all of them validate.
 
     Raises:
         ValueError: a file cannot be read, or there are too many bad rows or too few groups.
@@ -107,17 +109,21 @@ def read(kind: Kind, student: Student, *, seed: int) -> Recordings:
                 continue
             if kind.side(prompt) == "train":
                 sides["train"].append(group)
-            else:
+            elif is_judged:
                 of_prompt.setdefault(prompt, []).extend(group)
+            else:
+                sides[kind.side(prompt)].append(group)
     for prompt, episodes in of_prompt.items():
         sides[kind.side(prompt)].append(episodes)
     for same in group_by_prompt(recorded):
         side = kind.side(f"{same[0].task_name}|{same[0].instance_seed}")
-        made = kind.of_episodes(same) if side == "train" else kind.judged(same)
+        made = kind.judged(same) if is_judged and side != "train" else kind.of_episodes(same)
         fitting = [group for group in made if _has_room(group, kind, student, tally)]
         tally.without_pair += not fitting and kind.smallest > 1
         sides[side] += fitting
     groups = sides.pop("train")
+    if not is_judged:
+        sides = {"val": sides["val"] + sides["test"]}
     _require_good(kind, tally)
     if not groups:
         raise ValueError(f"path={kind.paths[0]}: none of its {tally.rows} rows makes a group to train on")

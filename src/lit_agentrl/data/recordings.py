@@ -48,9 +48,10 @@ class Recordings:
     def description(self) -> str:
         """The amount of data, in a line."""
         episodes, groups = sum(map(len, self.groups)), len(self.groups)
+        held_out = sum(map(len, self.held_out.values()))
         return (
             f"data: {groups} groups, {episodes} episodes; {self.batch} groups an iteration, "
-            f"{groups / self.batch:.1f} iterations a pass"
+            f"{groups / self.batch:.1f} iterations a pass{f'; {held_out} groups held out' if held_out else ''}"
         )
 
     def make_batch(self, iteration: int, *, rank: int = 0, world_size: int = 1) -> StepBatch:
@@ -62,15 +63,15 @@ class Recordings:
         batch.trajectories, batch.episodes = pack(mine) if mine else None, mine
         batch.columns |= self._collect_labels(batch, mine)
         batch.num_groups = batch.num_kept_groups = self.batch
-        if self.is_reference and batch.trajectories is not None:
-            batch.columns["ref_logp_BT"] = batch.trajectories.sampler_logp_BT
+        batch.columns |= self._get_reference(batch)
         batch.given = self._compute_metrics(iteration, [episode for group in chosen for episode in group])
         return batch
 
     def iterate_pieces(self) -> Iterator[dict[str, Tensor]]:
-        """Iterate over the rows of all training groups, independent of seed and batch."""
-        for first in range(0, len(self.groups), _PIECE):
-            groups = enumerate(self.groups[first : first + _PIECE])
+        """Iterate over the rows of all groups, also held-out ones, independent of seed and batch."""
+        every = [*self.groups, *(group for groups in self.held_out.values() for group in groups)]
+        for first in range(0, len(every), _PIECE):
+            groups = enumerate(every[first : first + _PIECE])
             yield pack(
                 [episode for number, group in groups for episode in _copy_group(group, number)]
             ).to_dict()
@@ -81,8 +82,14 @@ class Recordings:
         mine = [episode for number, group in groups for episode in _copy_group(group, number)]
         batch = StepBatch(iteration, [], [], [number for number, _ in groups])
         batch.trajectories, batch.given = pack(mine) if mine else None, {}
-        batch.columns |= self._collect_labels(batch, mine)
+        batch.columns |= self._collect_labels(batch, mine) | self._get_reference(batch)
         return batch
+
+    def _get_reference(self, batch: StepBatch) -> dict[str, Tensor]:
+        """Return the recorded log-probs if they are those of the reference policy."""
+        if not self.is_reference or batch.trajectories is None:
+            return {}
+        return {"ref_logp_BT": batch.trajectories.sampler_logp_BT}
 
     def _collect_labels(self, batch: StepBatch, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Return the labels of the rows for each head, if there are several."""

@@ -20,10 +20,7 @@ class PolicyModule(AgentModule):
         started = time.perf_counter()
         if not batch.episodes and batch.trajectories is None:
             raise RuntimeError("the batch holds no trajectories: the rollout callback must run first")
-        trajectories = (batch.trajectories or TrajectoryBatch.make_empty()).to(self.device).trim()
-        width = trajectories.tokens_BT.shape[1]
-        columns = {name: column.to(self.device) for name, column in batch.columns.items()}
-        columns = {n: column[:, :width] if n.endswith("_BT") else column for n, column in columns.items()}
+        trajectories, columns = self._read_rows(batch)
         tensors = trajectories.to_dict() | columns
         if batch.recorded is not None:
             tensors = self._join_rows(batch.recorded, trajectories, columns)
@@ -36,6 +33,23 @@ class PolicyModule(AgentModule):
             row["train/kept_group_share"] = batch.num_kept_groups / max(batch.num_groups, 1)
             row["time/update"] = time.perf_counter() - started
         self.row |= row
+
+    def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add the outcomes of played episodes, or measure the objective on held-out data."""
+        if batch.given is None:
+            super().validation_step(batch, batch_idx, dataloader_idx)
+            return
+        trajectories, columns = self._read_rows(batch)
+        measured = self.updater.measure(trajectories.to_dict() | columns, self.make_loop())
+        self.row |= {f"val/data_{name}": value for name, value in measured.items()}
+
+    def _read_rows(self, batch: StepBatch) -> tuple[TrajectoryBatch, dict[str, Tensor]]:
+        """Return the rows and the further columns of a batch, on this device."""
+        trajectories = (batch.trajectories or TrajectoryBatch.make_empty()).to(self.device).trim()
+        width = trajectories.tokens_BT.shape[1]
+        columns = {name: column.to(self.device) for name, column in batch.columns.items()}
+        columns = {n: column[:, :width] if n.endswith("_BT") else column for n, column in columns.items()}
+        return trajectories, columns
 
     def _join_rows(
         self, read: StepBatch, played: TrajectoryBatch, columns: dict[str, Tensor]

@@ -83,6 +83,17 @@ class Stepper:
             metrics = {name: v for name, v in metrics.items() if not name.startswith("logp_gap")}
         return metrics, True
 
+    @torch.no_grad()
+    def measure_loss(self, tensors: Tensors, loop: Loop) -> Tensors:
+        """Compute the loss and metrics of all rows as one minibatch, without gradient; a collective."""
+        minibatch = self._count(dict(tensors))
+        metrics = self._run_in_turn(minibatch, self._split(minibatch), loop, is_trained=False)
+        return {
+            name: value
+            for name, value in metrics.items()
+            if name not in ("logp_gap", "logp_gap_max", "moved")
+        }
+
     def measure_gradients(self, tensors: Tensors, rows: Tensor, loop: Loop) -> tuple[Tensor, Tensor]:
         """Measure the gradient norms of the task and of the regulariser on some rows.
 
@@ -171,8 +182,7 @@ class Stepper:
 
     def _accumulate(self, minibatch: Tensors, loop: Loop) -> Tensors:
         """Accumulate the gradients of the minibatch in equally many micro-batches on every rank."""
-        budget, unit = self._settings.tokens_per_microbatch, self._objective.unit
-        parts = split_micro_batches(minibatch, budget, self._networks.form, unit)
+        parts = self._split(minibatch)
         if self._networks.lanes is None:
             totals = self._run_in_turn(minibatch, parts, loop)
         else:
@@ -184,7 +194,13 @@ class Stepper:
         padding, shared = shares.to(loop.device, non_blocking=True)
         return totals | {"padding_share": padding, "shared_token_share": shared}
 
-    def _run_in_turn(self, minibatch: Tensors, parts: list[MicroBatch], loop: Loop) -> Tensors:
+    def _split(self, minibatch: Tensors) -> list[MicroBatch]:
+        budget, unit = self._settings.tokens_per_microbatch, self._objective.unit
+        return split_micro_batches(minibatch, budget, self._networks.form, unit)
+
+    def _run_in_turn(
+        self, minibatch: Tensors, parts: list[MicroBatch], loop: Loop, *, is_trained: bool = True
+    ) -> Tensors:
         most = int(max_over_ranks(torch.tensor(len(parts), device=loop.device)))
         totals: Tensors = {}
         for number in range(most):
@@ -196,8 +212,8 @@ class Stepper:
                 self._networks.observe_routers(rows, part.packing) as routed,
             ):
                 loss, metrics = self._compute_loss(rows, part.packing, routed, self._networks)
-                # gradients are averaged over ranks
-                loop.backward(loss * get_world_size() * (0 if is_extra else 1))
+                if is_trained:  # gradients are averaged over ranks
+                    loop.backward(loss * get_world_size() * (0 if is_extra else 1))
             if not is_extra:
                 totals = add_metrics(totals, metrics)
         return totals

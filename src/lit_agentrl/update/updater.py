@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -118,14 +117,14 @@ class Updater:
         if not self.objective.trains:
             return {}
         self.progress.skipped = 0
-        if self._cache is not None and self.networks.reference is not None:
-            self._fill_cache(self._cache, loop)
+        self._fill_cache(loop)
         row: dict[str, float] = {}
         if not self.progress.is_skipped(len(tensors["tokens_BT"]) == 0, "filter kept no group", loop):
             tensors = self._add_old_scores(tensors, loop)
-            if (prepared := self._prepare(tensors, loop, row)) is not None and not (
-                self._is_too_little(prepared, is_filtered, loop)
-            ):
+            prepared = self._prepare(tensors, row, at_least=self.settings.minibatches)
+            if prepared is None:
+                self.progress.is_skipped(True, "algo.rows kept no row", loop)
+            elif not self._is_too_little(prepared, is_filtered, loop):
                 self._train(prepared, loop, iteration, row)
         if self.networks.reference is not None:
             self.reference.move(self.networks.reference, self.networks.policy, iteration)
@@ -133,10 +132,39 @@ class Updater:
             row["train/skipped_steps"] = float(self.progress.skipped)
         return row
 
+    def measure(self, tensors: Tensors, loop: Loop) -> dict[str, float]:
+        """Compute the objective and its metrics on rows that are not trained on; a collective.
+
+        Nothing is changed: neither weights nor coefficients nor counters.
+
+        Args:
+            tensors: as in `update`, with the rows of held-out data.
+            loop: as in `update`; its optimizers are not used.
+
+        Returns:
+            ``loss``, the mean over these rows, and the metrics that training logs as ``train/NAME``; empty if no rank
+            has a row that the objective reads.
+        """
+        if not self.objective.trains or not bool(
+            max_over_ranks(torch.tensor(float(len(tensors["tokens_BT"]))))
+        ):
+            return {}
+        self._fill_cache(loop)
+        tensors = self._add_old_scores(tensors, loop)
+        row: dict[str, float] = {}
+        if (prepared := self._prepare(tensors, row, at_least=1)) is None:
+            return {}
+        rows, _ = add_fillers(prepared, torch.zeros(len(prepared["tokens_BT"]), dtype=torch.int64), 1)
+        totals = self._stepper.measure_loss(rows, loop)
+        loss = float(sum_over_ranks(totals.pop("loss")[0]))
+        return {"loss": loss, **metric_values(_sum_metrics(totals))}
+
     # ------------------------------------------------------------------ before the first step
-    def _fill_cache(self, cache: ReferenceCache, loop: Loop) -> None:
-        """Score all rows with the reference, then free it."""
-        reference: Any = self.networks.reference
+    def _fill_cache(self, loop: Loop) -> None:
+        """Score all rows with the reference, then free it, if they are cached and it is still there."""
+        cache, reference = self._cache, self.networks.reference
+        if cache is None or reference is None:
+            return
         precision = ensure_float32(torch.empty(0, dtype=reference.dtype)).dtype
         about = {"weights": self._weights, "is_sharded": loop.hooks.is_sharded}
         cache.fill(
@@ -177,10 +205,10 @@ class Updater:
                 tensors |= self.networks.compute_target_values(tensors)
         return tensors
 
-    def _prepare(self, tensors: Tensors, loop: Loop, row: dict[str, float]) -> Tensors | None:
-        """Add the objective's columns and select its rows; None if no row is left.
+    def _prepare(self, tensors: Tensors, row: dict[str, float], *, at_least: int) -> Tensors | None:
+        """Add the objective's columns and select its rows; None if no rank has a row left.
 
-        The columns are computed on the rows of all ranks.
+        The columns are computed on the rows of all ranks; ``at_least`` units stay, some of them without weight.
         """
         given = {name: t for name, t in tensors.items() if name in ALWAYS or self.objective.needs(name)}
         everyone, mine = gather_rows(given, tensors["trajectory_B"])
@@ -202,12 +230,11 @@ class Updater:
         if keep_B is None:
             return tensors
         row["train/kept_row_share"] = float(keep_B.float().mean())
-        if self.progress.is_skipped(not bool(keep_B.any()), "algo.rows kept no row", loop):
+        if not bool(keep_B.any()):  # equal on all ranks
             return None
         return select_rows(
-            tensors, keep_B[mine], at_least=self.settings.minibatches, units=self.units,
-            among=(everyone[self.units], keep_B),
-        )  # fmt: skip
+            tensors, keep_B[mine], at_least=at_least, units=self.units, among=(everyone[self.units], keep_B)
+        )
 
     def _is_too_little(self, tensors: Tensors, is_filtered: bool, loop: Loop) -> bool:
         """Return whether a filter left too few units for the minibatches."""
@@ -301,10 +328,12 @@ class Updater:
 
     def _log(self, totals: Tensors, steps: int, loop: Loop, row: dict[str, float]) -> None:
         loss = float(sum_over_ranks(totals.pop("loss")[0]))
-        totals = {
-            n: max_over_ranks(v) if n.endswith("_max") else sum_over_ranks(v) for n, v in totals.items()
-        }
-        for name, value in metric_values(totals).items():
+        for name, value in metric_values(_sum_metrics(totals)).items():
             row[f"critic/{name[7:]}" if name.startswith("critic_") else f"train/{name}"] = value
         row["train/loss"] = loss / steps
         row["train/lr"] = float(loop.optimizers[0].param_groups[0]["lr"])
+
+
+def _sum_metrics(totals: Tensors) -> Tensors:
+    """Merge the metrics of all ranks."""
+    return {n: max_over_ranks(v) if n.endswith("_max") else sum_over_ranks(v) for n, v in totals.items()}
