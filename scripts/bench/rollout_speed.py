@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from transformers import GenerationConfig
+from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
@@ -111,6 +111,8 @@ def continuous(policy: Policy, played: list[Episode], device: str) -> float:
         RuntimeError: a reply is shorter than asked for, so that the figure would be none.
     """
     found: Measured = {}
+    # by default it takes nine tenths of what is free, which on a CPU is the whole machine
+    store = ContinuousBatchingConfig(max_memory_percent=0.02 if device == "cpu" else 0.5)
     for histories, lengths in reversed([*turns_of(played)]):  # the first call sizes the store
         longest = max(lengths)
         settings = GenerationConfig(
@@ -119,7 +121,10 @@ def continuous(policy: Policy, played: list[Episode], device: str) -> float:
         )  # fmt: skip
         with stopwatch(found, "seconds", device):
             written = policy.network.generate_batch(
-                histories, generation_config=settings, persistent_manager=True
+                histories,
+                generation_config=settings,
+                continuous_batching_config=store,
+                persistent_manager=True,
             )
         short = [len(each.generated_tokens) for each in written.values()]
         if len(short) != len(histories) or min(short) != longest:

@@ -104,10 +104,13 @@ CASES = [
     ("optim.lr=1e-320", "optim.lr=1e-320 must be finite, > 0, from 1e-30 to 1e30"),
 ]
 LATER = [  # found when the parts of the run are made, in a folder that is taken back
-    ("logger=wandb logger.wandb.project=a/b", "logger.wandb.project=a/b must be a name of at most 128 signs"),
+    (
+        "logger=wandb logger.wandb.project=a/b",
+        "logger.wandb.project=a/b must be a name of at most 128 characters",
+    ),
     (
         "logger=wandb 'logger.wandb.tags=[\"\"]'",
-        "logger.wandb.tags=[] must be a list of texts of 1 to 64 signs",
+        "logger.wandb.tags=[] must be a list of texts of 1 to 64 characters",
     ),
     ("logger.tensorboard.save_dir=../elsewhere", "would write outside of it"),
     ("worker=ray worker.gpus=1000", "worker.gpus=1000 is more than this machine has"),
@@ -225,7 +228,7 @@ def test_levels_of_a_shipped_game_under_a_name_of_ones_own(refused: Refused, in_
 
 def test_a_damaged_table_names_its_file(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_bytes(b"iteration,a\r\n1,\r2\r\n")
-    with pytest.raises(ValueError, match=r"metrics\.csv is damaged \(.*\); copy it anew"):
+    with pytest.raises(ValueError, match=r"metrics\.csv is damaged \(.*\); copy it again"):
         CSVLog(tmp_path).log_metrics({"a": 1.0}, 1)
 
 

@@ -24,7 +24,7 @@ from lit_agentrl.__main__ import main
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.report import summary as reports
-from lit_agentrl.report.sweep import Entry, append, latest, read
+from lit_agentrl.report.sweep import Entry, append, list_latest, read
 from lit_agentrl.runs.sweeps import resumption, sweepers
 from tests.conftest import ROOT
 from tests.entry.conftest import SMALL
@@ -33,7 +33,7 @@ TRAIN = [sys.executable, str(ROOT / "train.py"), "-m", *shlex.split(SMALL)]
 
 
 def by_run(folder: Path) -> list[Entry]:
-    return latest(read(folder))
+    return list_latest(read(folder))
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.envs.base import Mixture, Task
 from lit_agentrl.envs.levels import Levels, find_levels
-from lit_agentrl.report.iteration import failure
+from lit_agentrl.report.iteration import describe_failure
 from lit_agentrl.requirements import Part
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rollout.rehearsal import rehearse
@@ -66,7 +66,9 @@ def check_prompts(
     for index, task in enumerate(rules.tasks):
         played = list(rehearse(rules, index, is_trained=index < num_trained))
         if all(episode.failed for episode in played):
-            raise ValueError(f"env: every episode that was tried failed; the first, {failure(played[0])}")
+            raise ValueError(
+                f"env: every episode that was tried failed; the first, {describe_failure(played[0])}"
+            )
         first = next(episode.turns[0] for episode in played if episode.turns)
         tokens = first.prefix_tokens
         if len(tokens) >= max_context_tokens:

@@ -12,7 +12,11 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import play_agents
 from lit_agentrl.episode import Outcome
-from lit_agentrl.report.statistics import clustered_share_interval, group_means, mean_interval
+from lit_agentrl.report.statistics import (
+    compute_clustered_share_interval,
+    compute_group_means,
+    compute_mean_interval,
+)
 from lit_agentrl.report.summary import Estimate, estimate
 
 START = "start"  # the weights before training, with the same sampling
@@ -57,7 +61,7 @@ def compute_baselines(
 def _average_by_prompt(outcomes: Sequence[Outcome]) -> dict[int, float]:
     played = [outcome for outcome in outcomes if not outcome.failed]
     groups = [outcome.group for outcome in played]
-    means = group_means([float(outcome.success) for outcome in played], groups)
+    means = compute_group_means([float(outcome.success) for outcome in played], groups)
     return dict(zip(dict.fromkeys(groups), means, strict=True))
 
 
@@ -71,8 +75,8 @@ def _estimate_lead(
     ]
     success, groups = zip(*played, strict=True)
     return {
-        "success": estimate(clustered_share_interval(list(success), list(groups))),
-        "difference": estimate(mean_interval([ours[group] - theirs[group] for group in both])),
+        "success": estimate(compute_clustered_share_interval(list(success), list(groups))),
+        "difference": estimate(compute_mean_interval([ours[group] - theirs[group] for group in both])),
     }
 
 

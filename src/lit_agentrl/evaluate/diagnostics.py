@@ -21,7 +21,11 @@ from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate.replay import replay_episodes, require_shared_weights
 from lit_agentrl.models.routers import Routing
-from lit_agentrl.report.statistics import clustered_share_interval, group_means, mean_interval
+from lit_agentrl.report.statistics import (
+    compute_clustered_share_interval,
+    compute_group_means,
+    compute_mean_interval,
+)
 from lit_agentrl.report.summary import Estimate, estimate
 from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_token_paper
 from lit_agentrl.rollout.thoughts import (
@@ -207,8 +211,10 @@ def _compare_success(before: Sequence[Outcome], after: Sequence[Outcome]) -> dic
     ]
     success = [a.success for a in after if not a.failed]
     return {
-        "success": estimate(clustered_share_interval(success, [a.group for a in after if not a.failed])),
-        "difference": estimate(mean_interval(group_means(*zip(*pairs, strict=True)))),
+        "success": estimate(
+            compute_clustered_share_interval(success, [a.group for a in after if not a.failed])
+        ),
+        "difference": estimate(compute_mean_interval(compute_group_means(*zip(*pairs, strict=True)))),
     }
 
 

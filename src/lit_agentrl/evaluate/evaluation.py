@@ -40,7 +40,7 @@ from lit_agentrl.rollout.settings import MOST
 from lit_agentrl.rollout.shots import with_shots
 from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.run_folder import require_idle
-from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
+from lit_agentrl.strategies.checkpoint_io import has_checkpoint
 
 CHECKPOINTS = ("last", "best", "start")
 
@@ -217,7 +217,7 @@ def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
     if stage == "start":
         return None
     path = folder / "checkpoints" / f"{stage}.ckpt"
-    if not checkpoint_exists(path):
+    if not has_checkpoint(path):
         raise UserError(f"{folder} has no {stage} checkpoint; checkpoint=start measures the untrained policy")
     return path
 

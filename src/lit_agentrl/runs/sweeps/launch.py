@@ -133,12 +133,12 @@ def _report_entry(entry: records.Entry, swept: frozenset[str], on_failure: jobs.
 def _close(runner: SweepRunner, plan: sweepers.Plan) -> None:
     """Print the table of all runs, their folder, and the command that resumes the sweep."""
     sweep = runner.sweep
-    entries = records.latest(records.read(sweep))
+    entries = records.list_latest(records.read(sweep))
     if not entries:
         return
     planned = dict(enumerate(_drop_hydra_overrides(job) for job in plan.jobs)) if plan.is_complete else None
     console = Console()
-    console.print(records.table(entries, planned))
+    console.print(records.build_table(entries, planned))
     console.print(f"results in {sweep}", soft_wrap=True)
     console.print(f"look at them with: tensorboard --logdir {sweep}", soft_wrap=True)
     ended = sum(entry["status"] in _ENDED for entry in entries)
@@ -153,14 +153,16 @@ def _drop_hydra_overrides(job: Sequence[str]) -> list[str]:
 
 
 def _has_no_value(sweep: Path) -> bool:
-    entries = records.latest(records.read(sweep))
+    entries = records.list_latest(records.read(sweep))
     return bool(entries) and all(entry["monitored"] is None for entry in entries)
 
 
 def _make_interrupt(error: KeyboardInterrupt, sweep: Path) -> KeyboardInterrupt:
     """Return an interrupt that names an interrupted run of the sweep, if there is one."""
     cut_off = [
-        e["folder"] for e in records.latest(records.read(sweep)) if e["status"] in ("begun", "interrupted")
+        e["folder"]
+        for e in records.list_latest(records.read(sweep))
+        if e["status"] in ("begun", "interrupted")
     ]
     return error if isinstance(error, jobs.Interrupted) or not cut_off else jobs.Interrupted(cut_off[0])
 

@@ -89,7 +89,7 @@ def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]
             f"resume={folder}: a search chooses its runs as it goes, so it is continued by hydra.sweeper.storage"
         )
     planned = dict(enumerate(jobs))
-    for entry in records.latest(records.read(folder)):
+    for entry in records.list_latest(records.read(folder)):
         before, now = entry["overrides"], planned.get(entry["run"])
         if now is None or sorted(before) != sorted(now):
             reason = "is not among them" if now is None else f"would be {' '.join(now) or 'without options'}"
