@@ -208,7 +208,8 @@ class Updater:
     def _prepare(self, tensors: Tensors, row: dict[str, float], *, at_least: int) -> Tensors | None:
         """Add the objective's columns and select its rows.
 
-        None if no rank has a row left.  The columns are computed on the rows of all ranks; ``at_least`` units stay, some of them without weight.
+        None if no rank has a row left.  The columns are computed on the rows of all ranks; ``at_least`` units
+        stay, some of them without weight.
         """
         given = {name: t for name, t in tensors.items() if name in ALWAYS or self.objective.needs(name)}
         everyone, mine = gather_rows(given, tensors["trajectory_B"])
