@@ -89,8 +89,8 @@ def set_beta(beta: float, saved: DictConfig) -> None:
     require_number("beta", beta, "finite and >= 0; 0 plays the policy without Q", lambda value: value >= 0)
     if OmegaConf.select(saved, "critic.beta") is None:
         raise UserError(
-            f"beta={beta:g} would be ignored: the run has no critic that reweights the policy, as that of "
-            "algo=ilql does; leave it out"
+            f"beta={beta:g} would be ignored: the run has no critic that reweights the policy, as algo=ilql "
+            "has; leave it out"
         )
     saved.critic.beta = beta
 
@@ -99,5 +99,5 @@ def _make_critic(key: str, make: Callable[..., Critic], policy: Policy) -> Criti
     with name_errors(key):
         critic = make(policy)
         if not isinstance(critic, Critic):
-            raise ValueError(f"it makes a {type(critic).__name__}, and must make a Critic")
+            raise ValueError(f"it makes a {type(critic).__name__}, but must make a Critic")
         return critic
