@@ -96,7 +96,7 @@ def test_the_table_is_readable_at_80_columns() -> None:
         assert line.count("│") == other.count("│") == 7
     interval = record["pass@4"]
     assert f"{interval['mean']:.3f} │   [{interval['low']:.3f}, {interval['high']:.3f}]" in text
-    assert text.count("bandit_reversed") == 1 and "8 episodes of each instance" in text
+    assert text.count("bandit_reversed") == 1 and "8 episodes of each task" in text
 
 
 def test_the_best_of_k_is_the_mean_over_all_subsets() -> None:

@@ -38,4 +38,4 @@ def test_a_table_and_a_trace_are_left_and_the_numbers_stay(in_empty_folder: Path
 @pytest.mark.slow
 def test_options_of_before_name_those_of_today(refused: Refused, in_empty_folder: Path) -> None:
     told = refused("debug=profile callbacks.profile.iteration=3")
-    assert "callbacks.profile.iteration is no option any more; write trainer.profiler.schedule.wait=" in told
+    assert "callbacks.profile.iteration was removed; write trainer.profiler.schedule.wait=" in told

@@ -34,7 +34,7 @@ def check_thinking(chat: ChatRenderer, prompt: Prompt, name: str) -> None:
     """
     if chat.forced_think and not prompt.think:
         raise ValueError(
-            f"prompt.think=false: the chat template of {name} opens a think block whatever is asked; set "
+            f"prompt.think=false: the chat template of {name} always opens a think block; set "
             "prompt.think=true, or another template, such as model.chat_template=append_only_chatml"
         )
 
@@ -86,8 +86,8 @@ def check_prompts(
         later = [turn for episode in played for turn in episode.turns[1:]]
         if unknown is not None and any(unknown in turn.prefix_tokens for turn in later):
             raise ValueError(
-                f"the tokenizer does not know a token of what {task.name} shows after the first turn; write "
-                "its observations, and what context.condense returns, in its vocabulary, or use another model"
+                f"the tokenizer does not know a token that {task.name} shows after the first turn; write "
+                "its observations and the results of context.condense in its vocabulary, or use another model"
             )
         if rewards is not None and index < num_trained:
             rewards.try_out(played)

@@ -79,10 +79,10 @@ class HeldOut:
         }
         empty = [name for name, verdicts in self._of_heads["val"].items() if not len(verdicts)]
         if empty or not len(self._verdicts["val"]):
-            worth = f"{empty[0]} of data.score" if empty else "worth"
+            worth = f"{empty[0]} of data.score" if empty else "reward"
             raise ValueError(
-                f"data.held_out leaves no two answers to one prompt of unequal {worth} to validate on; raise it, or "
-                "name more data"
+                f"data.held_out leaves no two answers to one prompt with unequal {worth} for validation; raise it, or "
+                "add data"
             )
 
     def get_levels(self, split: str) -> dict[str, Levels]:

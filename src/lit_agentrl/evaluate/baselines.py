@@ -44,11 +44,11 @@ def compute_baselines(
         seed: seed of random play.
     """
     results: dict[str, Any] = {}
-    for name, theirs in others.items():
-        if theirs is not None:
-            mine = [outcome for outcome in theirs if outcome.task_name == task.name]
+    for name, other_outcomes in others.items():
+        if other_outcomes is not None:
+            of_game = [outcome for outcome in other_outcomes if outcome.task_name == task.name]
             results[name] = _estimate_lead(
-                _average_by_prompt(mine), outcomes, [outcome for outcome in mine if not outcome.failed]
+                _average_by_prompt(of_game), outcomes, [outcome for outcome in of_game if not outcome.failed]
             )
     groups = [int(group) for group in batch.group_P]
     played = play_agents(task, split, [int(outcome) for outcome in batch.seed_P], seed)
@@ -66,17 +66,21 @@ def _average_by_prompt(outcomes: Sequence[Outcome]) -> dict[int, float]:
 
 
 def _estimate_lead(
-    theirs: Mapping[int, float], outcomes: Sequence[Outcome], episodes: Sequence[Outcome] | None = None
+    baseline_means: Mapping[int, float],
+    outcomes: Sequence[Outcome],
+    episodes: Sequence[Outcome] | None = None,
 ) -> dict[str, Estimate]:
-    ours = _average_by_prompt(outcomes)
-    both = [group for group in ours if group in theirs]
+    policy_means = _average_by_prompt(outcomes)
+    both = [group for group in policy_means if group in baseline_means]
     played = [(outcome.success, outcome.group) for outcome in episodes or ()] or [
-        (v > 0, g) for g, v in theirs.items()
+        (v > 0, g) for g, v in baseline_means.items()
     ]
     success, groups = zip(*played, strict=True)
     return {
         "success": estimate(compute_clustered_share_interval(list(success), list(groups))),
-        "difference": estimate(compute_mean_interval([ours[group] - theirs[group] for group in both])),
+        "difference": estimate(
+            compute_mean_interval([policy_means[group] - baseline_means[group] for group in both])
+        ),
     }
 
 

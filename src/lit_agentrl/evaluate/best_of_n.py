@@ -36,12 +36,7 @@ def check_options(cfg: DictConfig) -> None:
         ValueError: an option is invalid; the message names it.
     """
     cfg.best_of = as_list(cfg.best_of)  # a single number needs no brackets
-    for k in cfg.best_of:
-        require_whole("best_of", k, 2)
-        if k > cfg.members:
-            raise UserError(
-                f"best_of={format_value(cfg.best_of)} needs members >= {k}, and members={cfg.members}"
-            )
+    require_members(cfg, "best_of", 2)
     path = cfg.reward_model
     if path is None:
         if cfg.best_of:
@@ -57,8 +52,22 @@ def check_options(cfg: DictConfig) -> None:
     with _name_option():
         if heads := read_about(path).heads:
             raise ValueError(
-                f"path={path} has several heads ({', '.join(heads)}), and best_of goes by one score; name a model "
-                "with one"
+                f"path={path} has several heads ({', '.join(heads)}), and best_of needs a single score; name a model "
+                "with one head"
+            )
+
+
+def require_members(cfg: DictConfig, option: str, least: int) -> None:
+    """Check that each k of an option is from ``least`` to ``members``.
+
+    Raises:
+        ValueError: the message names the option.
+    """
+    for k in cfg[option]:
+        require_whole(option, k, least)
+        if k > cfg.members:
+            raise UserError(
+                f"{option}={format_value(cfg[option])} needs members >= {k}, and members={cfg.members}"
             )
 
 

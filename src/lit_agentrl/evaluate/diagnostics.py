@@ -55,15 +55,13 @@ def check_run(run: Run) -> None:
         UserError: the message says which, and the remedy.
     """
     if not run.rules.prompt.think:
-        raise UserError(
-            "diagnostics=true looks at thoughts, and the run has prompt.think=false; leave it out"
-        )
+        raise UserError("diagnostics=true needs thoughts, and the run has prompt.think=false; leave it out")
     if beta := read_beta(run.cfg):
         raise UserError(
-            f"diagnostics=true reads likelihoods of the policy alone, and critic.beta={beta:g} reweighs what is "
-            "played; set beta=0"
+            f"diagnostics=true reads likelihoods of the policy alone, and critic.beta={beta:g} reweights "
+            "it; set beta=0"
         )
-    require_shared_weights(run.cfg, "diagnostics=true reads likelihoods of the network itself")
+    require_shared_weights(run.cfg, "diagnostics=true reads likelihoods of the run's own network")
 
 
 def diagnose(
@@ -87,14 +85,14 @@ def diagnose(
     thoughts = list_thoughts(episodes)
     if len({thought.group for thought in thoughts}) < 2:
         raise UserError(
-            f"diagnostics=true: replies to {len({t.group for t in thoughts})} instances of {name} have a thought, and "
+            f"diagnostics=true: replies to {len({t.group for t in thoughts})} tasks of {name} have a thought, and "
             "2 are needed; raise episodes, or leave it out"
         )
     network: Any = run.module.policy.network
     network.to(run.trainer.strategy.root_device)  # the trainer has moved it to the CPU
     limit = run.rules.max_context_tokens - params.max_reply_tokens  # leaves room for any thought
     fitting = [thought for thought in thoughts if len(thought.context) <= limit]
-    screen.announce(f"scoring thoughts of {name} after what others saw")
+    screen.announce(f"scoring thoughts of {name} after the observations of others")
     samples = {
         "first_turn": select_first_turns(fitting, SAMPLES),
         "any_turn": draw_turns(fitting, SAMPLES, seed),

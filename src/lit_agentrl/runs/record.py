@@ -292,7 +292,7 @@ def require_not_lost(folder: Path, every: int) -> None:
     if max(done) > every:
         raise ValueError(
             f"{folder} has no checkpoints/last.ckpt to continue from, though it has logged {max(done)} iterations; put "
-            "the checkpoint back, or begin another run"
+            "the checkpoint back, or start another run"
         )
 
 

@@ -38,7 +38,7 @@ def name_good_checkpoint(error: Exception, cause: NotFinite, folder: Path, *, is
         for path, saved in progress.items()
         if saved and saved["version"] < cause.version
     }
-    note = "there is no checkpoint of before" if is_writing else ""
+    note = "there is no earlier checkpoint" if is_writing else ""
     if good:
         path = max(good, key=lambda candidate: good[candidate])
         if path == previous:

@@ -111,7 +111,7 @@ def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run
     totals = Totals()
     add_worker(cfg)  # so that the record names it, even if the parts are built already
     note = add_correction(cfg)
-    screen.announce("making the policy and trying the games")
+    screen.announce("building the policy and testing the games")
     run = build(cfg, make_task_loader(job.folders), parts=parts, extra_callbacks=[totals])
     if run.recorded:
         screen.note(run.recorded.description)
@@ -188,7 +188,7 @@ def restore_totals(run: Run, checkpoint: Path) -> int:
     done: int = state["counts"]["iterations"]
     if planned < done:
         raise ValueError(
-            f"trainer.max_epochs={planned} is less than the {done} iterations that this run has behind it; "
+            f"trainer.max_epochs={planned} is less than the {done} iterations that this run has done; "
             f"give at least {done}"
         )
     totals.load_state_dict(state)
@@ -235,7 +235,7 @@ def measure_start(run: Run, tracker: record.RunRecord, checkpoint: str | None) -
     """Evaluate the untrained policy on val (row 0 of the metrics) and test."""
     if checkpoint is not None:
         summary = tracker.finish("stopped", error=KILLED)
-        screen.announce(f"going on after iteration {summary['iterations']}")
+        screen.announce(f"continuing after iteration {summary['iterations']}")
         return
     screen.announce(f"measuring the start: val, {describe_episodes(run, 'val')}")
     run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
@@ -315,12 +315,12 @@ def print_results(run: Run, summary: reports.Summary) -> None:
     console = Console()
     console.print(reports.build_closing_table(summary))
     if summary["engine"]:
-        console.print(f"engine, of the whole run: {reports.format_usage(summary['engine'])}", soft_wrap=True)
+        console.print(f"engine totals: {reports.format_usage(summary['engine'])}", soft_wrap=True)
     console.print(f"results in {run.folder}", soft_wrap=True)
-    console.print(f"look at them with: tensorboard --logdir {run.folder}", soft_wrap=True)
+    console.print(f"view them with: tensorboard --logdir {run.folder}", soft_wrap=True)
     if trust := format_trust_option(run.folder):
         evaluate = get_program("train").replace("train", "evaluate")
-        line = f"its config names code of your own, or another machine: {evaluate} run={run.folder}{trust}"
+        line = f"its config names your own code, or another machine: {evaluate} run={run.folder}{trust}"
         console.print(line, soft_wrap=True)
 
 
