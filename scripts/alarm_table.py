@@ -31,7 +31,7 @@ from lit_agentrl.monitor.rules import Rule, collapse, find_alarms
 from lit_agentrl.monitor.signals import reward_gap
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.report.page.runs import Run, load_ended
-from lit_agentrl.report.statistics import wilson_interval
+from lit_agentrl.report.statistics import compute_wilson_interval
 
 RIVAL = {"signal": "val/success", "below": 0.5, "reference": "peak"}
 MOST_FALSE = 1.0  # maximum false alarms per 100 iterations for a rule to be chosen
@@ -137,7 +137,7 @@ def calibrated(runs: Sequence[Played]) -> dict[str, Options]:
 
 def line(name: str, found: Found) -> str:
     """Format a row of a table."""
-    rate = wilson_interval(len(found.leads), found.collapses) if found.collapses else None
+    rate = compute_wilson_interval(len(found.leads), found.collapses) if found.collapses else None
     hits = (
         "–" if rate is None else f"{len(found.leads)} of {found.collapses} [{rate.low:.2f}, {rate.high:.2f}]"
     )

@@ -21,8 +21,8 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from claims import CLAIMS, Claim, Played, gaps, place, verdict
 
-from lit_agentrl.report.page.drawing import FAINT, INK, SERIES, drawing
-from lit_agentrl.report.page.inference import paired
+from lit_agentrl.report.page.drawing import FAINT, INK, SERIES, open_drawing
+from lit_agentrl.report.page.inference import compare_paired
 
 MARKS = {"reproduced": ("o", SERIES[0]), "not reproduced": ("x", SERIES[0]), "undecided": ("o", "none")}
 COLOURS = {
@@ -61,7 +61,7 @@ def rows(claims: Sequence[Claim], runs: Sequence[Played]) -> Iterator[Row]:
     for claim in claims:
         for where in dict.fromkeys(place(claim, run) for run in runs):
             own = gaps(claim, [run for run in runs if place(claim, run) == where])
-            found = paired(own, [0.0] * len(own)) if own else None
+            found = compare_paired(own, [0.0] * len(own)) if own else None
             if found is None or found.bounds.low is None or found.bounds.high is None:
                 continue
             mean, low, high = found.bounds
@@ -75,7 +75,7 @@ def picture(name: str, found: Sequence[Row]) -> str:
     title = f"claims of {name}: differences with 95 % intervals"
     says = list(dict.fromkeys(row.says for row in found))
     lines = len(found) + len(says)
-    with drawing(name, title, height=0.6 + 0.27 * lines) as made:
+    with open_drawing(name, title, height=0.6 + 0.27 * lines) as made:
         (axes,) = made.axes
         at = lines
         for claim in says:

@@ -28,7 +28,7 @@ import yaml
 
 from lit_agentrl.monitor.rules import collapse, find_alarms
 from lit_agentrl.report.page.cells import Cell
-from lit_agentrl.report.page.inference import Difference, paired
+from lit_agentrl.report.page.inference import Difference, compare_paired
 from lit_agentrl.report.page.runs import Run, load_ended
 
 CLAIMS = Path(__file__).resolve().parents[1] / "docs/findings/claims.yaml"
@@ -65,7 +65,7 @@ class Played(NamedTuple):
         assert run.seed is not None, "only runs that ended are read"
         cell = Cell("A", "", (run,))
         [name] = [name for name in cell.games if name.split == "test"]
-        [start], [last] = (cell.scored(name, stage) for stage in ("start", "last"))
+        [start], [last] = (cell.list_scores(name, stage) for stage in ("start", "last"))
         options = tuple(
             re.sub("=(True|False)$", lambda found: found[0].lower(), each) for each in run.options
         )
@@ -130,7 +130,7 @@ def table(claims: Sequence[Claim], runs: Sequence[Played]) -> str:
             own = gaps(claim, [run for run in runs if place(claim, run) == where])
             if not own:
                 continue
-            found = paired(own, [0.0] * len(own))
+            found = compare_paired(own, [0.0] * len(own))
             mean, low, high = found.bounds
             bounds = "–" if low is None else f"[{low:+.3f}, {high:+.3f}]"
             seen = "–" if found.detectable is None else f"{found.detectable:.3f}"

@@ -26,7 +26,12 @@ from omegaconf import OmegaConf
 from lit_agentrl import seeds
 from lit_agentrl.envs.base import Task
 from lit_agentrl.paths import CONFIG_DIR
-from lit_agentrl.report.statistics import Interval, group_means, mean_interval, wilson_interval
+from lit_agentrl.report.statistics import (
+    Interval,
+    compute_group_means,
+    compute_mean_interval,
+    compute_wilson_interval,
+)
 
 Solved = dict[float, list[bool]]  # temperature -> outcome of each episode
 CONF = CONFIG_DIR / "env"
@@ -56,13 +61,13 @@ def shown(interval: Interval) -> str:
 
 
 def share(solved: list[bool]) -> str:
-    interval = wilson_interval(sum(solved), len(solved))
+    interval = compute_wilson_interval(sum(solved), len(solved))
     return f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def per_instance(evaluations: list[Solved], temperature: float, instances: Sequence[int]) -> list[float]:
     of_episodes = [fmean(outcomes) for outcomes in zip(*(e[temperature] for e in evaluations), strict=True)]
-    return group_means(of_episodes, instances)
+    return compute_group_means(of_episodes, instances)
 
 
 def main() -> None:
@@ -90,7 +95,9 @@ def main() -> None:
         pairs = zip(
             per_instance([evaluation], first, instances), per_instance(start, first, instances), strict=True
         )
-        print(f"last {number} - start at T={first:g}: {shown(mean_interval([a - b for a, b in pairs]))}")
+        print(
+            f"last {number} - start at T={first:g}: {shown(compute_mean_interval([a - b for a, b in pairs]))}"
+        )
     best = {label: max(temperatures, key=values.__getitem__) for label, values in means.items()}
     pairs = zip(
         per_instance(last, best["last"], instances),
@@ -100,7 +107,7 @@ def main() -> None:
     print(
         f"best of last (T={best['last']:g}, {means['last'][best['last']]:.3f}) - best of start "
         f"(T={best['start']:g}, {means['start'][best['start']]:.3f}), pooled over {len(last)} runs: "
-        f"{shown(mean_interval([a - b for a, b in pairs]))}"
+        f"{shown(compute_mean_interval([a - b for a, b in pairs]))}"
     )
 
 

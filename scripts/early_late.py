@@ -24,7 +24,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from lit_agentrl.report.page.runs import Run, load_ended
-from lit_agentrl.report.statistics import mean_interval
+from lit_agentrl.report.statistics import compute_mean_interval
 
 SIGNALS = (
     "collapse/distinct_within", "rollout/distinct_2", "collapse/similarity_across", "collapse/template_share",
@@ -58,7 +58,7 @@ def pairs(run: Run, window: int) -> list[Pair]:
 
 def direction(differences: Sequence[float]) -> str:
     """Return whether a signal falls, rises or is undecided, from its interval."""
-    gap = mean_interval(differences)
+    gap = compute_mean_interval(differences)
     return "falls" if gap.high < 0 else "rises" if gap.low > 0 else "undecided"
 
 
@@ -86,7 +86,7 @@ def table(found: Sequence[Pair]) -> str:
             if not own:
                 continue
             gaps = [each.late - each.early for each in own]
-            gap = mean_interval(gaps)
+            gap = compute_mean_interval(gaps)
             lines.append(
                 f"| {cell} | `{signal}` | {fmean(each.early for each in own):.3f} "
                 f"| {fmean(each.late for each in own):.3f} "

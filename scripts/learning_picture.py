@@ -16,8 +16,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from claim_pictures import standalone
 
-from lit_agentrl.report.page.drawing import FAINT, INK, SERIES, drawing
-from lit_agentrl.report.page.inference import mean
+from lit_agentrl.report.page.drawing import FAINT, INK, SERIES, open_drawing
+from lit_agentrl.report.page.inference import compute_mean
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 GAMES = ("sokoban", "frozen_lake")
@@ -41,7 +41,7 @@ def levels(game: str) -> tuple[float, float]:
 def picture() -> str:
     """Draw the SVG, which follows the reader's light or dark mode."""
     title = "success of five seeds before and after 60 iterations of GRPO, between chance and oracle"
-    with drawing("learning", title, height=3.6) as made:
+    with open_drawing("learning", title, height=3.6) as made:
         (axes,) = made.axes
         for place, game in enumerate(GAMES):
             left = 3 * place
@@ -51,7 +51,7 @@ def picture() -> str:
                 axes.text(left + 0.5, level + 0.02, f"{name} {level:.2f}", ha="center", fontsize=9)
             for seed in seeds:
                 axes.plot([left, left + 1], seed, color=SERIES[0], linewidth=0.8, alpha=0.5)
-            middle = [mean(values) for values in zip(*seeds, strict=True)]
+            middle = [compute_mean(values) for values in zip(*seeds, strict=True)]
             axes.plot([left, left + 1], [each.value for each in middle], color=SERIES[0], linewidth=2.4)
             for at, (value, low, high) in enumerate(middle):
                 axes.plot([left + at] * 2, [low, high], color=INK, linewidth=2.0)

@@ -45,7 +45,7 @@ from lit_agentrl.models.logprobs import recompute_layers, score_tokens
 from lit_agentrl.models.lora import ALL_LINEAR, LoRA, disable_adapters
 from lit_agentrl.models.policy import NANO_FOLDER, Policy
 from lit_agentrl.models.pretrained import hold_back_logs, make_load_options
-from lit_agentrl.report.memory import peak_of
+from lit_agentrl.report.memory import measure_peak
 from lit_agentrl.rl.credit.value_loss import squared
 from lit_agentrl.update.critic import separate, shared
 from lit_agentrl.update.settings import OptimSettings
@@ -254,7 +254,7 @@ def measure(plan: Plan, device: torch.device) -> float:
     """Measure the peak tensor bytes of two optimizer steps of two micro-batches each.
 
     The steps are like those of the trainer.  On CUDA the allocator counts, elsewhere the storages of tensors are
-    counted (`Counter`).
+    counted (`StorageCounter`).
 
     Raises:
         ValueError: the plan cannot run on one device.
@@ -306,7 +306,7 @@ def measure(plan: Plan, device: torch.device) -> float:
             loss.backward()
 
     held = [p for m in (network, critic, reference) if m is not None for p in m.parameters()]
-    return peak_of(work, [*held, cache, *given.values()], device)
+    return measure_peak(work, [*held, cache, *given.values()], device)
 
 
 # ---------------------------------------------------------------------- command line

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from lit_agentrl.report import summary as reports
-from lit_agentrl.report.statistics import mean_interval
+from lit_agentrl.report.statistics import compute_mean_interval
 
 
 def test_scores(summary: Any) -> Any:
@@ -39,7 +39,7 @@ def shown(values: dict[str, Any]) -> str:
 def row(name: str, folders: list[Path], with_seconds: bool) -> tuple[float, str]:
     summaries = [reports.read(folder / "summary.json") for folder in folders]
     scores = [test_scores(summary)["last"]["success"] for summary in summaries]
-    over_seeds = mean_interval([score["mean"] for score in scores])
+    over_seeds = compute_mean_interval([score["mean"] for score in scores])
     episodes = fmean(summary["episodes"] for summary in summaries)
     cells = [
         f"`{name}`", *(shown(score) for score in scores),

@@ -69,7 +69,7 @@ def test_metrics_are_a_table(result: Result) -> None:
     assert metrics["iteration"] == [0, 1, 2] and len(metrics) == 3
     assert metrics.rows[0]["rollout/success"] is None and None not in metrics["val/success"]
     assert "val" in narrow(repr(metrics)) and f"of {len(metrics.columns)} columns" in repr(metrics)
-    with pytest.raises(KeyError, match="val/sucess is no metric of this run"):
+    with pytest.raises(KeyError, match="val/sucess is not a metric of this run"):
         metrics["val/sucess"]
 
 
@@ -149,7 +149,7 @@ def test_a_run_that_fails_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise RuntimeError("no memory")
 
     monkeypatch.setattr("lit_agentrl.runs.training.train", fails)
-    monkeypatch.setattr("lit_agentrl.runs.jobs.check", lambda *_, **__: [])
+    monkeypatch.setattr("lit_agentrl.runs.jobs.check_jobs", lambda *_, **__: [])
     with pytest.raises(RunError, match="^RuntimeError: no memory$"):
         Job((f"hydra.run.dir='{tmp_path}/run'",), (), OmegaConf.create({})).train()
 
@@ -162,7 +162,7 @@ def test_an_interrupt_is_one_and_interrupts_still_work(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("lit_agentrl.runs.training.train", interrupted)
-    monkeypatch.setattr("lit_agentrl.runs.jobs.check", lambda *_, **__: [])
+    monkeypatch.setattr("lit_agentrl.runs.jobs.check_jobs", lambda *_, **__: [])
     before, argv = signal.getsignal(signal.SIGINT), list(sys.argv)
     with pytest.raises(KeyboardInterrupt) as raised:
         Job((f"hydra.run.dir='{tmp_path}/run'",), (), OmegaConf.create({})).train()

@@ -64,7 +64,7 @@ def test_best_against_best(tmp_path: Path) -> None:
     ],
 )
 def test_verdicts(values: list[float], expected: str, told: str) -> None:
-    found = script.paired(values, [0.0] * len(values))
+    found = script.compare_paired(values, [0.0] * len(values))
     assert script.verdict(claim()._replace(expected=expected), found) == told
 
 

@@ -22,7 +22,7 @@ from examples.own_worker.second_copy import SecondCopy
 from lit_agentrl.actions import ToolCall
 from lit_agentrl.build.games import check_prompts
 from lit_agentrl.build.structure import build_algorithm
-from lit_agentrl.callbacks.markup import reply_parts
+from lit_agentrl.callbacks.markup import split_reply
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.composition import compose_job, format_search_path
 from lit_agentrl.engines.base import SamplingParams
@@ -164,7 +164,7 @@ def test_a_dialect_of_ones_own_is_followed_everywhere() -> None:
     assert "=> Up, Down;" in episode.opening[0]["content"]
     assert "it lacked => or ;" in episode.turns[2].message
     assert set(episode.turns[0].reply_segments.tolist()) == {Segment.THINK, Segment.ANSWER, Segment.OTHER}
-    assert [p for p in reply_parts(episode.turns[0], Arrow()) if p[1]] == [
+    assert [p for p in split_reply(episode.turns[0], Arrow()) if p[1]] == [
         ("think", "I push "), ("answer", "=> Up, Left;"), ("other", " and so on"),
     ]  # fmt: skip
     stop, state, done = Arrow().stop(make_bpe()), "", []

@@ -17,7 +17,7 @@ import lightning.pytorch as pl
 from omegaconf import open_dict
 
 from lit_agentrl.build.assembly import build
-from lit_agentrl.config.composition import compose_job, task_loader
+from lit_agentrl.config.composition import compose_job, make_task_loader
 from scripts.bench import trl_games
 from scripts.bench.common import Spread, parse, parser_for, write_json
 
@@ -66,7 +66,7 @@ def train(options: argparse.Namespace, folder: str) -> Clock:
     with open_dict(cfg):
         cfg.run_dir = folder
     clock = Clock()
-    run = build(cfg, task_loader(), extra_callbacks=[clock])
+    run = build(cfg, make_task_loader(), extra_callbacks=[clock])
     clock.watch(run.trainer)
     run.trainer.fit(run.module, run.stream)
     return clock

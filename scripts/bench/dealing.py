@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from lit_agentrl.callbacks.transcripts import read
-from lit_agentrl.strategies.balance import longest_first
+from lit_agentrl.strategies.balance import assign_longest_first
 
 RANKS = (2, 4, 8, 16, 32, 64)
 GROUPS_OF_A_RANK = 2
@@ -45,7 +45,7 @@ def idle(groups: list[list[int]], world_size: int, draw: random.Random) -> tuple
     chosen = draw.choices(groups, k=GROUPS_OF_A_RANK * world_size)
     loads = [length for group in chosen for length in group]
     played = [g // GROUPS_OF_A_RANK for g, group in enumerate(chosen) for _ in group]
-    dealt = longest_first(loads=loads, parts=[0] * len(loads), ranks=played, world_size=world_size)
+    dealt = assign_longest_first(loads=loads, parts=[0] * len(loads), ranks=played, world_size=world_size)
     return idle_share(loads, played, world_size), idle_share(loads, dealt, world_size)
 
 

@@ -54,7 +54,7 @@ COMMANDS = {  # arguments of train.py, and the exit code that they must have
     "filter.ratio=1.3": 1,  # only the filter itself refuses it, so everything is imported
 }
 PARTS = ("import", "commands", "run")
-IMPORTED = "making the policy"  # message of a run when its libraries are imported
+IMPORTED = "building the policy"  # message of a run when its libraries are imported
 
 
 def process(arguments: list[str], code: int, number: int = 0) -> Measured:

@@ -220,7 +220,7 @@ class Result:
         return (cfg, *open_run(cfg))
 
     def __rich__(self) -> Any:
-        return reports.closing_table(self.summary)
+        return reports.build_closing_table(self.summary)
 
     def __repr__(self) -> str:
         return as_text(self)

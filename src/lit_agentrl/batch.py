@@ -2,7 +2,7 @@
 
 Shape suffixes used everywhere: ``B`` rows, ``T`` tokens, ``K`` turns, ``P`` prompts, ``N`` group size
 (rollouts of one prompt), ``V`` vocabulary.  Log-probabilities are in nats and position ``t`` holds
-the log-probability *of* token ``t``; rewards are in environment points.  Masks say what True means.
+the log-probability *of* token ``t``; rewards are those of the environment.  Masks say what True means.
 """
 
 from __future__ import annotations

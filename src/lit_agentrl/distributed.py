@@ -32,32 +32,32 @@ class StrategyHooks:
     Attributes:
         is_sharded: whether each process holds only a part of the weights.
         shard: (trained, frozen) shards networks over ranks, in place, before optimizers are made.
-        in_use: (network, device) context around the use of a frozen network, which is on the device inside it.
-        gathered: (network) context around generation; inside it there are no collectives.
-        whole_network: (network) returns the unsharded network on rank 0 and None elsewhere; all ranks must call it.
-        whole_copy: (network) returns the unsharded network on every rank, in its compute precision, for the worker of
-            the rank; all ranks must call it.
+        place_on_device: (network, device) context around the use of a frozen network, which is on the device inside it.
+        gather_weights: (network) context around generation; inside it there are no collectives.
+        unshard_on_rank_zero: (network) returns the unsharded network on rank 0, None elsewhere; all ranks must call it.
+        unshard_on_every_rank: (network) returns the unsharded network, in its compute precision, for the worker of the
+            rank; all ranks must call it.
         deal: assigns the units of training to ranks; see `minibatches`.  None: rows stay where they were played.
         block_backward_sync: context around all backward passes of a step but the last.
         clip_gradient_norm: (parameters, limit) scales gradients down in place and returns their norm before.
         barrier: (name) waits for all ranks; the error names a rank that does not arrive in time.
         finish: called once after the last use of a trainer if nothing failed; waits for the other ranks.
-        failed: (error) called once if something failed; returns the error to raise in its place.
+        resolve_failure: (error) called once if something failed; returns the error to raise in its place.
         close: called last, also after an interrupt; leaves the process group.
     """
 
     is_sharded: bool = False
     shard: Callable[[Sequence[nn.Module], Sequence[nn.Module]], None] = lambda trained, frozen: None
-    in_use: Callable[[nn.Module, torch.device], Context] = _move_to_device
-    gathered: Callable[[nn.Module], Context] = nullcontext
-    whole_network: Callable[[nn.Module], nn.Module | None] = lambda network: network
-    whole_copy: Callable[[nn.Module], Any] = lambda network: network
+    place_on_device: Callable[[nn.Module, torch.device], Context] = _move_to_device
+    gather_weights: Callable[[nn.Module], Context] = nullcontext
+    unshard_on_rank_zero: Callable[[nn.Module], nn.Module | None] = lambda network: network
+    unshard_on_every_rank: Callable[[nn.Module], Any] = lambda network: network
     deal: Deal | None = None
     block_backward_sync: Callable[[], Context] = nullcontext
     clip_gradient_norm: Callable[..., Tensor] = nn.utils.clip_grad_norm_
     barrier: Callable[[str], None] = lambda name: None
     finish: Callable[[], None] = lambda: None
-    failed: Callable[[Exception], Exception] = lambda error: error
+    resolve_failure: Callable[[Exception], Exception] = lambda error: error
     close: Callable[[], None] = lambda: None
 
 

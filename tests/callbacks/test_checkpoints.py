@@ -19,7 +19,7 @@ import torch
 
 from lit_agentrl.episode import EndReason
 from lit_agentrl.strategies import sharded_io
-from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, checkpoint_exists
+from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, has_checkpoint
 
 # every call of the operating system through which a save touches the disk
 CALLS = ("makedirs", "open", "fsync", "close", "link", "unlink", "replace", "stat")
@@ -255,9 +255,9 @@ def test_no_intact_checkpoint_is_one_line(tmp_path: Path) -> None:
 
 def test_only_the_predecessor_is_enough(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
-    assert not checkpoint_exists(path)
+    assert not has_checkpoint(path)
     AtomicIO().save_checkpoint(state(4), tmp_path / "last.ckpt.prev")
-    assert checkpoint_exists(path)
+    assert has_checkpoint(path)
     with pytest.warns(UserWarning, match="damaged"):
         assert load(path) == 4
 
@@ -269,7 +269,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
 
     torch.save({"evil": Evil()}, tmp_path / "last.ckpt")
     with pytest.raises(
-        CheckpointError, match=r"last\.ckpt is not read: .* dicts \(posix\.mkdir\), which could"
+        CheckpointError, match=r"last\.ckpt was not loaded: .* dicts \(posix\.mkdir\), which could"
     ) as raised:
         AtomicIO().load_checkpoint(tmp_path / "last.ckpt")
     assert "weights_only" not in str(raised.value) and "\n" not in str(raised.value)
@@ -281,12 +281,12 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     [
         (
             {"callbacks": {"Mine": {"last": [1, deque([2])]}}},
-            r"callbacks\.Mine\.last\.1 is a collections\.deque, and",
+            r"callbacks\.Mine\.last\.1 is a collections\.deque, but",
         ),
-        ({"rewards": {"own": {"rule": lambda: 1}}}, r"rewards\.own\.rule is a builtins\.function, and"),
-        ({"rewards": {"own": threading.Lock()}}, r"rewards\.own is a _thread\.lock, and"),
-        ({"a": {EndReason.SUCCESS: 1}}, r"a\.key is a lit_agentrl\.episode\.EndReason, and"),
-        ({"a": np.random.default_rng(0)}, r"a is a numpy\.random\._generator\.Generator, and"),
+        ({"rewards": {"own": {"rule": lambda: 1}}}, r"rewards\.own\.rule is a builtins\.function, but"),
+        ({"rewards": {"own": threading.Lock()}}, r"rewards\.own is a _thread\.lock, but"),
+        ({"a": {EndReason.SUCCESS: 1}}, r"a\.key is a lit_agentrl\.episode\.EndReason, but"),
+        ({"a": np.random.default_rng(0)}, r"a is a numpy\.random\._generator\.Generator, but"),
     ],
 )
 def test_what_no_resume_would_read_is_refused_by_the_first_save(
@@ -321,8 +321,12 @@ def test_code_in_a_folder_of_shares_is_not_run(tmp_path: Path) -> None:
     sharded_io.save(state(1), folder)
     assert load(folder) == 1
     (folder / ".metadata").write_bytes(pickle.dumps(Evil()))
-    sums = {path.name: sharded_io.checksum(path) for path in folder.iterdir() if path.name != sharded_io.SUMS}
+    sums = {
+        path.name: sharded_io.compute_checksum(path)
+        for path in folder.iterdir()
+        if path.name != sharded_io.SUMS
+    }
     (folder / sharded_io.SUMS).write_text(json.dumps(sums))
-    with pytest.raises(CheckpointError, match=r"last\.ckpt is not read: .*\(posix\.mkdir\)"):
+    with pytest.raises(CheckpointError, match=r"last\.ckpt was not loaded: .*\(posix\.mkdir\)"):
         AtomicIO().load_checkpoint(folder)
     assert not (tmp_path / "owned").exists()

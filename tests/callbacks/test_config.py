@@ -12,7 +12,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from lit_agentrl.config.composition import initialize_hydra
-from lit_agentrl.loggers.files import CSVLog, with_table
+from lit_agentrl.loggers.files import CSVLog, add_csv_log
 
 
 def parts(group: str, option: str, *overrides: str) -> dict[str, Any]:
@@ -51,8 +51,8 @@ def test_loggers_lie_in_the_run_folder(option: str, names: list[str]) -> None:
 
 def test_the_table_of_metrics_is_written_whatever_the_logger() -> None:
     loggers = list(parts("logger", "[tensorboard,csv]").values())
-    assert with_table(loggers, Path("run")) == loggers[::-1]
-    table, board = with_table(loggers[:1], Path("run"))
+    assert add_csv_log(loggers, Path("run")) == loggers[::-1]
+    table, board = add_csv_log(loggers[:1], Path("run"))
     assert isinstance(table, CSVLog) and table.path == Path("run/metrics.csv") and board is loggers[0]
 
 

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from lit_agentrl.loggers import board
-from lit_agentrl.loggers.files import CSVLog, TensorBoardLog, deterministic_columns
+from lit_agentrl.loggers.files import CSVLog, TensorBoardLog, list_deterministic_columns
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -103,7 +103,7 @@ def test_rewind_tells_of_rows_that_somebody_took_away(
         log.log_metrics({"a": i}, step=i)
     log.rewind(4)
     assert caplog.messages == [
-        f"{log.path}: 2 of the rows before iteration 5 are gone; the run goes on without them"
+        f"{log.path}: 2 of the rows before iteration 5 are missing; the run continues without them"
     ]
     assert len(rows(log.path)) == 3
 
@@ -164,13 +164,13 @@ def test_rewind_removes_a_torn_line_alone_and_tells(tmp_path: Path, caplog: pyte
     (tmp_path / "metrics.csv").write_text("iteration,a\n0,1.0\n1,0.")
     CSVLog(tmp_path).rewind(0)
     assert (tmp_path / "metrics.csv").read_text() == "iteration,a\n0,1.0\n"
-    assert caplog.messages == [f"{tmp_path}/metrics.csv: dropped what a killed write left of a line"]
+    assert caplog.messages == [f"{tmp_path}/metrics.csv: dropped an incomplete line of an interrupted write"]
     assert os.listdir(tmp_path) == ["metrics.csv"]
 
 
 def test_deterministic_columns_leave_out_clocks() -> None:
     header = ["iteration", "speed/episodes_per_s", "time/update", "train/loss", "timely"]
-    assert deterministic_columns(header) == ["iteration", "train/loss", "timely"]
+    assert list_deterministic_columns(header) == ["iteration", "train/loss", "timely"]
 
 
 @pytest.mark.parametrize("kept", [-1, 0, 1, 3])
@@ -219,7 +219,7 @@ def test_closing_scores_are_shown_once_and_go_when_the_run_goes_on(tmp_path: Pat
 
 
 def test_means_over_games_have_no_bounds() -> None:
-    rows = board.on_test(summary_of(0.5, games=("sokoban", "bandit")))
+    rows = board.list_test_scores(summary_of(0.5, games=("sokoban", "bandit")))
     assert rows[-1] == (3, {"test/success": approx(0.5), "test/return": approx(0.5)})
 
 

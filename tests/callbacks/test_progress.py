@@ -15,7 +15,7 @@ from rich.console import Console
 
 from lit_agentrl.callbacks import progress
 from lit_agentrl.callbacks.iteration_log import IterationLog
-from lit_agentrl.callbacks.progress import LiveDisplay, duration, parts
+from lit_agentrl.callbacks.progress import LiveDisplay, format_duration, list_fields
 
 Launch = Callable[..., Trainer]
 
@@ -54,15 +54,15 @@ def show(launch: Launch, folder: Path, display: LiveDisplay, epochs: int = 4, **
 
 
 def test_durations_are_readable() -> None:
-    assert [duration(s) for s in (0, 7.42, 59.94, 185, 3599.6, 7385)] == [
+    assert [format_duration(s) for s in (0, 7.42, 59.94, 185, 3599.6, 7385)] == [
         "0.0 s", "7.4 s", "59.9 s", "3:05", "1:00:00", "2:03:05",
     ]  # fmt: skip
 
 
 def test_parts_leave_out_what_is_unknown() -> None:
-    assert parts({}, {"chance": 0.1}, None) == []
+    assert list_fields({}, {"chance": 0.1}, None) == []
     row = {"rollout/success": 0.5, "rollout/entropy": 0.25, "time/validate": 3.0, "time/rollout": 90.0}
-    assert parts(row, {"start": 0.25, "oracle": 1.0}, 0.75) == [
+    assert list_fields(row, {"start": 0.25, "oracle": 1.0}, 0.75) == [
         ("success", "0.500"),
         ("entropy", "0.250"),
         ("val success", "0.750 (start 0.250, oracle 1.000)"),
@@ -115,10 +115,10 @@ def test_time_left_is_the_median_of_the_last_twenty_times_what_remains(
         clock.now += seconds + sum(module.row.values())
         trainer.current_epoch = epoch
         display.on_train_epoch_end(trainer, module)
-    assert display.seconds_left(trainer, 30) == 3.0 * 20 + 2 * 7.0  # and validations after 40 and 50
+    assert display.estimate_seconds_left(trainer, 30) == 3.0 * 20 + 2 * 7.0  # and validations after 40 and 50
     assert out.getvalue().splitlines()[-1] == "iteration 30/50 | time validate 7.0 s | left 1:14"
     trainer.max_epochs = -1
-    assert display.seconds_left(trainer, 30) is None
+    assert display.estimate_seconds_left(trainer, 30) is None
 
 
 def test_on_a_terminal_a_panel_is_drawn_and_the_cursor_comes_back(
@@ -146,11 +146,11 @@ def test_on_a_terminal_a_panel_is_drawn_and_the_cursor_comes_back(
 
 def test_time_left_is_counted_down_between_iterations() -> None:
     task: Any = SimpleNamespace(fields={"end": 90.0}, get_time=lambda: 12.0)
-    assert progress._Left().render(task).plain == "left 1:18"
+    assert progress._TimeLeft().render(task).plain == "left 1:18"
     task.get_time = lambda: 99.0  # slower than the last ones
-    assert progress._Left().render(task).plain == "left 0.0 s"
+    assert progress._TimeLeft().render(task).plain == "left 0.0 s"
     task.fields["end"] = None
-    assert progress._Left().render(task).plain == "left …"
+    assert progress._TimeLeft().render(task).plain == "left …"
 
 
 def test_an_error_gives_the_terminal_back(tmp_path: Path, launch: Launch, stop_at: Any) -> None:

@@ -15,7 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.plugin_util import markdown_to_safe_html
 
-from lit_agentrl.callbacks.markup import clean, episode_markdown, fenced, forced_text, inline, reply_parts
+from lit_agentrl.callbacks.markup import (
+    clean,
+    decode_forced,
+    format_code_block,
+    format_code_span,
+    format_episode,
+    split_reply,
+)
 from lit_agentrl.callbacks.transcripts import Transcripts, from_line, pick, read, to_line
 from lit_agentrl.episode import Episode, Segment
 
@@ -82,7 +89,7 @@ def test_rewind_drops_later_and_broken_lines_and_tells(
 def test_an_episode_reads_turn_by_turn_with_its_roles(make_episode: Make) -> None:
     episode = make_episode(2, 1, success=True)
     episode.turns[0].problem, episode.turns[0].num_surplus_actions = "no_think", 3
-    text = episode_markdown(episode, decode=lambda ids: f"<forced {ids}>")
+    text = format_episode(episode, decode=lambda ids: f"<forced {ids}>")
     expected = [
         "### `sokoban` group 2, member 1: success", "**return** +1.5", "**end** success", "#### turn 1",
         "**observation**\n\n```\nP _\n_ O\n```", "**forced**\n\n```\n<forced [3]>\n```",
@@ -98,31 +105,31 @@ def test_an_episode_reads_turn_by_turn_with_its_roles(make_episode: Make) -> Non
 
 def test_what_a_turn_is_trained_on_is_shown_where_there_are_reward_parts(make_episode: Make) -> None:
     episode = make_episode(success=True)
-    assert "trained on" not in episode_markdown(episode)
+    assert "trained on" not in format_episode(episode)
     episode.turns[0].shaping, episode.turns[0].shaped_reward = (
         {"format": 0.1, "caps": 0.0, "count": -0.2},
         1.4,
     )
     line = "**reward** +1.5 · **trained on** +1.4 (format +0.1, count -0.2) · **actions** `Up`"
-    assert line in episode_markdown(episode)
+    assert line in format_episode(episode)
     _, again = from_line(to_line(episode, 1, "train"))
     assert again.turns == episode.turns
 
 
 def test_forced_tokens_are_counted_without_a_tokenizer(make_episode: Make) -> None:
-    assert forced_text(make_episode().turns[0], None) == "(1 tokens)"
+    assert decode_forced(make_episode().turns[0], None) == "(1 tokens)"
 
 
 def test_replies_are_split_where_the_parser_splits_them(make_episode: Make) -> None:
     turn = make_episode().turns[0]
     turn.reply_segments = []
     turn.reply_text = "well <think>a</think>, <answer>Up</answer> done"
-    assert [p for p in reply_parts(turn) if p[1]] == [
+    assert [p for p in split_reply(turn) if p[1]] == [
         ("other", "well "), ("think", "<think>a</think>"), ("other", ", "),
         ("answer", "<answer>Up</answer>"), ("other", " done"),
     ]  # fmt: skip
     turn.reply_text, turn.reply_segments = "cut off while thin", [Segment.THINK] * 3
-    assert [p for p in reply_parts(turn) if p[1]] == [("think", "cut off while thin")]
+    assert [p for p in split_reply(turn) if p[1]] == [("think", "cut off while thin")]
 
 
 def test_a_prompt_of_its_own_is_shown_as_it_was_read(make_episode: Make) -> None:
@@ -130,10 +137,10 @@ def test_a_prompt_of_its_own_is_shown_as_it_was_read(make_episode: Make) -> None
     later = make_episode().turns[0]
     later.starts_row, later.prefix_tokens = True, [1, 9, 9, 3]
     episode.turns.append(later)
-    first, second = episode_markdown(episode, decode=lambda ids: f"<{ids}>").split("#### turn 2")
+    first, second = format_episode(episode, decode=lambda ids: f"<{ids}>").split("#### turn 2")
     assert "**observation**" in first and "**prompt**" not in first
     assert "**prompt**\n\n```\n<[1, 9, 9, 3]>\n```" in second and "**observation**" not in second
-    assert "**prompt**\n\n```\n(4 tokens)\n```" in episode_markdown(episode)
+    assert "**prompt**\n\n```\n(4 tokens)\n```" in format_episode(episode)
     assert from_line(to_line(episode, 1, "train")) == (1, episode)
 
 
@@ -149,7 +156,7 @@ def test_no_text_of_a_policy_breaks_the_markup(make_episode: Make, texts: list[s
     turn = episode.turns[0]
     turn.observation, turn.reply_text = "o" + texts[1], "r" + texts[2]
     turn.actions, turn.problem = ["a" + texts[3]], "p" + texts[0]
-    html = markdown_to_safe_html(episode_markdown(episode))
+    html = markdown_to_safe_html(format_episode(episode))
     # blocks: observation, forced count, and the reply as one piece, since it has no whole tag
     assert html.count("<pre><code>") == html.count("</code></pre>") == 3
     shown = "".join(unescape(html).split())
@@ -168,7 +175,7 @@ def test_no_text_of_a_policy_breaks_the_markup(make_episode: Make, texts: list[s
     ],
 )  # fmt: skip
 def test_known_attacks_stay_text(attack: str) -> None:
-    html = markdown_to_safe_html(f"{fenced(attack)}\n\n{inline(attack)}\n\nafter")
+    html = markdown_to_safe_html(f"{format_code_block(attack)}\n\n{format_code_span(attack)}\n\nafter")
     assert "<h1" not in html and "<img" not in html and "<script" not in html
     assert html.count("<pre>") == 1 and html.rstrip().endswith("<p>after</p>")
 

@@ -14,7 +14,7 @@ from lit_agentrl.data.reading import read
 from lit_agentrl.data.row_folder import RowFolder, open_labels, open_rows
 from lit_agentrl.data.unpaired import Unpaired
 from lit_agentrl.episode import Episode
-from lit_agentrl.offline.criticising import row_of
+from lit_agentrl.offline.criticising import build_row
 from tests.data.test_reading import file, reply, student
 from tests.rewards.conftest import episode, turn
 
@@ -29,7 +29,8 @@ def played(seed: int, success: bool = False) -> Episode:
 
 def rows(*numbers: int) -> list[dict[str, Any]]:
     return [
-        row_of(f"how {number}\u2028?", "well\n\ud800", played(number, number % 2 == 0)) for number in numbers
+        build_row(f"how {number}\u2028?", "well\n\ud800", played(number, number % 2 == 0))
+        for number in numbers
     ]
 
 
@@ -119,7 +120,7 @@ def test_what_is_damaged_or_of_something_else_is_one_line(tmp_path: Path) -> Non
 
 def test_rows_of_an_instance_are_held_out_together(tmp_path: Path) -> None:
     made = [
-        row_of(f"# {seed} {number}", reply("Up"), played(seed, number == 0))
+        build_row(f"# {seed} {number}", reply("Up"), played(seed, number == 0))
         for seed in range(12)
         for number in range(3)
     ]

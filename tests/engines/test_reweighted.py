@@ -19,7 +19,7 @@ from lit_agentrl.facts import RUNS_CRITIC
 from lit_agentrl.models.heads import TokensAndState
 from lit_agentrl.requirements import describe_part, match
 from lit_agentrl.rl.credit import value_loss
-from lit_agentrl.update.critic import Critic, played_with, separate
+from lit_agentrl.update.critic import Critic, reweight_by_critic, separate
 from lit_agentrl.update.settings import OptimSettings
 from tests.conftest import tiny_network, tiny_policy
 from tests.engines.test_native import PREFIXES, engine, padded, play
@@ -90,9 +90,9 @@ def critic_of(policy: Any, **options: Any) -> Critic:
 
 def test_without_beta_the_network_is_the_policys_and_with_no_values_yet_its_bits() -> None:
     policy = tiny_policy()
-    assert played_with(policy.network, None) is policy.network
-    assert played_with(policy.network, critic_of(policy, beta=0.0)) is policy.network
-    made = played_with(policy.network, critic_of(policy, beta=2.0))
+    assert reweight_by_critic(policy.network, None) is policy.network
+    assert reweight_by_critic(policy.network, critic_of(policy, beta=0.0)) is policy.network
+    made = reweight_by_critic(policy.network, critic_of(policy, beta=2.0))
     assert isinstance(made, Reweighted)
     plain, untaught = (play(engine(each), PREFIXES, PARAMS)[0] for each in (policy.network, made))
     assert plain == untaught
@@ -115,9 +115,9 @@ def test_the_policy_trains_on_as_if_nobody_had_played() -> None:
         ({"beta": float("inf")}, "beta=inf must be finite"),
         (
             {"beta": 1.0, "head": None, "loss": partial(value_loss.squared)},
-            "beta=1 reweighs by Q of all tokens .* set critic=implicit",
+            "beta=1 reweights the policy by Q of all tokens, .* set critic=implicit",
         ),
-        ({"head": None}, r"loss asks for implicit_q_BT, .* set critic=implicit"),
+        ({"head": None}, r"loss reads implicit_q_BT, .* set critic=implicit"),
     ],
 )
 def test_a_critic_refuses(options: dict[str, Any], message: str) -> None:

@@ -60,13 +60,13 @@ def test_what_a_kill_left_is_continued_to_the_same_bytes(
     main_collect(shlex.split(f"{PLAYED} out=there"))
     closing = capsys.readouterr().out.splitlines()[-1]
     assert shards("there") == shards(str(collected))
-    assert "bandit: success " in closing and "oracle" in closing and "n = 3 instances, 6 episodes" in closing
+    assert "bandit: success " in closing and "oracle" in closing and "n = 3 tasks, 6 episodes" in closing
     found = folder("there")  # as if killed after the first shard, in the middle of the second
     EpisodeFolder(found.path, found.described, found.shards[:1], found.planned).write_manifest()
     (found.path / found.shards[1].file).rename(found.path / f"{found.shards[1].file}.tmp")
     main_collect(shlex.split(f"{PLAYED} out=there"))
     printed = capsys.readouterr().out
-    assert "going on after 4 episodes" in printed and printed.count("playing") == 1
+    assert "continuing after 4 episodes" in printed and printed.count("playing") == 1
     assert printed.splitlines()[-1] == closing and shards("there") == shards(str(collected))
     main_collect(shlex.split(f"{PLAYED} out=there"))  # it is complete: nothing is played
     assert capsys.readouterr().out.splitlines() == [closing]
@@ -79,11 +79,14 @@ def test_what_a_kill_left_is_continued_to_the_same_bytes(
         (f"{PLAYED} out=file", "out: file is no folder (it has no manifest.json)"),
         (f"{PLAYED} out=other", "other is a folder of something else"),
         (PLAYED, "out has no value; collect --help"),
-        ("model=nano env=bandit members=2 temperature=0 out=x", "would record the same episode again"),
+        (
+            "model=nano env=bandit members=2 temperature=0 out=x",
+            "would record the same episode several times",
+        ),
         ("model=nano env=bandit trained_in=-1 out=x", "trained_in=-1 must be a whole number from 0"),
         (
             "model=nano env=bandit trained_in=1 split=val out=x",
-            "trained_in names training instances, and split=val; leave one of them out",
+            "trained_in selects training tasks, which split=val does not have; leave one of the two out",
         ),
         ("model=nano env=bandit continuations=-1 out=x", "continuations=-1 must be a whole number from 0"),
         (
@@ -93,7 +96,7 @@ def test_what_a_kill_left_is_continued_to_the_same_bytes(
         ("model=nano env=bandit plays=worst out=x", "plays=worst must be one of policy, best"),
         (
             "model=nano env=bandit plays=best out=x",
-            "members=8 with plays=best would record the same episode again",
+            "members=8 with plays=best would record the same episode several times",
         ),
         (
             "model=nano env=bandit plays=best members=1 temperature=0.5 out=x",
@@ -157,7 +160,7 @@ def test_what_best_play_does_not_know_is_left_out_and_told(
     main_collect(shlex.split(f"{BEST} env=sokoban out=there"))
     kept = list(folder("there").read())
     assert 0 < len(kept) < 4
-    assert f"{4 - len(kept)} instances left out, of which best play is not known" in capsys.readouterr().out
+    assert f"{4 - len(kept)} tasks left out, whose best play is unknown" in capsys.readouterr().out
     monkeypatch.setattr(Sokoban, "optimal_actions", lambda self, horizon: None)
     said = refused(f"{BEST} env=sokoban out=none", main_collect)
     assert "plays=best: sokoban does not know best play of its instances" in said
@@ -185,7 +188,7 @@ def test_the_policy_of_a_run_is_recorded(run_copy: Path, capsys: pytest.CaptureF
     AtomicIO().save_checkpoint(state, file)
     for name in ("last", "start"):
         main_collect(shlex.split(f"run={run_copy} checkpoint={name} episodes=1 members=2 out={name}"))
-        assert "n = 1 instances, 2 episodes" in capsys.readouterr().out
+        assert "n = 1 tasks, 2 episodes" in capsys.readouterr().out
     last, start = (folder(name).described["policy"] for name in ("last", "start"))
     assert last["fingerprint"] != start["fingerprint"] and (last["stage"], start["stage"]) == (
         "last",
@@ -202,7 +205,7 @@ def test_continuations_label_the_turns_of_an_episode(
 ) -> None:
     played = "model=nano env=frozen_lake episodes=3 shard=2"
     main_collect(shlex.split(f"{played} members=2 continuations=4 out=there"))
-    assert "n = 3 instances, 6 episodes" in capsys.readouterr().out
+    assert "n = 3 tasks, 6 episodes" in capsys.readouterr().out
     found = folder("there")
     assert found.described["continuations"] == 4
     for episode in found.read():
@@ -215,7 +218,7 @@ def test_continuations_label_the_turns_of_an_episode(
     first = [e.turns[0].reply_tokens.tolist() for e in folder("plain").read()]
     assert first == [e.turns[0].reply_tokens.tolist() for e in found.read() if not e.member]
     said = refused(f"{played} continuations=3 out=few", main_collect)
-    assert "continuations=3 must be a whole number >= 4: frozen_lake has so many turns" in said
+    assert "continuations=3 must be a whole number >= 4: frozen_lake has 5 turns" in said
     assert "continuations=4 there" in refused(f"{played} members=2 out=there", main_collect).replace(
         " is ", "="
     )

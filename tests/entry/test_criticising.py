@@ -100,7 +100,10 @@ def test_a_judge_criticises_what_was_recorded(
                 f"{command(url)} reward.judge.scalar=x",
                 "reward.judge.scalar=x has no effect: critiques are asked",
             ),
-            (f"{command(url)} reward.judge.shows_end=true", "reward.judge.shows_end=true tells the label"),
+            (
+                f"{command(url)} reward.judge.shows_end=true",
+                "reward.judge.shows_end=true shows the judge the label",
+            ),
             (
                 command(url, rounds=2) + " reward.judge.temperature=0",
                 "rounds=2 with reward.judge.temperature=0",

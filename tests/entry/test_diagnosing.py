@@ -139,11 +139,11 @@ def test_what_has_no_thoughts_is_refused(tmp_path: Path) -> None:
     run = run_of(tmp_path, "prompt.think=false")
     with pytest.raises(UserError, match="the run has prompt.think=false; leave it out"):
         diagnostics.check_run(run)
-    with pytest.raises(UserError, match="replies to 0 instances of sokoban have a thought, and 2 are needed"):
+    with pytest.raises(UserError, match="replies to 0 tasks of sokoban have a thought, and 2 are needed"):
         diagnostics.diagnose(run, "sokoban", [], run.rollouts.test.params, seed=0)
     run.rules = replace(run.rules, prompt=replace(run.rules.prompt, think=True))
     run.cfg.engine = {"_target_": f"{__name__}.Elsewhere", "_partial_": True}
-    with pytest.raises(UserError, match="likelihoods of the network itself; add engine=native"):
+    with pytest.raises(UserError, match="likelihoods of the run's own network; add engine=native"):
         diagnostics.check_run(run)
     assert run.rules.chat.tokenizer.decode(encode_think_block(run.rules.chat)).split() == [
         "<think>",

@@ -18,7 +18,7 @@ from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.episode import EndReason, Outcome
 from lit_agentrl.evaluate.score_table import build_table
 from lit_agentrl.evaluate.scores import make_record
-from lit_agentrl.report.statistics import best_of_k
+from lit_agentrl.report.statistics import estimate_best_of_k
 from tests.entry.conftest import Refused
 from tests.rewards.test_model import model as reward_model
 
@@ -96,7 +96,7 @@ def test_the_table_is_readable_at_80_columns() -> None:
         assert line.count("│") == other.count("│") == 7
     interval = record["pass@4"]
     assert f"{interval['mean']:.3f} │   [{interval['low']:.3f}, {interval['high']:.3f}]" in text
-    assert text.count("bandit_reversed") == 1 and "8 episodes of each instance" in text
+    assert text.count("bandit_reversed") == 1 and "8 episodes of each task" in text
 
 
 def test_the_best_of_k_is_the_mean_over_all_subsets() -> None:
@@ -108,9 +108,9 @@ def test_the_best_of_k_is_the_mean_over_all_subsets() -> None:
 
     for k in range(1, 6):
         by_hand = [chosen(subset) for subset in itertools.combinations(range(5), k)]
-        assert best_of_k(scores, solved, k) == pytest.approx(sum(by_hand) / len(by_hand))
+        assert estimate_best_of_k(scores, solved, k) == pytest.approx(sum(by_hand) / len(by_hand))
     with pytest.raises(ValueError, match="k=6 is out of range"):
-        best_of_k(scores, solved, 6)
+        estimate_best_of_k(scores, solved, 6)
 
 
 def test_a_reward_model_chooses(

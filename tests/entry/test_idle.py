@@ -16,7 +16,7 @@ from lit_agentrl.config.errors import UserError
 from tests.rl.ragged import fresh
 from tests.update.bare import build
 
-ONE_STEP = "an iteration has one step, in which every ratio is 1 but for rounding"
+ONE_STEP = "an iteration has one step, in which every ratio is 1 up to rounding"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ ONE_STEP = "an iteration has one step, in which every ratio is 1 but for roundin
         (
             ("starpo_s",),
             {},
-            f"algo.clip.low and algo.clip.high and critic.loss.clip never act: {ONE_STEP} and no value has moved; "
+            f"algo.clip.low and algo.clip.high and critic.loss.clip never act: {ONE_STEP} and no value has changed; "
             "update=four_minibatches makes them act",
         ),
         (("grpo",), {"minibatches": 4}, ""),
@@ -59,5 +59,5 @@ def test_a_warm_up_that_is_never_left_is_refused_where_it_was_typed() -> None:
 def test_processes_that_have_nothing_to_play_are_told() -> None:
     assert not describe_idle_processes(4, 4)
     assert describe_idle_processes(4, 8).startswith(
-        "rollout.prompts=4 leave 4 of 8 processes nothing to play"
+        "rollout.prompts=4 gives 4 of 8 processes nothing to play"
     )

@@ -63,7 +63,9 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(
         main_train([f"resume={run_copy}"])
     assert left(run_copy) == left(finished_run)
     file = "val.jsonl" if iteration == 0 else "metrics.csv"
-    (told,) = [text for text in caplog.messages if "dropped what a killed write left of a line" in text]
+    (told,) = [
+        text for text in caplog.messages if "dropped an incomplete line of an interrupted write" in text
+    ]
     assert file in told
 
 
@@ -76,7 +78,7 @@ def test_a_line_torn_in_the_last_measurement_goes_and_none_is_doubled(
     file.write_text(start + last[0][:40] + "".join(last) + last[0][:50])
     main_train([f"resume={run_copy}"])
     assert left(run_copy) == left(finished_run)
-    assert any("val.jsonl: dropped what a killed write left" in text for text in caplog.messages)
+    assert any("val.jsonl: dropped an incomplete line" in text for text in caplog.messages)
 
 
 def completed(folder: Path) -> None:
@@ -103,7 +105,7 @@ def test_a_run_whose_checkpoints_are_gone_is_left_alone(
 
 def test_a_best_checkpoint_that_is_gone_is_told(run_copy: Path) -> None:
     (run_copy / "checkpoints" / "best.ckpt").unlink()
-    with pytest.warns(UserWarning, match=r"best\.ckpt is gone"):
+    with pytest.warns(UserWarning, match=r"best\.ckpt was deleted"):
         main_train([f"resume={run_copy}"])
     assert reports.read(run_copy / "summary.json")["status"] == "completed"
 

@@ -68,7 +68,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("algo.clip.nosuch=1", "algo.clip.nosuch", "algo.clip.epsilon, algo.clip.lower"),
     ("algo.clip.low=0.2", "algo.clip.low", "algo/clip=clip_higher, dual"),
     ("experiment=paper/dapoo", "unknown option experiment=paper/dapoo", "did you mean paper/dapo"),
-    ("algo/clip=asymmetric_seed", "algo/clip=asymmetric_seed is no option any more", "algo.clip.low=0.15"),
+    ("algo/clip=asymmetric_seed", "algo/clip=asymmetric_seed was removed", "algo.clip.low=0.15"),
     ("algo=gspo algo/clip=symmetric algo.clip.low=0.2", "algo.clip.low", "algo/clip=clip_higher, dual"),
     ("filter=none filter.ratio=0.5", "filter=none", "filter=top_std"),
     ("trainer.no_such_arg=1", "trainer.no_such_arg", "valid: trainer.accelerator"),
@@ -80,7 +80,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("env.game._target_=nosuch.Game", "env.game._target_=nosuch.Game", "No module named 'nosuch'"),
     ("+notes.author=me", "notes.author", "valid: algo, callbacks, "),
     ("+val.evry=1", "val.evry", "did you mean val.every?"),
-    ("+rollout.prompts=4", "rollout.prompts is there already", "write rollout.prompts=4 without the +"),
+    ("+rollout.prompts=4", "rollout.prompts exists already", "write rollout.prompts=4 without the +"),
     ("rollout.n=8", "rollout.n", "did you mean rollout.members?"),
     ("algo.kl_coef=0.1", "algo.kl_coef", "did you mean algo.kl.coef?"),
     ("model=Qwen/Qwen3-4B", "model=Qwen/Qwen3-4B", "write model=hf model.name=Qwen/Qwen3-4B"),
@@ -207,11 +207,11 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("callbacks.best.monitor=val/sucess", "callbacks.best.monitor=val/sucess", "did you mean val/success"),
     (
         "env.game.size=8 callbacks.best.monitor=val/normalised",
-        "val/normalised is measured by nothing",
+        "val/normalised is not measured",
         "val/",
     ),
     ("callbacks.best.monitor=train/los", "callbacks.best.monitor=train/los is", "did you mean train/loss"),
-    ("callbacks.best.monitor=critic/loss", "critic/loss is measured by nothing", "did you mean train/loss"),
+    ("callbacks.best.monitor=critic/loss", "critic/loss is not measured", "did you mean train/loss"),
     ("reward=format callbacks.best.monitor=reward/fromat", "reward/fromat is", "did you mean reward/format"),
     # what would not act
     ("test.temperature=0.5 test.episodes=0", "test.temperature=0.5 has no effect", "set test.episodes"),
@@ -226,7 +226,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("reward=delta reward.delta.at_iteration=90", "reward.delta.at_iteration=90 has no effect", "max_epochs"),
     ("-m seed=1,2 hydra.run.dir=x", "hydra.run.dir=x has no effect with -m", "hydra.sweep.dir=FOLDER"),
     ("hydra.sweep.dir=x", "hydra.sweep.dir=x has no effect without -m", "hydra.run.dir=FOLDER"),
-    ("hydra.mode=MULTIRUN", "hydra.mode=MULTIRUN", "-m is what makes a sweep"),
+    ("hydra.mode=MULTIRUN", "hydra.mode=MULTIRUN", "a sweep is chosen with -m"),
     ("--config-dir . --config-dir ..", "--config-dir is given twice, as . and ..", "into one folder"),
     # parts of one's own
     (
@@ -246,7 +246,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     # resuming
     ("resume=/no/such", "resume=/no/such", "give the folder of a run"),
     ("resume=.", "resume=.", "no .hydra/config.yaml"),
-    ("resume=here -m", "resume=here is no sweep", "the folder that holds its runs"),
+    ("resume=here -m", "resume=here is not a sweep", "the folder that holds its runs"),
 ]
 MALFORMED_EVALUATIONS = [
     ("", "run", "set run=FOLDER"),
@@ -296,7 +296,7 @@ def test_an_engine_that_an_update_cannot_trust_is_refused(
     assert told.endswith(f"evaluate run={run} trust_run=true\n")
     begun = [line for line in told.splitlines() if line.endswith(" …")]
     assert begun[:2] == [
-        "making the policy and trying the games …",
+        "building the policy and testing the games …",
         "measuring the start: val, 1 episode of bandit …",
     ]
     assert "training for 2 iterations …" in begun
@@ -327,7 +327,7 @@ def test_a_folder_of_configs_is_refused_where_ours_would_be_taken(refused: Refus
     assert "unknown option nosuch" in refused("--config-dir mine nosuch=1")  # the same file does no harm
     file.write_text(file.read_text().replace("size: 6", "size: 7"))
     message = refused("--config-dir mine env=sokoban")
-    assert "env/sokoban.yaml is also the name of a shipped file" in message and "another name" in message
+    assert "env/sokoban.yaml is also the name of a shipped file" in message and "rename yours" in message
 
 
 def test_a_broken_yaml_is_named_with_its_line_and_a_whole_one_is_found(refused: Refused) -> None:
@@ -408,7 +408,7 @@ def test_config_of_another_version(refused: Refused, run_copy: Path, key: str, n
 
 def test_unreadable_config(refused: Refused, run_copy: Path) -> None:
     (run_copy / ".hydra" / "config.yaml").write_text("")
-    assert "config.yaml holds no config; copy the file anew" in refused("resume=run")
+    assert "config.yaml holds no config; copy the file again" in refused("resume=run")
     (run_copy / ".hydra" / "config.yaml").write_text("{")
     message = refused("resume=run")
     assert "resume=run: its saved config cannot be read" in message and "config.yaml, line 1" in message
@@ -461,7 +461,7 @@ def test_a_variant_is_evaluated_and_shown_where_nothing_can_be_written(
     printed = capsys.readouterr()
     assert (
         printed.err
-        == "warning: run/evaluations cannot be written (Not a directory): results are shown, and not kept\n"
+        == "warning: run/evaluations cannot be written (Not a directory): results are shown but not saved\n"
     )
     assert "env.game.payoff=expected" in printed.out and "bandit" in printed.out
     (run_copy / "evaluations").unlink()

@@ -147,7 +147,7 @@ def test_what_cannot_be_measured_is_one_line(options: str, said: str, refused: R
 @pytest.mark.sweep
 def test_a_model_behind_an_api_cannot_be_trained(refused: Refused, tmp_path: Path) -> None:
     place = f"env=bandit hydra.run.dir={tmp_path}/r"
-    assert "nothing could be trained" in refused(f"model=remote {place}", main_train)
+    assert "no network that could be trained" in refused(f"model=remote {place}", main_train)
     assert "be evaluated (lit-agentrl evaluate" in refused(f"{REMOTE}http://x {place}", main_train)
 
 

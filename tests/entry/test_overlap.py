@@ -109,9 +109,7 @@ def test_no_worker_is_refused_where_it_is_asked_for(
 @pytest.mark.parametrize("option", ["device", "threads", "patience"])
 def test_options_that_moved_are_told(option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     error = refused(capsys, tmp_path, "rollout.overlap=true", f"rollout.overlap_{option}=2")
-    assert error.endswith(
-        f"rollout.overlap_{option} is no option any more; write worker=process worker.{option}=…"
-    )
+    assert error.endswith(f"rollout.overlap_{option} was removed; write worker=process worker.{option}=…")
 
 
 def test_who_plays() -> None:

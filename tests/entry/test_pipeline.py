@@ -95,7 +95,7 @@ WRONG = {
     f"{OK} algo=dpo": "unknown option algo=dpo; valid: recipe, out",
     f"{OK} -m": "pipeline takes no -m",
     f"{OK} reward=judge": "reward=judge would be ignored: no stage of recipe=iterated_dpo reads it",
-    "recipe=elo_dpo out=o": "recipe=elo_dpo asks a judge; say who",
+    "recipe=elo_dpo out=o": "recipe=elo_dpo needs a judge; set reward=judge",
     "recipe=elo_dpo out=o reward=judge": "stage rated: reward.judge.engine.url has no value",
     "recipe=elo_dpo out=o reward=jugde": "stage rated: unknown option reward=jugde; did you mean judge",
     f"{OK} trianed.optim.lr=1": "unknown option trianed.optim.lr=1; did you mean trained?",
@@ -109,7 +109,7 @@ WRONG = {
     "recipe=self_rewarding out=o model=remote": "{weights}",
     "recipe=a.yaml out=o": "recipe=a.yaml: it must have the keys",
     "recipe=b.yaml out=o": "stages.x[0]=evaluate must be train, collect, label",
-    "recipe=c.yaml out=o": "stages.x: data.path={y} has the place {y}, which nothing fills there",
+    "recipe=c.yaml out=o": "stages.x: data.path={y} has the placeholder {y}, which has no value there",
     "recipe=d.yaml out=o": "policy must be a list of stages that train",
     "recipe=e.yaml out=o": "choose another name",
     "recipe=f.yaml out=o": "f.yaml",
@@ -167,12 +167,12 @@ def test_an_interrupted_pipeline_goes_on_and_ends_as_one_that_was_not(
     command = f"recipe=iterated_dpo env=bandit rounds=2 prompts=8 members=8 trained.val.every=4 {small}"
     main_pipeline(shlex.split(f"{command} out=whole"))
     told = capsys.readouterr().out
-    assert "whole: all is done; lit-agentrl report whole/round_1/trained" in told
+    assert "whole: all stages are done; lit-agentrl report whole/round_1/trained" in told
     assert "round 2 of 2, trained: success val bandit " in told
     status, told = call(f"{command} out=cut", until="iteration 2/4")
-    assert status == 130 and "interrupted in round 1 of 2, trained; the same command goes on there" in told, (
-        told
-    )
+    assert (
+        status == 130 and "interrupted in round 1 of 2, trained; repeat the command to continue there" in told
+    ), told
     told = refused(f"{command} out=cut trained.optim.lr=1e-3", main_pipeline)
     assert "cut holds round_1/trained of another command (optim.lr=1e-3 is new)" in told
     main_pipeline(shlex.split(f"{command} out=cut"))
@@ -213,5 +213,5 @@ def test_a_judge_is_asked_in_its_stage_and_the_policy_learns_from_its_ratings(in
 @pytest.mark.sweep
 def test_a_stage_that_fails_ends_the_pipeline_with_its_name(in_empty_folder: Path) -> None:
     status, told = call("recipe=expert_iteration out=o model=hf model.name=nowhere rounds=1")
-    assert status == 1 and "error: round 1 of 1, recorded failed; mend what it says" in told
+    assert status == 1 and "error: round 1 of 1, recorded failed; fix the error above" in told
     assert "nowhere" in told.splitlines()[1]

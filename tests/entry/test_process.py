@@ -41,7 +41,7 @@ def test_a_resumed_run_has_as_many_threads_as_before(monkeypatch: pytest.MonkeyP
     assert process.restore_threads(2) is None
     said = process.restore_threads(1)
     assert torch.get_num_threads() == 2 and said is not None
-    assert said.startswith("OMP_NUM_THREADS gives 2 threads, and this run began with 1:")
+    assert said.startswith("OMP_NUM_THREADS gives 2 threads, and this run was started with 1:")
 
 
 @pytest.mark.parametrize(("busy", "left"), [(0.2, 4), (0.6, 3), (2.4, 2), (9.0, 1)])

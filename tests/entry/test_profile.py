@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.cli.train import main
-from lit_agentrl.loggers.files import deterministic_columns
+from lit_agentrl.loggers.files import list_deterministic_columns
 from lit_agentrl.report.table import Metrics
 from tests.entry.conftest import SMALL, Refused
 
@@ -22,7 +22,7 @@ def test_a_table_and_a_trace_are_left_and_the_numbers_stay(in_empty_folder: Path
     main([*asked, "hydra.run.dir=plain"])
     main([*asked, "debug=profile", "trainer.profiler.row_limit=40", "hydra.run.dir=run"])
     plain, profiled = (Metrics.read(f"{name}/metrics.csv") for name in ("plain", "run"))
-    for name in deterministic_columns(plain.columns):
+    for name in list_deterministic_columns(plain.columns):
         assert plain[name] == profiled[name]
     table = Path("run/profile/fit-operators.txt").read_text(encoding="utf-8")
     assert "RolloutCallback" in table and "aten::" in table
@@ -38,4 +38,4 @@ def test_a_table_and_a_trace_are_left_and_the_numbers_stay(in_empty_folder: Path
 @pytest.mark.slow
 def test_options_of_before_name_those_of_today(refused: Refused, in_empty_folder: Path) -> None:
     told = refused("debug=profile callbacks.profile.iteration=3")
-    assert "callbacks.profile.iteration is no option any more; write trainer.profiler.schedule.wait=" in told
+    assert "callbacks.profile.iteration was removed; write trainer.profiler.schedule.wait=" in told

@@ -48,7 +48,7 @@ def test_shipped_contexts_pass(game: str, force_think: bool) -> None:
 
 def test_words_that_a_condenser_makes_are_read_before_anything_is_played() -> None:
     with pytest.raises(
-        ValueError, match=r"does not know a token of what sokoban shows after .*context\.condense"
+        ValueError, match=r"does not know a token that sokoban shows after .*context\.condense"
     ):
         check(Single(lambda past: "déjà vu"))
 
@@ -129,7 +129,7 @@ def test_a_template_that_thinks_whatever_is_asked_is_refused() -> None:
     )
     thinking = ChatRenderer(bpe)
     with pytest.raises(
-        ValueError, match=r"prompt\.think=false: the chat template of tiny opens a think block"
+        ValueError, match=r"prompt\.think=false: the chat template of tiny always opens a think block"
     ):
         check_thinking(thinking, Prompt("compact", think=False), "tiny")
     check_thinking(thinking, Prompt("compact"), "tiny")

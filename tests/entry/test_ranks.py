@@ -200,7 +200,7 @@ def test_what_every_process_refuses_is_told_once_and_at_once(
 def test_processes_that_nobody_started(slurm: None) -> None:
     """As in a batch script without srun; the wait is not repeated at the end."""
     with pytest.raises(
-        UserError, match=r"^1 of the 1 other processes did not come .* within 2 seconds"
+        UserError, match=r"^1 of the 1 other processes did not fetch .* within 2 seconds"
     ) as told:
         ranks.share(JOB, num_nodes=1)
     assert str(told.value).endswith("start them with srun, or unset SLURM_NTASKS to run one")
@@ -213,7 +213,7 @@ def test_processes_that_nobody_started(slurm: None) -> None:
 def test_a_first_process_that_nobody_started(slurm: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PROCID", "1")
     with pytest.raises(
-        UserError, match="the first process of the run gave no job: SLURM_NTASKS=2 announces 2"
+        UserError, match="the first process of the run sent no job: SLURM_NTASKS=2 announces 2"
     ):
         ranks.receive()
 

@@ -74,6 +74,7 @@ def test_a_policy_is_measured_on_pairs_that_it_is_not_trained_on(
     pair = {"chosen": "<answer>Up</answer>", "rejected": "<answer>Down||Down</answer>"}
     Path("d.jsonl").write_text("\n".join(json.dumps({"prompt": f"P {k}", **pair}) for k in range(24)))
     options = "algo=dpo data=pairs data.path=d.jsonl data.batch=4 data.held_out=0.4 optim.lr=1e-3 val.every=1"
+    options += " callbacks.best.monitor=val/data_loss callbacks.best.mode=min"
     found = {}
     for cache in ("false", "true"):
         end = f"data.cache_reference={cache} trainer.max_epochs=3 hydra.run.dir=run_{cache}"
@@ -86,6 +87,8 @@ def test_a_policy_is_measured_on_pairs_that_it_is_not_trained_on(
     assert losses[0] == pytest.approx(math.log(2), abs=1e-5) and losses[-1] < 0.5
     assert float(found["false"][-1][1]) == 1 and rows("run_false")[1]["val/success"]
     few = f"{SMALL} algo=dpo data=pairs data.path=d.jsonl data.batch=4 data.held_out=0.001"
+    none = "algo=dpo data=pairs data.path=d.jsonl data.batch=4 callbacks.best.monitor=val/data_loss"
+    assert "callbacks.best.monitor=val/data_loss is measured by nothing" in refused(f"{SMALL} {none}")
     assert "data.held_out=0.001 leaves none of 24 groups to validate on; raise it" in refused(few)
 
 

@@ -24,8 +24,8 @@ CASES = [
         "update.minibatches=5 rollout.prompts=2 rollout.members=2",
         "needs 5 trajectories in an iteration, not given by the 4",
     ),
-    ("+trainer.max_steps=0", "trainer.max_steps=0 would cut iterations out of the run"),
-    ("+trainer.limit_train_batches=0", "trainer.limit_train_batches=0 would cut"),
+    ("+trainer.max_steps=0", "trainer.max_steps=0 would skip or shorten iterations"),
+    ("+trainer.limit_train_batches=0", "trainer.limit_train_batches=0 would skip"),
     ("trainer.precision=16-true", "use bf16-mixed or 32-true"),
     ("trainer.accelerator=tpu", "trainer.accelerator=tpu"),
     ("rollout.prompts=1000000000000", "rollout.prompts=1000000000000 must be a whole number from 1 to"),
@@ -58,10 +58,10 @@ CASES = [
     ("'prompt.style=com\npact'", "prompt.style=com\\npact cannot be read"),
     ("-m hydra/sweeper=optuna +hydra.sweeper.search_space.lr.type=float", "give an option a range"),
     ("-m seed=range(1,100000000)", "this sweep would have 99999999 runs"),
-    ("-m seed=range(1,5,0)", "seed=range(1,5,0) has no end"),
+    ("-m seed=range(1,5,0)", "seed=range(1,5,0) never ends"),
     ("-m seed=1,2 hydra.sweeper.max_batch_size=0", "hydra.sweeper.max_batch_size=0 must be"),
     ("engine=openai engine.url=http://x engine.body=[1]", "engine.body takes entries"),
-    ("reward=[normalise,none]", "reward names none beside others"),
+    ("reward=[normalise,none]", "reward names none together with others"),
     ("hydra.run.dir=" + 400 * "x", "cannot be created: File name too long"),
     (
         "-m seed=1,2 hydra/launcher=joblib hydra.launcher.prefer=cake",
@@ -98,16 +98,19 @@ CASES = [
     ("traceback=maybe", "traceback=maybe must be true or false"),
     (
         "eval_cache=false",
-        "eval_cache is no option any more; write nothing in its place: the start is always played",
+        "eval_cache was removed; write nothing in its place: the start is always played",
     ),
     ("optim.optimizer.weight_decay=inf", "optim.optimizer.weight_decay=inf must be finite"),
     ("optim.lr=1e-320", "optim.lr=1e-320 must be finite, > 0, from 1e-30 to 1e30"),
 ]
 LATER = [  # found when the parts of the run are made, in a folder that is taken back
-    ("logger=wandb logger.wandb.project=a/b", "logger.wandb.project=a/b must be a name of at most 128 signs"),
+    (
+        "logger=wandb logger.wandb.project=a/b",
+        "logger.wandb.project=a/b must be a name of at most 128 characters",
+    ),
     (
         "logger=wandb 'logger.wandb.tags=[\"\"]'",
-        "logger.wandb.tags=[] must be a list of texts of 1 to 64 signs",
+        "logger.wandb.tags=[] must be a list of texts of 1 to 64 characters",
     ),
     ("logger.tensorboard.save_dir=../elsewhere", "would write outside of it"),
     ("worker=ray worker.gpus=1000", "worker.gpus=1000 is more than this machine has"),
@@ -213,7 +216,7 @@ def test_a_variable(
 
 
 def test_a_whole_command_in_one_word() -> None:
-    with pytest.raises(UserError, match="is no single option; write each by itself"):
+    with pytest.raises(UserError, match="is more than one option; write each separately"):
         parse(["python train.py algo=grpo"])
 
 
@@ -225,7 +228,7 @@ def test_levels_of_a_shipped_game_under_a_name_of_ones_own(refused: Refused, in_
 
 def test_a_damaged_table_names_its_file(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_bytes(b"iteration,a\r\n1,\r2\r\n")
-    with pytest.raises(ValueError, match=r"metrics\.csv is damaged \(.*\); copy it anew"):
+    with pytest.raises(ValueError, match=r"metrics\.csv is damaged \(.*\); copy it again"):
         CSVLog(tmp_path).log_metrics({"a": 1.0}, 1)
 
 
@@ -243,6 +246,6 @@ def test_a_file_where_a_resumed_run_has_a_folder(tmp_path: Path, place: str) -> 
     from lit_agentrl.runs.run_folder import UserError, require_writable
 
     (tmp_path / place).write_text("mine")
-    with pytest.raises(UserError, match=f"{place} is no folder, as a run leaves one there"):
+    with pytest.raises(UserError, match=f"{place} is not a folder, but a run writes one there"):
         require_writable(tmp_path)
     assert (tmp_path / place).read_text() == "mine"

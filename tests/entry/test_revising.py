@@ -19,7 +19,7 @@ from lit_agentrl.data.pairs import Pairs, keep_only_turn
 from lit_agentrl.data.reading import read
 from lit_agentrl.data.row_folder import RowFolder
 from lit_agentrl.episode import Episode
-from lit_agentrl.offline.revising import chosen, row_of
+from lit_agentrl.offline.revising import build_row, choose_turns
 from tests.data.test_reading import file, student
 from tests.engines.server import chat_of, serving
 from tests.entry.conftest import Refused, contents
@@ -37,16 +37,19 @@ def of_turns(*starts: int, replies: str = "abcdef", member: int = 0) -> Episode:
 
 
 def test_turns_are_drawn_by_their_address() -> None:
-    assert chosen(of_turns(), 99, 0) == [0, 1, 2, 3, 4, 5]
-    drawn = [chosen(of_turns(member=member), 2, 0) for member in range(200)]
+    assert choose_turns(of_turns(), 99, 0) == [0, 1, 2, 3, 4, 5]
+    drawn = [choose_turns(of_turns(member=member), 2, 0) for member in range(200)]
     assert all(len(set(places)) == 2 and places == sorted(places) for places in drawn)
     counts = np.bincount(np.concatenate(drawn), minlength=6)
     assert counts.min() > 40 and counts.max() < 95  # 400 draws over six turns
-    assert chosen(of_turns(), 3, 7) == chosen(of_turns(), 3, 7) and chosen(of_turns(), 3, 7) != drawn[0]
+    assert (
+        choose_turns(of_turns(), 3, 7) == choose_turns(of_turns(), 3, 7)
+        and choose_turns(of_turns(), 3, 7) != drawn[0]
+    )
     # what a policy read anew is no dialogue from the opening on; a blank reply is nothing to learn from
-    assert chosen(of_turns(0, 3), 99, 0) == [0, 1, 2]
-    assert chosen(of_turns(replies="a \nb"), 99, 0) == [0, 3]
-    assert chosen(episode([]), 3, 0) == []
+    assert choose_turns(of_turns(0, 3), 99, 0) == [0, 1, 2]
+    assert choose_turns(of_turns(replies="a \nb"), 99, 0) == [0, 3]
+    assert choose_turns(episode([]), 3, 0) == []
 
 
 @pytest.mark.slow
@@ -59,14 +62,14 @@ def test_a_row_is_read_as_the_episode_was(in_empty_folder: Path) -> None:
     longest = episodes[0]
     assert len(longest.turns) > 1
     for place, turn_ in enumerate(longest.turns):
-        same = row_of(longest, place, turn_.reply_text)
+        same = build_row(longest, place, turn_.reply_text)
         [[made]] = read(Demonstrations(path=file(Path(), [same]), batch=1), student(900), seed=0).groups
         expected = keep_only_turn(longest, place).turns[0]
         assert made.turns[0].prefix_tokens.tolist() == expected.prefix_tokens.tolist()
         # in a file a reply is closed; one that the answer's end tag has stopped is closed by what comes next
         assert made.turns[0].reply_tokens.tolist() == [*expected.reply_tokens, *END]
     # a pair is the revision and the reply
-    row = row_of(longest, 1, "better")
+    row = build_row(longest, 1, "better")
     [[better, given]] = read(Pairs(path=file(Path(), [row]), batch=1), student(900), seed=0).groups
     assert better.turns[0].reply_text == "better" and better.training_return > given.training_return
     assert given.turns[0].reply_tokens.tolist() == [*longest.turns[1].reply_tokens, *END]
@@ -105,9 +108,7 @@ def test_a_judge_revises_and_a_policy_imitates_it(
         main_label(shlex.split(command(url)))
         said = capsys.readouterr().out
         number = sum(min(2, len(each.turns)) for each in open_folder(Path("episodes")).read())  # type: ignore[union-attr]
-        assert (
-            f"{number} replies were to be revised: {number} revisions were read, in {number} replies" in said
-        )
+        assert f"{number} replies to revise: {number} revisions were read, in {number} replies" in said
         rows = [json.loads(line) for line in Path("said", ROWS).read_text().splitlines()]
         assert f"{len(rows)} rows in said/{ROWS}" in said and len(asked) == number
         assert all(
@@ -136,7 +137,7 @@ def test_a_judge_revises_and_a_policy_imitates_it(
                 command(url).replace("=revision", "=critique"),
                 "out: said is not a folder of critiques",
             ),
-            (f"{command(url)} reward.judge.shows_end=true", "reward.judge.shows_end=true tells how the game"),
+            (f"{command(url)} reward.judge.shows_end=true", "reward.judge.shows_end=true shows how the game"),
             (f"{command(url)} reward.judge.samples=2", "reward.judge.samples=2 has no effect: revisions are"),
             (command(url, rounds=0), "rounds=0 must be"),
         ):

@@ -104,9 +104,9 @@ def test_what_is_refused(trained: Path, finished_run: Path, in_empty_folder: Pat
     """In one line, naming option and remedy."""
     for options, said in (
         (f"run={trained} beta=-1", "beta=-1 must be finite and >= 0"),
-        (f"run={trained} diagnostics=true", "critic.beta=3 reweighs what is played; set beta=0"),
-        (f"run={finished_run} beta=1", "the run has no critic that reweighs what is played"),
-        ("model=nano env=sokoban beta=1", "beta would be ignored: it is of a run"),
+        (f"run={trained} diagnostics=true", "critic.beta=3 reweights it; set beta=0"),
+        (f"run={finished_run} beta=1", "the run has no critic that reweights the policy"),
+        ("model=nano env=sokoban beta=1", "beta would be ignored: it applies to a run"),
     ):
         assert said in refused(options, main_evaluate)
     levels = "algo=ilql algo/structure=two_level model/lora=levels env=bandit"

@@ -263,7 +263,7 @@ def test_a_run_that_another_process_began_while_nobody_owned_it_is_left_alone(
     monkeypatch.setattr("lit_agentrl.runs.ranks.is_training_process", lambda cfg: False)
     monkeypatch.setattr("lit_agentrl.runs.ranks.share", lambda job, nodes: jobs_of.append(job))
     monkeypatch.setattr("lit_agentrl.runs.ranks.start", start)
-    assert "run holds a run that another process has begun meanwhile" in refused(
+    assert "run holds a run that another process has started meanwhile" in refused(
         "env=bandit hydra.run.dir=run"
     )
     assert Path("run", "metrics.csv").read_text() == "iteration\n0\n"

@@ -62,7 +62,7 @@ def test_a_run_counts_what_it_asks_a_server_for(
     tmp_path: Path, tiny_model_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     count(tmp_path, tiny_model_folder)
-    assert "engine, of the whole run: requests" in capsys.readouterr().out
+    assert "engine totals: requests" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from lit_agentrl.__main__ import main
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.report import summary as reports
-from lit_agentrl.report.sweep import Entry, append, latest, read
+from lit_agentrl.report.sweep import Entry, append, list_latest, read
 from lit_agentrl.runs.sweeps import resumption, sweepers
 from tests.conftest import ROOT
 from tests.entry.conftest import SMALL
@@ -33,7 +33,7 @@ TRAIN = [sys.executable, str(ROOT / "train.py"), "-m", *shlex.split(SMALL)]
 
 
 def by_run(folder: Path) -> list[Entry]:
-    return latest(read(folder))
+    return list_latest(read(folder))
 
 
 @pytest.mark.slow
@@ -206,9 +206,9 @@ def test_only_the_sweep_that_was_begun_goes_on(tmp_path: Path) -> None:
         resumption.require_same(tmp_path, plan, [plan.jobs[0], ["seed=3", "algo=grpo"]])
     with pytest.raises(UserError, match="run 1 was .*, and is not among them"):
         resumption.require_same(tmp_path, plan, plan.jobs[:1])
-    with pytest.raises(UserError, match="continued by hydra.sweeper.storage"):
+    with pytest.raises(UserError, match="resume it with hydra.sweeper.storage"):
         resumption.require_same(tmp_path, plan._replace(is_complete=False), plan.jobs)
     with pytest.raises(UserError, match="one sweep is resumed, in its folder"):
         resumption.split_resume_options([*given[:1], "hydra.sweep.dir=other"])
-    with pytest.raises(UserError, match="is no sweep: there is no runs.jsonl"):
+    with pytest.raises(UserError, match="is not a sweep: there is no runs.jsonl"):
         resumption.split_resume_options([f"resume={tmp_path.parent}"])

@@ -217,7 +217,7 @@ def test_own_code_runs_again_where_the_run_is_trusted(
     folder = write(tmp_path / "run", {**saved, "env": {**saved["env"], "game": game}})
     for main, command in ((main_evaluate, f"run={folder}"), (main_train, f"resume={folder}")):
         for given, why in (
-            ("", "env.game._target_=mine.Mine is no part"),
+            ("", "env.game._target_=mine.Mine is not an object"),
             (" trust_run=maybe", "true or false"),
         ):
             with pytest.raises(SystemExit):
@@ -229,4 +229,4 @@ def test_own_code_runs_again_where_the_run_is_trusted(
     assert run == ["evaluated", "resumed"]
     with pytest.raises(SystemExit):
         main_train(["trust_run=true"])
-    assert "trust_run goes with resume=FOLDER" in capsys.readouterr().err
+    assert "trust_run applies only with resume=FOLDER" in capsys.readouterr().err

@@ -43,17 +43,17 @@ def test_numbers_turn_up_to_their_bounds_and_a_resumed_run_knows_them(toy_module
         (
             lambda: Adapt(kl={"factor": 2.0, "bound": 0.1}),
             (),
-            "action.kl={factor: 2.0, bound: 0.1} has nothing to turn: algo.kl.coef is no option of this run",
+            "action.kl={factor: 2.0, bound: 0.1} has no effect: algo.kl.coef is not an option of this run",
         ),
         (
             lambda: Adapt(entropy={"factor": 2.0, "bound": 0.1}),
             (AdaptiveBonus(target=0.2, delta=0.005, max_coef=0.05),),
-            "algo.entropy.coef is no option of this run, or changes by itself; choose algo/entropy=bonus",
+            "algo.entropy.coef is not an option of this run, or changes by itself; choose algo/entropy=bonus",
         ),
         (
             lambda: Adapt(filter={"factor": 0.5, "bound": 0.5}),
             (),
-            "action.filter.bound=0.5: filter.ratio=0.5 is there already; a factor of 0.5 needs one below it",
+            "action.filter.bound=0.5: filter.ratio=0.5 has already reached it; a factor of 0.5 needs a bound below it",
         ),
     ],
 )

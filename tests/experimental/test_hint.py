@@ -13,7 +13,7 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.structure import check_trained
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Source
-from lit_agentrl.experimental.hint import Hint, HintHook, beginning
+from lit_agentrl.experimental.hint import Hint, HintHook, cut_solution
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.hooks import NO_HOOK, Moment, write_opening
@@ -69,7 +69,7 @@ def play(
     ],
 )
 def test_the_beginning_of_a_solution(share: float, kind: Any, found: str, told: str) -> None:
-    assert beginning(found, share, kind=kind) == told
+    assert cut_solution(found, share, kind=kind) == told
 
 
 def test_a_hint_stands_at_the_end_of_the_opening() -> None:
@@ -140,7 +140,7 @@ def test_where_no_hint_is_given_nothing_changes(structure: Hint, script: Any) ->
 def test_an_instance_without_a_solution_fails_by_itself() -> None:
     batch, row, _ = play(Hint(shares=[0.5]), lambda spec, turn: LOSE if spec.group == 30 else WIN, game=Count)
     failed = [episode for episode in batch.episodes if episode.failed]
-    assert len(failed) == 2 and failed[0].error == "the game knows no solution of this instance to hint at"
+    assert len(failed) == 2 and failed[0].error == "the game knows no solution of this task for a hint"
 
 
 @pytest.mark.parametrize("shares", [[], [0.5, 0.25], [0.0], [1.5], "half", [True, None]])

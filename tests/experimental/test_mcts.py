@@ -17,7 +17,7 @@ import torch
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import EndReason, Episode, Turn
 from lit_agentrl.experimental.mcts import Mcts, Node, Search
-from lit_agentrl.experimental.siblings import siblings, step_pairs, turn_values
+from lit_agentrl.experimental.siblings import compute_turn_values, find_siblings, make_step_pairs
 from lit_agentrl.rollout.branching import Branch
 from lit_agentrl.rollout.pack import get_trajectory_id, pack
 from lit_agentrl.rollout.structures.base import SoFar
@@ -56,8 +56,10 @@ def test_a_search_by_hand(constant: float, fourth: Branch) -> None:
 def test_the_bound_is_that_of_uct() -> None:
     rule = Search(2.0, 2, None, 1, "return")
     node = Node(1, 0, visits=3, scores=[1.0, 2.0, 6.0])
-    assert rule.bound(node, 8, low=1.0, high=9.0) == pytest.approx(2 / 8 + 2 * math.sqrt(math.log(8) / 3))
-    assert rule.bound(node, 8, low=3.0, high=3.0) == pytest.approx(2 * math.sqrt(math.log(8) / 3))
+    assert rule.compute_bound(node, 8, low=1.0, high=9.0) == pytest.approx(
+        2 / 8 + 2 * math.sqrt(math.log(8) / 3)
+    )
+    assert rule.compute_bound(node, 8, low=3.0, high=3.0) == pytest.approx(2 * math.sqrt(math.log(8) / 3))
 
 
 def search(structure: Mcts, members: int, tell: Any) -> list[Branch]:
@@ -115,7 +117,7 @@ def test_one_that_fails_leaves_no_trace() -> None:
 def test_success_may_be_the_score() -> None:
     solved = over(0, -1.0, 2)
     solved.success = True
-    assert [Search(1.0, 2, None, 1, kind).score_of(solved) for kind in ("return", "success")] == [-1.0, 1.0]
+    assert [Search(1.0, 2, None, 1, kind).get_score(solved) for kind in ("return", "success")] == [-1.0, 1.0]
 
 
 VALUES = {0: [9.0, 2.0, 6.0], 1: [9.0, 3.0], 2: [9.0, 2.0, -8.0, 1.0]}  # V of each state, by member
@@ -126,9 +128,9 @@ def test_values_of_states_by_hand() -> None:
     episode = over(0, 4.0, 3)
     episode.turns[0].reward = 1.0
     half = Search(1.0, 2, None, 1, "return", 0.5, lambda each: VALUES[each.member])
-    assert half.evaluated(episode, 3) == [(5 + 0 + 9) / 2, (5 + 1 + 2) / 2, (5 + 1 + 6) / 2, 5.0]
-    assert replace(half, critic_share=1.0).evaluated(episode, 3) == [9.0, 3.0, 7.0, 5.0]
-    assert replace(half, critic_share=0.0, values=None).evaluated(episode, 3) == [5.0] * 4
+    assert half.evaluate_path(episode, 3) == [(5 + 0 + 9) / 2, (5 + 1 + 2) / 2, (5 + 1 + 6) / 2, 5.0]
+    assert replace(half, critic_share=1.0).evaluate_path(episode, 3) == [9.0, 3.0, 7.0, 5.0]
+    assert replace(half, critic_share=0.0, values=None).evaluate_path(episode, 3) == [5.0] * 4
 
 
 def test_a_search_whose_values_are_a_critics() -> None:
@@ -219,7 +221,7 @@ def test_siblings_pairs_and_values_by_hand() -> None:
     failed = told_by(5, 99.0, [1])
     failed.end = EndReason.ERROR
     found = [
-        [(s.member, s.turn, s.visits, s.value) for s in replies] for replies in siblings([*tree, failed])
+        [(s.member, s.turn, s.visits, s.value) for s in replies] for replies in find_siblings([*tree, failed])
     ]
     assert found == [
         [(0, 0, 3, 2.0), (3, 0, 1, 0.0)],
@@ -227,26 +229,29 @@ def test_siblings_pairs_and_values_by_hand() -> None:
         [(0, 2, 1, 4.0), (2, 2, 1, 1.0)],
         [(4, 0, 1, 6.0)],
     ]
-    pairs = step_pairs([*tree, failed])
+    pairs = make_step_pairs([*tree, failed])
     assert [(p.best.member, p.worst.member, p.best.turn, p.gap) for p in pairs] == [
         (0, 3, 0, 2.0), (0, 1, 1, 1.5), (0, 2, 2, 3.0),
     ]  # fmt: skip
     assert [p.smoothing for p in pairs] == [1 / 4, 1 / 3, 1 / 2]
     assert pairs[0].best.trajectory == get_trajectory_id(tree[0])
-    assert step_pairs(tree, min_visits=2) == [] and step_pairs(tree, min_gap=1.5) == [pairs[0], pairs[2]]
-    values = turn_values([*tree, failed])
+    assert make_step_pairs(tree, min_visits=2) == [] and make_step_pairs(tree, min_gap=1.5) == [
+        pairs[0],
+        pairs[2],
+    ]
+    values = compute_turn_values([*tree, failed])
     assert values[0] == [(1.5, 2.0), (2.0, 2.5), (2.5, 4.0)] and values[3:] == [
         [(1.5, 0.0)],
         [(6.0, 6.0)],
         [],
     ]
-    assert turn_values(tree, lambda e: float(e.member == 1))[1] == [(1 / 4, 1 / 3), (1 / 3, 1.0)]
+    assert compute_turn_values(tree, lambda e: float(e.member == 1))[1] == [(1 / 4, 1 / 3), (1 / 3, 1.0)]
 
 
 def test_a_recorded_tree_says_of_its_turns_what_stands_in_the_batch() -> None:
     episodes = FOUND()
     batch, rows = pack(episodes), {get_trajectory_id(e): row for row, e in enumerate(episodes)}
-    pairs = step_pairs(episodes)
+    pairs = make_step_pairs(episodes)
     assert len(pairs) > 2 and any(pair.best.turn for pair in pairs)
     for pair in pairs:
         past = [
@@ -255,7 +260,7 @@ def test_a_recorded_tree_says_of_its_turns_what_stands_in_the_batch() -> None:
             for row in [rows[s.trajectory]]
         ]
         assert past[0] == past[1] and pair.gap > 0
-    for episode, values in zip(episodes, turn_values(episodes), strict=True):
+    for episode, values in zip(episodes, compute_turn_values(episodes), strict=True):
         assert len(values) == sum(len(t.reply_tokens) > 0 for t in episode.turns)
 
 
@@ -268,7 +273,7 @@ def test_a_recorded_tree_says_of_its_turns_what_stands_in_the_batch() -> None:
         ({"together": 0}, r"^together=0 must be"),
         ({"score": "points"}, r"^score=points must be"),
         ({"critic_share": 1.5}, r"^critic_share=1\.5 must be in \[0, 1\]"),
-        ({"critic_share": 0.5, "score": "success"}, r"^critic_share=0\.5 mixes points .* set score=return"),
+        ({"critic_share": 0.5, "score": "success"}, r"^critic_share=0\.5 mixes rewards .* set score=return"),
     ],
 )
 def test_options_out_of_range(options: dict[str, Any], message: str) -> None:

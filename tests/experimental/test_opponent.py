@@ -89,7 +89,10 @@ def test_further_waves_have_opponents_too() -> None:
         (("algo=nash_md", "algo/kl=none"), "by algo=nash_md; set algo/reference=frozen, or a KL term"),
         (("algo=xpo", "algo/structure=refill"), r"episodes of an opponent, not given by algo\.structure=Refill"),
         (("algo=nash_md", "algo/structure=refill"), "set algo/structure=opponent"),
-        (("algo=grpo", "algo/structure=opponent"), "not given by algo=grpo: others would take them for the policy's"),
+        (
+            ("algo=grpo", "algo/structure=opponent"),
+            "not given by algo=grpo: other algorithms would train on them as the policy's own",
+        ),
         (("algo=xpo", "algo.alpha=-1"), "alpha=-1 must be finite"),
     ],
 )  # fmt: skip

@@ -175,7 +175,7 @@ def test_what_cannot_be() -> None:
     assert len(ask(engine, turns(False))) == 4
     with pytest.raises(ValueError, match="an opponent plays with the reference, and this run has none"):
         engine.submit(turns(True)[0])
-    with pytest.raises(ValueError, match="not forked"):
+    with pytest.raises(ValueError, match="cannot be forked"):
         engine.fork(0, 1, 2)
     windowed = tiny_network()
     windowed.config.sliding_window = 8

@@ -43,8 +43,8 @@ def test_weights_are_fitted_judged_and_printed_as_options(
         main_weigh(shlex.split(command + more))
         said = capsys.readouterr().out.splitlines()
         assert said[0].startswith("fitted to ") and "1.000 before" in said[0]
-        assert "pairs are ranked rightly; the shorter one wins in 0.500" in said[1]
-        assert said[2] == "length has weight 0: it tells no pair from another" and said[3] == "train with:"
+        assert "pairs are ranked correctly; the shorter one wins in 0.500" in said[1]
+        assert said[2] == "length has weight 0: it separates no pairs" and said[3] == "train with:"
         parts, rule, weight = shlex.split(said[4])
         assert (
             rule == "reward.format.rule=structure"
@@ -61,21 +61,19 @@ def test_weights_are_fitted_judged_and_printed_as_options(
     assert said[-1].startswith(f"'reward=[model,format]' {options} reward.format.weight=")
 
     main_weigh(shlex.split("data=episodes reward=length"))
-    assert (
-        capsys.readouterr().out.splitlines()[-1].startswith("no rule tells the better answer from the other")
-    )
+    assert capsys.readouterr().out.splitlines()[-1].startswith("no rule separates better from worse answers")
 
     recorded("foreign", tokenizer="other")
     recorded("few", prompts=1)
     for wrong, message in (
         (f"{command} reward.format.weight=2", "reward.format.weight=2 has no effect: the weights are fitted"),
-        ("data=episodes reward=count", "reward=count depends on the iterations before"),
-        ("data=episodes reward=potential", "reward=potential looks at states while they are played"),
-        ("data=episodes 'reward=[format,caps]'", "reward=caps is no sum of scores of turns"),
-        ("data=episodes reward=none", "reward names no rule; write some"),
+        ("data=episodes reward=count", "reward=count depends on earlier iterations"),
+        ("data=episodes reward=potential", "reward=potential reads states during play"),
+        ("data=episodes 'reward=[format,caps]'", "reward=caps is not a sum of turn scores"),
+        ("data=episodes reward=none", "reward has no rule; give some"),
         (command.replace("episodes", "none"), "data"),
         (command.replace("episodes", "foreign"), "holds token ids of another tokenizer than that of model="),
-        (command.replace("episodes", "few"), "has no two answers to a prompt of unequal return to"),
+        (command.replace("episodes", "few"), "has no two answers to one prompt that differ in return"),
         (f"{command} held_out=0", "held_out=0 must be in (0, 1)"),
         (f"{command} steps=0", "steps=0 must be a whole number"),
         (f"{command} lr=-1", "lr=-1 must be finite and > 0"),

@@ -10,7 +10,7 @@ from lit_agentrl.models.logprobs import recompute_layers, score_tokens
 from lit_agentrl.models.lora import LoRA, find_adapter_layers, merge_adapters
 from lit_agentrl.models.packing import Packing, enable_packing
 from lit_agentrl.models.policy import Policy, load_pretrained
-from lit_agentrl.models.routers import Routing, freeze, routers_of
+from lit_agentrl.models.routers import Routing, find_routers, freeze
 from lit_agentrl.models.routing import Routers
 from tests.conftest import nano_tokenizer
 from tests.models.moe import FAMILIES, moe
@@ -85,7 +85,7 @@ def test_balance_of_a_row_is_that_of_transformers_layer_by_layer(family):
         theirs = [load_balancing_loss_func((layer,), 4, 2) for layer in logits]
         torch.testing.assert_close(balance_B[row], torch.stack(theirs).mean())
     balance_B.sum().backward()
-    assert all(router.weight.grad.norm() > 0 for router in routers_of(network))
+    assert all(router.weight.grad.norm() > 0 for router in find_routers(network))
 
 
 def test_layers_that_run_again_are_told_again():
@@ -114,7 +114,7 @@ def test_frozen_routers_have_no_gradient(family):
     network = moe(family)
     freeze(network)
     frozen = {name for name, p in network.named_parameters() if not p.requires_grad}
-    assert len(frozen) == len(routers_of(network)) and all(".gate." in name for name in frozen)
+    assert len(frozen) == len(find_routers(network)) and all(".gate." in name for name in frozen)
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen2_moe"])
@@ -124,7 +124,7 @@ def test_adapters_leave_routers_and_experts_alone(family):
     adapted = [name for name, _ in find_adapter_layers(network)]
     assert adapted and not any(name.endswith(".gate") or ".experts" in name for name in adapted)
     plain = merge_adapters(network)
-    assert type(plain) is type(network) and len(routers_of(plain)) == len(routers_of(network))
+    assert type(plain) is type(network) and len(find_routers(plain)) == len(find_routers(network))
     with pytest.raises(
         ValueError, match="would adapt .*experts.* is no linear layer and cannot be merged; name layers"
     ):
@@ -138,7 +138,7 @@ def test_options_of_routers_from_a_folder(tmp_path, tiny_model_folder):
     )
     policy = load_pretrained(str(tmp_path), router_loss=0.1, freeze_router=True, routing_replay="old")
     assert policy.routing == Routing(loss=0.1, frozen=True, replay="old")
-    assert not any(router.weight.requires_grad for router in routers_of(policy.network))
+    assert not any(router.weight.requires_grad for router in find_routers(policy.network))
     with pytest.raises(
         ValueError, match="^freeze_router=true needs a mixture of experts, and LlamaForCausalLM has no"
     ):

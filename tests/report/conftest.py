@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 from lit_agentrl.report import outcomes, summary
-from lit_agentrl.report.statistics import wilson_interval
+from lit_agentrl.report.statistics import compute_wilson_interval
 
 MakeRun = Callable[..., Path]
 
 
 def score(successes: int, n: int, iteration: int | None) -> Any:
-    estimate = summary.estimate(wilson_interval(successes, n))
+    estimate = summary.estimate(compute_wilson_interval(successes, n))
     return {"iteration": iteration, "success": estimate, "return": None}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lit_agentrl.episode import EndReason, Episode, Turn
-from lit_agentrl.report.episodes import EpisodeMetrics, evaluation_row
-from lit_agentrl.report.iteration import of_all_ranks
+from lit_agentrl.report.episodes import EpisodeMetrics, compute_evaluation_row
+from lit_agentrl.report.iteration import gather_outcomes
 
 
 def episode(group, rewards, *, end=EndReason.TURN_LIMIT, tokens=(1, 2, 3), valid=True, entropy=0.5):
@@ -50,8 +50,8 @@ def test_outcomes_travel_as_numbers_and_come_back_in_the_order_of_one_process():
         episode(2, [99.0, 0.1], end=EndReason.ERROR), episode(1, [0.1, 1 / 3], entropy=1 / 7), episode(0, []),
     ]  # fmt: skip
     episodes[0].error = "fell\nover \udcff"
-    assert of_all_ranks(episodes) == [each.outcome for each in reversed(episodes)]
-    assert type(of_all_ranks(episodes)[0].end) is EndReason and of_all_ranks([]) == []
+    assert gather_outcomes(episodes) == [each.outcome for each in reversed(episodes)]
+    assert type(gather_outcomes(episodes)[0].end) is EndReason and gather_outcomes([]) == []
 
 
 def test_nothing_seen_leaves_keys_out():
@@ -69,5 +69,5 @@ def test_markers_that_were_broken_up_stand_in_the_row_of_an_evaluation() -> None
             return {"success": 1.0, "broken_markers": self.broken}
 
     metrics = {"a": Counted(2.0), "b": Counted(1.0)}
-    assert evaluation_row("val", metrics, {})["val/broken_markers"] == 3.0  # type: ignore[arg-type]
-    assert "val/broken_markers" not in evaluation_row("val", {"a": Counted(0.0)}, {})  # type: ignore[dict-item]
+    assert compute_evaluation_row("val", metrics, {})["val/broken_markers"] == 3.0  # type: ignore[arg-type]
+    assert "val/broken_markers" not in compute_evaluation_row("val", {"a": Counted(0.0)}, {})  # type: ignore[dict-item]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lit_agentrl.report.memory import peak_of
+from lit_agentrl.report.memory import measure_peak
 
 
 def test_the_counter_counts_until_tensors_are_freed():
@@ -17,4 +17,4 @@ def test_the_counter_counts_until_tensors_are_freed():
             del a, b
         (held + 1).sum()
 
-    assert peak_of(work, [held], torch.device("cpu")) == 400 + 4000
+    assert measure_peak(work, [held], torch.device("cpu")) == 400 + 4000

@@ -45,7 +45,7 @@ def test_a_sweep_becomes_a_page_words_and_tables(
     main(["report", "sweep"])
     told = capsys.readouterr()
     assert told.out == "6 runs in 2 cells: 6 completed.\nwritten to report/index.html\n"
-    assert "the 95 % interval of the interquartile mean of A on bandit holds the truth in" in told.err
+    assert "the 95 % interval of the interquartile mean of A on bandit covers the true value in" in told.err
     text = (tmp_path / "report" / "index.html").read_text()
     tags = Tags(text)
     names = [tag for tag, _ in tags.found]
@@ -81,8 +81,8 @@ def test_costs_and_learned_scores_are_drawn_where_they_were_measured(
     monkeypatch.chdir(folder.parent)
     main(["report", "run"])
     text = Path("report/index.html").read_text()
-    assert "Signals of training: what it takes for success, less success, cost of an episode" in text
-    assert "multiplier of costs" not in text and "gradient norm" not in text
+    assert "Signals of training: predicted success − success, cost per episode" in text
+    assert "cost multiplier" not in text and "gradient norm" not in text
 
 
 @pytest.mark.slow
@@ -123,8 +123,11 @@ def test_what_is_damaged_failed_or_unfinished_is_counted(
     main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "r")])
     told = capsys.readouterr()
     assert "4 runs in 1 cell: 1 completed, 1 failed, 2 unfinished; 1 damaged file." in told.out
-    assert "1 of 2 runs of A on bandit failed before they were measured, and count with chance" in told.err
-    assert "2 of 4 runs of A are unfinished, and are in no mean" in told.err
+    assert (
+        "1 of 2 runs of A on bandit failed before they were measured, and count with the success of chance"
+        in told.err
+    )
+    assert "2 of 4 runs of A are unfinished, and not in any mean" in told.err
     assert "runs/3/summary.json is not JSON" in told.err or "runs/3/summary.json:" in told.err
     text = (tmp_path / "r" / "index.html").read_text()
     assert "no room" in text and "1 damaged file" in text
@@ -137,8 +140,8 @@ def test_two_runs_are_compared_by_their_instances(make_run: MakeRun, tmp_path: P
     main(["report", *folders, "--out", str(tmp_path / "r"), "--stage", "last"])
     with open(tmp_path / "r" / "comparisons.csv") as file:
         (row,) = csv.DictReader(file)
-    assert row["rests_on"] == "8 instances of one run each" and float(row["p"]) == pytest.approx(2 / 64)
-    assert "says nothing about other seeds" in (tmp_path / "r" / "index.html").read_text()
+    assert row["rests_on"] == "8 tasks of one run each" and float(row["p"]) == pytest.approx(2 / 64)
+    assert "its interval is over episodes, not over seeds" in (tmp_path / "r" / "index.html").read_text()
 
 
 def test_cells_on_several_games_are_taken_together(make_run: MakeRun, tmp_path: Path) -> None:
@@ -160,7 +163,7 @@ def test_no_file_of_others_is_overwritten(
     for out in (mine, grid):
         with pytest.raises(SystemExit):
             main(["report", str(grid), "--out", str(out)])
-        assert f"out={out} holds files that no report wrote" in capsys.readouterr().err
+        assert f"out={out} contains files that no report wrote" in capsys.readouterr().err
     assert (mine / "index.html").read_text() == "my page"
     with pytest.raises(SystemExit):
         main(["report", str(grid), "--stage", "start"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lit_agentrl.__main__ import main
-from lit_agentrl.report.page.regimes import Played, Thinking, parse, regime
+from lit_agentrl.report.page.regimes import Setting, ThoughtInformation, classify_regime, parse
 from tests.report.conftest import MakeRun
 from tests.report.test_page import EVIL, Tags
 
@@ -23,12 +23,14 @@ def evaluation(mutual: Any, entropy: float, **config: Any) -> str:
 
 def test_each_quarter_has_its_name() -> None:
     bounds = {"entropy_bound": 1.0, "mutual_bound": 1.0}
-    found = [regime(conditional_entropy=h, mutual=i, **bounds) for h in (2.0, 0.0) for i in (2.0, 0.0)]
+    found = [
+        classify_regime(conditional_entropy=h, mutual=i, **bounds) for h in (2.0, 0.0) for i in (2.0, 0.0)
+    ]
     assert found == ["diverse", "template", "compressed", "low entropy"]
 
 
 def test_a_file_says_which_weights_it_measured() -> None:
-    played, thinking = Played("bandit", "test", 1.0, ()), Thinking(1.0, 0.5, math.log(8))
+    played, thinking = Setting("bandit", "test", 1.0, ()), ThoughtInformation(1.0, 0.5, math.log(8))
     assert parse(evaluation(1.0, 0.5)) == {(played, "last"): thinking}
     assert parse(evaluation(1.0, 0.5, checkpoint="start")) == {(played, "start"): thinking}
     assert parse(evaluation(1.0, 0.5, run="a/checkpoints/best.ckpt")) == {(played, "best"): thinking}
@@ -60,5 +62,5 @@ def test_a_page_shows_how_thoughts_moved(
     label = next(each for each in labels if each.endswith("against entropy") and "script" not in each)
     assert label == "Four regimes of thoughts on bandit: information against entropy"
     assert "Runs by regime: A: 1 × diverse, 1 × diverse → template; B: 1 × diverse → low entropy." in text
-    for words in ("compressed", "low entropy", "template", "diverse", "I(X;Z), nats a thought"):
+    for words in ("compressed", "low entropy", "template", "diverse", "I(X;Z), nats per thought"):
         assert words in text

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.report import sweep
-from lit_agentrl.report.page.cells import Name, group
-from lit_agentrl.report.page.runs import flat_settings, load
+from lit_agentrl.report.page.cells import GameSplit, group_runs
+from lit_agentrl.report.page.runs import flatten_settings, load
 from tests.report.conftest import MakeRun, edit
 
 
@@ -22,23 +22,23 @@ def test_runs_are_found_below_a_folder_and_once(make_run: MakeRun, tmp_path: Pat
     runs, damaged = load([tmp_path / "sweep", first])
     assert [run.name for run in runs] == ["sweep/0", "sweep/1"] and not damaged
     assert [run.seed for run in runs] == [1, 2] and runs[0].command == "train seed=1"
-    with pytest.raises(ValueError, match="nowhere is no folder"):
+    with pytest.raises(ValueError, match="nowhere is not a folder"):
         load([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="empty holds no run"):
+    with pytest.raises(ValueError, match="empty contains no run"):
         load([tmp_path / "empty"])
 
 
 def test_cells_are_runs_that_differ_in_their_seed_alone(make_run: MakeRun, tmp_path: Path) -> None:
     for number, (lr, seed) in enumerate([(1, 1), (2, 1), (1, 2)]):
         make_run(f"{number}", seed, lr=lr)
-    cells = group(load([tmp_path])[0])
+    cells = group_runs(load([tmp_path])[0])
     assert [(cell.letter, cell.label, [run.seed for run in cell.runs]) for cell in cells] == [
         ("A", "lr=1", [1, 2]), ("B", "lr=2", [1]),
     ]  # fmt: skip
     make_run("other", 1, env="sokoban", lr=2)
     runs = load([tmp_path])[0]
-    assert len(group(runs)) == 3 and len(group(runs, but=("env",))) == 2
+    assert len(group_runs(runs)) == 3 and len(group_runs(runs, ignored=("env",))) == 2
 
 
 def test_what_was_lost_counts_and_what_may_go_on_does_not(make_run: MakeRun, tmp_path: Path) -> None:
@@ -46,11 +46,15 @@ def test_what_was_lost_counts_and_what_may_go_on_does_not(make_run: MakeRun, tmp
     make_run("1", 2, None, status="failed", error="weights are not finite")
     make_run("2", 3, None, status="stopped", error="interrupted")
     make_run("3", 4, (2, 6, 1), status="collapsed")
-    (cell,) = group(load([tmp_path])[0])
-    name = Name("bandit", "test")
-    assert cell.counts() == {"completed": 1, "failed": 1, "unfinished": 1, "collapsed": 1}
-    assert [(s.success, s.episodes) for s in cell.scored(name, "last")] == [(0.5, 8), (0.125, 0), (0.125, 8)]
-    assert cell.normalised(name, "last") == [pytest.approx(3 / 7), 0.0, 0.0]
+    (cell,) = group_runs(load([tmp_path])[0])
+    name = GameSplit("bandit", "test")
+    assert cell.count_statuses() == {"completed": 1, "failed": 1, "unfinished": 1, "collapsed": 1}
+    assert [(s.success, s.episodes) for s in cell.list_scores(name, "last")] == [
+        (0.5, 8),
+        (0.125, 0),
+        (0.125, 8),
+    ]
+    assert cell.list_normalised(name, "last") == [pytest.approx(3 / 7), 0.0, 0.0]
 
 
 def test_runs_that_left_no_folder_are_those_of_the_sweep(make_run: MakeRun, tmp_path: Path) -> None:
@@ -61,8 +65,8 @@ def test_runs_that_left_no_folder_are_those_of_the_sweep(make_run: MakeRun, tmp_
             "run": number, "folder": f"/moved/sweep/{folder}", "overrides": overrides,
             "status": "failed" if number else "begun", "monitored": None, "error": "no room\x1b[2J" if number else None,
         })  # fmt: skip
-    (cell,) = group(load([tmp_path])[0])
-    assert cell.counts() == {"completed": 1, "failed": 1}
+    (cell,) = group_runs(load([tmp_path])[0])
+    assert cell.count_statuses() == {"completed": 1, "failed": 1}
     assert cell.runs[1].error == "no room\\x1b[2J"
 
 
@@ -78,7 +82,7 @@ def test_runs_that_left_no_folder_are_those_of_the_sweep(make_run: MakeRun, tmp_
             "a: !!python/object/apply:os.system [touch boom]\n",
             "could not determine a constructor",
         ),
-        (".hydra/config.yaml", "[1, 2]", "it is no config"),
+        (".hydra/config.yaml", "[1, 2]", "it is not a config"),
         ("outcomes.json", '{"version": 1, "scores": [{"solved": [3]}]}', "solved must be a list"),
     ],
 )
@@ -96,7 +100,7 @@ def test_what_is_no_file_is_not_waited_for(make_run: MakeRun, tmp_path: Path) ->
     folder = make_run("0")
     (folder / "metrics.csv").unlink()
     os.mkfifo(folder / "metrics.csv")
-    assert "it is no file" in load([tmp_path])[1][0]
+    assert "it is not a file" in load([tmp_path])[1][0]
     laughs = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
         f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}, *{a}, *{a}, *{a}, *{a}]\n"
         for a, b in zip("abcdef", "bcdefg", strict=True)
@@ -107,7 +111,7 @@ def test_what_is_no_file_is_not_waited_for(make_run: MakeRun, tmp_path: Path) ->
 
 def test_the_seed_and_what_only_shows_a_run_tell_no_cells_apart() -> None:
     config = {"seed": 1, "callbacks": {"progress": {"every": 1}, "best": {"mode": "max"}}, "logger": {"a": 1}}
-    assert flat_settings(config) == {"callbacks.best.mode": '"max"'}
+    assert flatten_settings(config) == {"callbacks.best.mode": '"max"'}
 
 
 def test_a_run_of_an_older_version_has_no_outcomes(make_run: MakeRun, tmp_path: Path) -> None:

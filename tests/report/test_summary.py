@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lit_agentrl.report.summary import closing_table, read, score, validate, write
+from lit_agentrl.report.summary import build_closing_table, read, score, validate, write
 
 
 def example() -> Any:
@@ -108,7 +108,7 @@ def test_score_builds_its_intervals() -> None:
 
 def rendered(summary: Any, width: int = 80) -> list[list[str]]:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(closing_table(summary))
+    console.print(build_closing_table(summary))
     rows = [line for line in console.export_text().splitlines() if line.startswith("│")]
     return [[cell.strip() for cell in row.strip("│").split("│")] for row in rows]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lit_agentrl.report.sweep import FILE, Entry, append, best_of, latest, read, table
+from lit_agentrl.report.sweep import FILE, Entry, append, build_table, find_best, list_latest, read
 
 
 def entry(
@@ -27,7 +27,7 @@ def test_the_last_line_of_each_run_counts_and_a_torn_one_does_not(tmp_path: Path
     with (tmp_path / FILE).open("a") as file:
         file.write('{"run": 0, "fol')
     assert read(tmp_path) == lines
-    assert latest(read(tmp_path)) == [lines[1], lines[2]]
+    assert list_latest(read(tmp_path)) == [lines[1], lines[2]]
 
 
 def test_the_best_run() -> None:
@@ -37,10 +37,10 @@ def test_the_best_run() -> None:
         entry(2, "c", value=0.7),
         entry(3, "d", value=0.7),
     ]
-    assert best_of(runs) is runs[2]
-    assert best_of([entry(0, "a", value=2.0, mode="min"), entry(1, "b", value=1.0, mode="min")])["run"] == 1  # type: ignore[index]
-    assert best_of([entry(0, "a", value=2.0, mode="min"), entry(1, "b", value=1.0)]) is None
-    assert best_of([entry(0, "a", "failed")]) is None
+    assert find_best(runs) is runs[2]
+    assert find_best([entry(0, "a", value=2.0, mode="min"), entry(1, "b", value=1.0, mode="min")])["run"] == 1  # type: ignore[index]
+    assert find_best([entry(0, "a", value=2.0, mode="min"), entry(1, "b", value=1.0)]) is None
+    assert find_best([entry(0, "a", "failed")]) is None
 
 
 def test_the_table_says_what_differs_and_what_never_began() -> None:
@@ -50,7 +50,7 @@ def test_the_table_says_what_differs_and_what_never_began() -> None:
     ]
     planned = {0: ["env=bandit", "seed=1"], 1: ["env=bandit", "seed=2"], 2: ["env=bandit", "seed=3"]}
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(table(runs, planned))
+    console.print(build_table(runs, planned))
     text = console.export_text()
     assert (
         "1 of 3 runs completed" in text
@@ -60,6 +60,6 @@ def test_the_table_says_what_differs_and_what_never_began() -> None:
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
     assert rows[-2:] == [
         ["1", "val.envs=[pocket]", "killed", "–", "–"],
-        ["2", "seed=3", "not begun", "–", "–"],
+        ["2", "seed=3", "not started", "–", "–"],
     ]
     assert "0.5124" in text and "val/success" in text

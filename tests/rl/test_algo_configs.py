@@ -201,7 +201,7 @@ def test_constants_as_of_earlier_versions_are_refused(tmp_path):
     (tmp_path / "algo" / "mine.yaml").write_text(
         "defaults: [gspo]\nconstants: {clip/clip_higher: {low: 0.1}}\n"
     )
-    with pytest.raises(UserError, match=r"algo\.constants is no option any more; write an option file"):
+    with pytest.raises(UserError, match=r"algo\.constants was removed; write an option file"):
         compose_job("train", ["algo=mine"], format_search_path([tmp_path]))
 
 

@@ -80,7 +80,7 @@ def test_a_worker_is_given_whole_weights(is_ahead: bool) -> None:
     """Of a strategy that shards them, by a door that all ranks go through."""
     settings, whole = Settings(), Network()
     made = Player(Collected(lambda spec, k: "").rules, settings, wave if is_ahead else None)
-    hooks = StrategyHooks(is_sharded=True, whole_copy=lambda network: whole)
+    hooks = StrategyHooks(is_sharded=True, unshard_on_every_rank=lambda network: whole)
     made.open(Network(), torch.no_grad, hooks)  # type: ignore[arg-type]
     made.start(last=3, iteration=0, state=None)
     for value in (3.0, 4.0):

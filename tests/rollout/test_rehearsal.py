@@ -43,9 +43,9 @@ def test_a_game_that_dies_does_not_end_the_start() -> None:
 
 def test_a_game_is_looked_at_where_it_lives() -> None:
     task = replace(load_task_yaml("bandit"), hosting=Hosting(where="process"))
-    with closing(GamePools([task], {})) as desk:
-        desk.reset(0, 0, split="train", seed=0, noise_seed=0)
-        desk.take(0)
-        desk.look(0, where_it_is)
-        name, pid = str(desk.take(0).found).split()
+    with closing(GamePools([task], {})) as pools:
+        pools.reset(0, 0, split="train", seed=0, noise_seed=0)
+        pools.take(0)
+        pools.look(0, where_it_is)
+        name, pid = str(pools.take(0).result).split()
     assert name == "Bandit" and pid != str(os.getpid())

@@ -70,24 +70,26 @@ class WorkerOpener:
 
 
 class WorkerHandle:
-    def __init__(self, crew: WorkerOpener, number: int) -> None:
-        self.crew, self.number, self.is_alive, self.signs = crew, number, True, 0
-        self.engine = RULES.open_engine(copy.deepcopy(crew.network))
+    def __init__(self, opener: WorkerOpener, number: int) -> None:
+        self.opener, self.number, self.is_alive, self.signs = opener, number, True, 0
+        self.engine = RULES.open_engine(copy.deepcopy(opener.network))
         self.scheduler = Scheduler(RULES, self.engine)
-        self.sync = WeightSync(self.engine, crew.network, RULES, torch.no_grad)
+        self.sync = WeightSync(self.engine, opener.network, RULES, torch.no_grad)
         self.loaded: int | None = None
         self.why = ""
 
     def play(self, share: Share, load: int, version: int) -> Played:
-        crew = self.crew
-        time.sleep(crew.generator.uniform(0, 0.004))
-        with crew.one_at_a_time:
+        opener = self.opener
+        time.sleep(opener.generator.uniform(0, 0.004))
+        with opener.one_at_a_time:
             if self.loaded != load:
-                self.sync.load(crew.weights.get_views(), version)
+                self.sync.load(opener.weights.get_views(), version)
                 self.loaded = load
             played = play_share(share, self.sync, self.scheduler, version)
-        if self.why or (share.number % 2 == 0 and crew.lost[share.key] < crew.deaths):  # with its work done
-            crew.lost[share.key] += 1
+        if self.why or (
+            share.number % 2 == 0 and opener.lost[share.key] < opener.deaths
+        ):  # with its work done
+            opener.lost[share.key] += 1
             raise LostWorker(self.why or "died")
         return replace(played, seconds=0.1)
 
@@ -104,12 +106,12 @@ class WorkerHandle:
         self.scheduler.close()
 
 
-def pool(crew: Any, *, count: int, share: int | None = 2, **options: Any) -> Pool:
-    crew.places = count
+def pool(opener: Any, *, count: int, share: int | None = 2, **options: Any) -> Pool:
+    opener.places = count
     given = {
         "patience": 60.0, "start_patience": 60.0, "attempts": 1000, "threads": 1, "seed": RULES.seed, **options
     }  # fmt: skip
-    return Pool(crew, share=share, **given)
+    return Pool(opener, share=share, **given)
 
 
 def here(*waves: Wave, share: int = 2) -> list[Played]:
@@ -142,8 +144,8 @@ def test_any_number_of_workers_dealt_and_lost_at_random_play_the_same() -> None:
     expected = [played.episodes for played in here(first, second, share=1)]
     weights = get_named_weights(tiny_network())
     for count, deaths, seed in ((1, 0, 0), (2, 1, 1), (5, 2, 2)):
-        crew = WorkerOpener(random.Random(seed), deaths=deaths)
-        made = pool(crew, count=count, share=1)
+        opener = WorkerOpener(random.Random(seed), deaths=deaths)
+        made = pool(opener, count=count, share=1)
         made.load(weights, 7)
         played = [play_wave(made, first), play_wave(made, second)]
         assert [each.episodes for each in played] == expected
@@ -179,7 +181,7 @@ class Stuck(WorkerHandle):
     """The first worker never answers until it is killed."""
 
     def play(self, share: Share, load: int, version: int) -> Played:
-        if self.crew.opened == 1:
+        if self.opener.opened == 1:
             while not self.why:
                 time.sleep(0.01)
             raise LostWorker(self.why)
@@ -187,9 +189,9 @@ class Stuck(WorkerHandle):
 
 
 def test_a_worker_that_hangs_is_replaced() -> None:
-    crew, weights = WorkerOpener(random.Random(0)), get_named_weights(tiny_network())
-    crew.open = lambda number: (setattr(crew, "opened", crew.opened + 1), Stuck(crew, number))[1]  # type: ignore[assignment,func-returns-value]
-    made = pool(crew, count=1, patience=1.0)
+    opener, weights = WorkerOpener(random.Random(0)), get_named_weights(tiny_network())
+    opener.open = lambda number: (setattr(opener, "opened", opener.opened + 1), Stuck(opener, number))[1]  # type: ignore[assignment,func-returns-value]
+    made = pool(opener, count=1, patience=1.0)
     made.load(weights, 7)
     (expected,) = here(wave(2))
     found = play_wave(made, wave(2))
@@ -211,9 +213,9 @@ class Slow(WorkerHandle):
 
 def test_a_busy_machine_on_which_all_start_slowly_is_waited_for() -> None:
     """Each further worker at a place is given twice as long."""
-    crew = WorkerOpener(random.Random(0))
-    crew.open = lambda number: (slow := Slow(crew, number), setattr(slow, "takes", 0.1))[0]  # type: ignore[method-assign]
-    made = pool(crew, count=1, start_patience=0.02)
+    opener = WorkerOpener(random.Random(0))
+    opener.open = lambda number: (slow := Slow(opener, number), setattr(slow, "takes", 0.1))[0]  # type: ignore[method-assign]
+    made = pool(opener, count=1, start_patience=0.02)
     made.load(get_named_weights(tiny_network()), 7)
     assert play_wave(made, wave(2)).counts["restarts"] >= 1
     made.stop()
@@ -221,14 +223,14 @@ def test_a_busy_machine_on_which_all_start_slowly_is_waited_for() -> None:
 
 def test_workers_that_do_not_start_are_replaced_and_counted() -> None:
     """Also where all of them hang, and more often than shares may be lost: they may have waited for room."""
-    crew = WorkerOpener(random.Random(0))
+    opener = WorkerOpener(random.Random(0))
 
     def opened(number: int) -> WorkerHandle:
-        crew.opened += 1
-        return (Slow if crew.opened <= 4 else WorkerHandle)(crew, number)
+        opener.opened += 1
+        return (Slow if opener.opened <= 4 else WorkerHandle)(opener, number)
 
-    crew.open = opened  # type: ignore[method-assign]
-    made = pool(crew, count=2, start_patience=0.03, attempts=1)
+    opener.open = opened  # type: ignore[method-assign]
+    made = pool(opener, count=2, start_patience=0.03, attempts=1)
     made.load(get_named_weights(tiny_network()), 7)
     (expected,) = here(wave(2))
     found = play_wave(made, wave(2))
@@ -237,13 +239,13 @@ def test_workers_that_do_not_start_are_replaced_and_counted() -> None:
 
 
 def test_what_a_worker_raises_ends_the_run() -> None:
-    crew = WorkerOpener(random.Random(0))
+    opener = WorkerOpener(random.Random(0))
 
     def broken(number: int) -> WorkerHandle:
         raise ValueError("no room")
 
-    crew.open = broken  # type: ignore[method-assign]
-    made = pool(crew, count=2)
+    opener.open = broken  # type: ignore[method-assign]
+    made = pool(opener, count=2)
     made.load({}, 0)
     with pytest.raises(ValueError, match="no room"):
         play_wave(made, wave())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_agentrl.distributed import StrategyHooks
-from lit_agentrl.strategies.balance import longest_first
+from lit_agentrl.strategies.balance import assign_longest_first
 from tests.rl.ragged import config_of
 from tests.update.bare import build, float64, gradient, off_policy, play_on_ranks, step
 
@@ -28,7 +28,7 @@ def test_loads_within_five_percent(world_size: int) -> None:
     loads = skewed(16 * world_size)
     assert max(loads) > 3 * sorted(loads)[len(loads) // 2]
     where = [0] * len(loads)
-    dealt = longest_first(loads=loads, parts=where, ranks=where, world_size=world_size)
+    dealt = assign_longest_first(loads=loads, parts=where, ranks=where, world_size=world_size)
     carried = Counter[int]()
     for load, rank in zip(loads, dealt, strict=True):
         carried[rank] += load
@@ -45,8 +45,8 @@ def test_loads_within_five_percent(world_size: int) -> None:
 def test_each_minibatch_is_balanced_as_well_as_greed_can(units: list[tuple[int, int, int]]) -> None:
     """No rank carries more than the mean of a minibatch and its longest trajectory together."""
     loads, parts, ranks = (list(column) for column in zip(*units, strict=True))
-    dealt = longest_first(loads=loads, parts=parts, ranks=ranks, world_size=4)
-    assert dealt == longest_first(loads=loads, parts=parts, ranks=ranks, world_size=4)
+    dealt = assign_longest_first(loads=loads, parts=parts, ranks=ranks, world_size=4)
+    assert dealt == assign_longest_first(loads=loads, parts=parts, ranks=ranks, world_size=4)
     for part in set(parts):
         mine = [(load, rank) for load, of, rank in zip(loads, parts, dealt, strict=True) if of == part]
         heaviest = max(sum(load for load, rank in mine if rank == r) for r in range(4))
@@ -70,7 +70,7 @@ def test_dealt_rows_have_the_gradient_of_one_process(
         ]
         step(modules[0], batch)
         for module in modules[1:]:
-            module._hooks = StrategyHooks(deal=longest_first)
+            module._hooks = StrategyHooks(deal=assign_longest_first)
         groups = ([0, 1, 2, 3, 4], [], [5])
         shares = [batch.select(torch.isin(batch.group_B, torch.tensor(g))).trim() for g in groups]
         found = play_on_ranks(monkeypatch, modules[1:], shares)

@@ -119,7 +119,7 @@ def _fails_and_writes_its_summary() -> str:
     strategy.accelerator, strategy.parallel_devices = CPUAccelerator(), [torch.device("cpu")]
     strategy.cluster_environment = LightningEnvironment()
     strategy.setup_environment()
-    cause = strategy.failed(ValueError("the disk is full"))
+    cause = strategy.resolve_failure(ValueError("the disk is full"))
     deadline = time.monotonic() + 60
     while dist.is_initialized() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.models.policy import get_named_weights
 from lit_agentrl.strategies import sharding
-from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, progress_of
+from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, load_progress
 from lit_agentrl.strategies.fsdp import DTYPES, FSDP
 from tests.conftest import tiny_network
 from tests.strategies.ranks import Check, assert_passed, start
@@ -51,7 +51,7 @@ def as_one_process_trains(folder: Path) -> None:
             network = cut(tiny_network(family), **options)
             mine = tokens()[dist.get_rank() :: RANKS]
             loss_of(whole, tokens()).backward()
-            with sharding.unsynchronised([network]):
+            with sharding.skip_gradient_sync([network]):
                 (loss_of(network, mine[:1]) / 2).backward()
             (loss_of(network, mine[1:]) / 2).backward()
             for (name, theirs), own in zip(whole.named_parameters(), network.parameters(), strict=True):
@@ -61,7 +61,7 @@ def as_one_process_trains(folder: Path) -> None:
             optimizers = [torch.optim.AdamW(n.parameters(), lr=1e-2) for n in (whole, network)]
             for optimizer in optimizers:
                 optimizer.step()
-            saved = sharding.whole(optimizers[1].state_dict())
+            saved = sharding.gather_tensors(optimizers[1].state_dict())
             other = optimizers[0].state_dict()
             assert saved["param_groups"] == other["param_groups"]
             for number, entries in other["state"].items():
@@ -70,10 +70,10 @@ def as_one_process_trains(folder: Path) -> None:
 
 
 def without_collectives(folder: Path) -> None:
-    """Within `gathered` ranks call the network unequally often, also before any other forward; then train on."""
+    """Within `gather_units` ranks call the network unequally often, also before any other forward; then train on."""
     network, whole = cut(tiny_network()), tiny_network()
     for _ in range(2):
-        with sharding.gathered(network, reshard_after_forward=True), torch.no_grad():
+        with sharding.gather_units(network, reshard_after_forward=True), torch.no_grad():
             for _ in range(1 + 3 * dist.get_rank()):
                 out = network(input_ids=tokens(), use_cache=False).logits
             assert not any(isinstance(p, DTensor) for p in network.parameters())
@@ -90,12 +90,12 @@ def tied_weights_stay_one(folder: Path) -> None:
     plain.config.tie_word_embeddings = True
     plain.tie_weights()
     network = copy.deepcopy(plain)
-    structure = sharding.hollow(network)
+    structure = sharding.copy_structure(network)
     cut(network)
     for each in (plain, network):
         loss_of(each, tokens()).backward()
         torch.optim.SGD(each.parameters(), lr=0.5).step()
-    full: Any = sharding.filled(structure, network, keep=dist.get_rank() == 0)
+    full: Any = sharding.fill_structure(structure, network, keep=dist.get_rank() == 0)
     if dist.get_rank() == 1:
         assert full is None
         return
@@ -117,21 +117,21 @@ def a_copy_is_whole_everywhere(folder: Path) -> None:
     with_copies = {dtype: FSDP(compute_dtype=dtype) for dtype in DTYPES}
     for dtype, strategy in with_copies.items():
         network = copy.deepcopy(plain)
-        strategy._hollow[id(network)] = sharding.hollow(network)
+        strategy._structures[id(network)] = sharding.copy_structure(network)
         cut(network)
-        full = strategy.hooks.whole_copy(network)
-        assert not sharding.units_of(full) and full is not network
+        full = strategy.hooks.unshard_on_every_rank(network)
+        assert not sharding.find_units(full) and full is not network
         found, expected = get_named_weights(full), get_named_weights(plain)
         assert found.keys() == expected.keys()
         for name, parameter in plain.named_parameters():
             kind = DTYPES[dtype] or torch.float32
             assert torch.equal(found[name], parameter.detach().to(kind)) and found[name].dtype == kind
     network = copy.deepcopy(plain)
-    assert StrategyHooks().whole_copy(network) is network
+    assert StrategyHooks().unshard_on_every_rank(network) is network
 
 
 def checkpoint_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    state = {"state_dict": sharding.state_of(network), "optimizer_states": [optimizer.state_dict()]}
+    state = {"state_dict": sharding.get_state(network), "optimizer_states": [optimizer.state_dict()]}
     return {**state, "epoch": 3, "nested": {"list": [1, torch.arange(3)]}}
 
 
@@ -147,7 +147,7 @@ def folders_are_whole(folder: Path) -> None:
         loss_of(network, tokens()).backward()
         optimizer.step()
         io.save_sharded(checkpoint_of(network, optimizer), path)
-        expected.append(copy.deepcopy(sharding.whole(checkpoint_of(network, optimizer))))
+        expected.append(copy.deepcopy(sharding.gather_tensors(checkpoint_of(network, optimizer))))
     torch.save(expected, folder / f"expected{dist.get_rank()}.pt")
     for wanted, is_damaged in ((expected[1], False), (expected[0], True)):
         if is_damaged:
@@ -159,7 +159,7 @@ def folders_are_whole(folder: Path) -> None:
             dist.barrier()
         found = io.load_checkpoint(path)
         assert isinstance(next(iter(found["state_dict"].values())), DTensor)
-        found = sharding.whole(found)
+        found = sharding.gather_tensors(found)
         for name, value in wanted["state_dict"].items():
             assert torch.equal(found["state_dict"][name], value), name
         for number, entries in wanted["optimizer_states"][0]["state"].items():
@@ -224,16 +224,16 @@ def test_a_folder_is_read_by_one_process_too(done: Path) -> None:
     for name, value in expected["state_dict"].items():
         assert type(found["state_dict"][name]) is torch.Tensor
         assert torch.equal(found["state_dict"][name], value), name
-    assert "epoch" in progress_of(tmp_path / "last.ckpt")
+    assert "epoch" in load_progress(tmp_path / "last.ckpt")
     # a file takes the place of the folder, and keeps it as predecessor until there is another
     AtomicIO().save_checkpoint({"epoch": 4}, tmp_path / "last.ckpt.prev")
     AtomicIO().save_checkpoint({"epoch": 5}, tmp_path / "last.ckpt.prev", {"keep": 1})
     assert AtomicIO().load_checkpoint(tmp_path / "last.ckpt.prev")["epoch"] == 5
     assert not (tmp_path / "last.ckpt.prev.prev").exists()
-    assert progress_of(tmp_path / "last.ckpt")["epoch"] == 5
+    assert load_progress(tmp_path / "last.ckpt")["epoch"] == 5
 
 
 def test_a_network_without_blocks_is_refused() -> None:
     with pytest.raises(ValueError, match="Sequential.*no blocks.*choose strategy=ddp"):
-        sharding.blocks_of(nn.Sequential(nn.ModuleList([nn.Linear(2, 2)])))
-    assert sharding.blocks_of(nn.Linear(2, 1)) == []
+        sharding.find_blocks(nn.Sequential(nn.ModuleList([nn.Linear(2, 2)])))
+    assert sharding.find_blocks(nn.Linear(2, 1)) == []

@@ -6,7 +6,7 @@ import pytest
 from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 
-from lit_agentrl.strategies.single import accelerator, single
+from lit_agentrl.strategies.single import choose_accelerator, single
 
 
 def _have(monkeypatch: pytest.MonkeyPatch, *, cuda: bool, mps: bool) -> None:
@@ -16,15 +16,15 @@ def _have(monkeypatch: pytest.MonkeyPatch, *, cuda: bool, mps: bool) -> None:
 
 def test_auto_takes_cuda_before_all_and_no_apple_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     _have(monkeypatch, cuda=True, mps=False)
-    assert accelerator("auto") == "auto"  # which Lightning resolves to CUDA
+    assert choose_accelerator("auto") == "auto"  # which Lightning resolves to CUDA
     _have(monkeypatch, cuda=False, mps=True)
-    assert accelerator("auto") == "cpu" and accelerator("cpu") == "cpu"
+    assert choose_accelerator("auto") == "cpu" and choose_accelerator("cpu") == "cpu"
     with pytest.raises(ValueError, match="^accelerator=gpu: Apple's GPUs have no float64"):
-        accelerator("gpu")
+        choose_accelerator("gpu")
     _have(monkeypatch, cuda=False, mps=False)
     with pytest.raises(ValueError, match="^accelerator=mps"):
-        accelerator("mps")
+        choose_accelerator("mps")
     trainer = Trainer(
-        accelerator=accelerator("auto"), strategy=single(), logger=False, enable_checkpointing=False
+        accelerator=choose_accelerator("auto"), strategy=single(), logger=False, enable_checkpointing=False
     )
     assert trainer.strategy.root_device.type == "cpu" and trainer.world_size == 1

@@ -95,7 +95,7 @@ def test_two_heads_learn_two_targets():
     alg = algorithm(advantage=partial(critic_advantages.gae_token), cost=costs.Lagrange(limit=0.5))
     module, _ = step(priced, alg=alg, critic=critic, iterations=30, minibatches=2, optim=ADAM)
     assert 0 < module.row["critic/cost_explained_variance"] <= 1 and "critic/explained_variance" in module.row
-    found = module.critic.named(
+    found = module.critic.name_columns(
         module.critic(module.network, tokens_BT=priced.tokens_BT, is_action_BT=priced.is_action_BT).detach()
     )
     assert set(found) == {"value_BT", "cost_value_BT"}

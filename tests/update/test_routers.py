@@ -14,7 +14,7 @@ from torch import Tensor
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.models.routers import Routing, freeze, routers_of
+from lit_agentrl.models.routers import Routing, find_routers, freeze
 from lit_agentrl.models.routing import Routers
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.models.moe import moe
@@ -139,13 +139,13 @@ def test_after_some_steps_the_experts_are_still_those_of_before(monkeypatch: pyt
 
 def test_frozen_routers_stay_and_are_in_no_optimizer() -> None:
     made = module(Routing(loss=0.1, frozen=True), lr=0.1)
-    before = [router.weight.clone() for router in routers_of(made.network)]
+    before = [router.weight.clone() for router in find_routers(made.network)]
     step(made, played())
-    frozen = {id(router.weight) for router in routers_of(made.network)}
+    frozen = {id(router.weight) for router in find_routers(made.network)}
     held = {id(p) for group in made._built_optimizers[0].param_groups for p in group["params"]}
     assert not frozen & held
-    assert all(torch.equal(a, b.weight) for a, b in zip(before, routers_of(made.network), strict=True))
-    assert all(router.weight.grad is None for router in routers_of(made.network))
+    assert all(torch.equal(a, b.weight) for a, b in zip(before, find_routers(made.network), strict=True))
+    assert all(router.weight.grad is None for router in find_routers(made.network))
 
 
 def test_shared_packing_and_replay_are_refused() -> None:

@@ -81,7 +81,7 @@ def test_values_of_tokens() -> None:
     batch = recorded()[1]
     rows = {"tokens_BT": batch.tokens_BT, "is_action_BT": batch.is_action_BT}
     with torch.no_grad():
-        found = module.critic.named(module.critic(module.network, **rows))
+        found = module.critic.name_columns(module.critic(module.network, **rows))
     is_action_BT = batch.is_action_BT
     assert (found["spread_BT"][is_action_BT] > 0).all() and (found["value_BT"] >= found["q_BT"]).all()
     assert not found["q_BT"][~is_action_BT].any() and found["q_BT"][is_action_BT].any()
@@ -110,5 +110,5 @@ def test_what_does_not_fit(options: tuple[str, ...], message: str) -> None:
 
 
 def test_a_loss_asks_for_what_the_head_has() -> None:
-    with pytest.raises(ValueError, match=r"loss asks for q_BT, .* set critic=conservative"):
+    with pytest.raises(ValueError, match=r"loss reads q_BT, .* set critic=conservative"):
         separate(tiny_policy(), **{**OPTIONS, "loss": partial(q_losses.conservative)})

@@ -38,7 +38,7 @@ from statistics import fmean
 from typing import Any
 
 from lit_agentrl.api import Result
-from lit_agentrl.report.statistics import mean_interval, wilson_interval
+from lit_agentrl.report.statistics import compute_mean_interval, compute_wilson_interval
 from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
 from scripts.bench.common import last_of
 
@@ -171,14 +171,14 @@ def over_control(found: Mapping[str, Mapping[int, Outcome]]) -> list[str]:
 
 def gap_of(found: Sequence[Outcome], base: Sequence[Outcome]) -> str:
     """Format the mean difference over rooms with its interval."""
-    gap = mean_interval(gains(found, base))
+    gap = compute_mean_interval(gains(found, base))
     return f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] (n = {gap.n})"
 
 
 def interval(outcome: Outcome) -> str:
     """Format success with its interval."""
     solved = list(map(bool, outcome["solved"]))
-    share = wilson_interval(sum(solved), len(solved))
+    share = compute_wilson_interval(sum(solved), len(solved))
     return f"{share.mean:.3f} [{share.low:.3f}, {share.high:.3f}]"
 
 

@@ -42,7 +42,7 @@ from statistics import fmean
 from typing import Any
 
 from lit_agentrl.cli.collect import main as collect
-from lit_agentrl.report.statistics import mean_interval
+from lit_agentrl.report.statistics import compute_mean_interval
 from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
 from scripts.bench.campaigns.comparisons import gains, played, success
 from scripts.bench.common import last_of
@@ -133,7 +133,7 @@ def _gain(guarded: Mapping[int, Mapping[str, Any]]) -> dict[str, bool]:
     if not guarded:
         return {}
     last, start = ([each[stage] for each in guarded.values()] for stage in ("last", "start"))
-    gap = mean_interval(gains(last, start))
+    gap = compute_mean_interval(gains(last, start))
     return {f"gain {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}], bar {BAR}": gap.mean >= BAR}
 
 

@@ -38,7 +38,7 @@ from lit_agentrl.cli.collect import main as collect
 from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.reward_model import load_model
-from lit_agentrl.report.statistics import Interval, mean_interval
+from lit_agentrl.report.statistics import Interval, compute_mean_interval
 from lit_agentrl.rewards.learned.scoring import turn_values
 from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
 from scripts.bench.common import last_of
@@ -117,7 +117,7 @@ def gap(models: Sequence[Sequence[float]], baseline: Sequence[float]) -> Interva
 
     The models' error is a mean over the seeds.
     """
-    return mean_interval([fmean(of) - base for *of, base in zip(*models, baseline, strict=True)])
+    return compute_mean_interval([fmean(of) - base for *of, base in zip(*models, baseline, strict=True)])
 
 
 def mean_of(models: Sequence[Turns]) -> Turns:

@@ -30,7 +30,7 @@ from statistics import fmean
 from lit_agentrl.api import Result
 from lit_agentrl.cli.collect import main as collect
 from lit_agentrl.files import replace_folder
-from lit_agentrl.report.statistics import mean_interval
+from lit_agentrl.report.statistics import compute_mean_interval
 from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
 from scripts.bench.campaigns.comparisons import gains, played, success
 from scripts.bench.campaigns.guards import COLLECTED, MODELS, PLAYS, SIDES, VALIDATED
@@ -116,8 +116,8 @@ def table(found: Found) -> str:
     for name, seeds in found.items():
         last = [each["last"] for each in seeds.values()]
         gaps = [
-            mean_interval(gains(last, [alone[s]["last"] for s in seeds])),
-            mean_interval(gains(last, start)),
+            compute_mean_interval(gains(last, [alone[s]["last"] for s in seeds])),
+            compute_mean_interval(gains(last, start)),
         ]
         told = [f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" for gap in gaps]
         ends = ", ".join(f"{success(each):.3f}" for each in last)

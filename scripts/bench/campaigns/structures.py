@@ -30,7 +30,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lit_agentrl.api import RunError
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.files import write_atomic
-from lit_agentrl.report.statistics import mean_interval
+from lit_agentrl.report.statistics import compute_mean_interval
 from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -131,7 +131,7 @@ def table(found: Mapping[Cell, Outcome]) -> str:
             ]
             told = "–"
             if base != name and len(gaps) > 1:
-                gap = mean_interval(gaps)
+                gap = compute_mean_interval(gaps)
                 told = f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
             mean, tokens = (fmean(map(of, own.values())) for of in (success, lambda each: each["tokens"]))
             lines.append(f"| {world} | {name} | {len(own)} | {tokens:.0f} | {mean:.3f} | {base} | {told} |")

@@ -35,7 +35,7 @@ from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.levels import LevelEngine
 from lit_agentrl.engines.native.support import require_positions
 from lit_agentrl.engines.needs import check_server, open_engine
-from lit_agentrl.loggers.files import with_table
+from lit_agentrl.loggers.files import add_csv_log
 from lit_agentrl.models.lora import get_levels
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import Policy
@@ -49,7 +49,7 @@ from lit_agentrl.rollout.player import Player
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
-from lit_agentrl.strategies.single import accelerator, single
+from lit_agentrl.strategies.single import choose_accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
 
 
@@ -174,7 +174,7 @@ def build(
         kept=None if recorded is None else build_reference_cache(cfg, recorded, is_given=is_given),
     )  # fmt: skip
     folder = Path(cfg.run_dir)
-    loggers = with_table(build_dict(cfg, "logger", Logger), folder)
+    loggers = add_csv_log(build_dict(cfg, "logger", Logger), folder)
     notes = Notes(folder, parts.structure.hook.make_notes)
     callbacks = [rollouts, notes, *extra_callbacks, *build_dict(cfg, "callbacks", pl.Callback)]
     if held_out or len(levels) == len(games.val):  # otherwise the means would lack some games
@@ -227,7 +227,7 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
     """
     strategy = build_strategy(cfg)
     with name_errors("trainer"):
-        device = accelerator(cfg.trainer.get("accelerator", "auto"))
+        device = choose_accelerator(cfg.trainer.get("accelerator", "auto"))
     if not is_parallel(strategy) and math.prod(count_processes(cfg)) > 1:
         name = "single" if strategy == single() else type(strategy).__name__
         raise ValueError(

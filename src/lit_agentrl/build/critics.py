@@ -73,7 +73,7 @@ def describe_reweighting(cfg: DictConfig) -> str:
     if not (beta := read_beta(cfg)):
         return ""
     return (
-        f"critic.beta={beta:g}: val and test play the policy reweighed by exp({beta:g} Q), as evaluate.py run= does; "
+        f"critic.beta={beta:g}: val and test play the policy reweighted by exp({beta:g} Q), as evaluate.py run= does; "
         "hf/ holds the policy without Q"
     )
 
@@ -87,8 +87,8 @@ def set_beta(beta: float, saved: DictConfig) -> None:
     require_number("beta", beta, "finite and >= 0; 0 plays the policy alone", lambda value: value >= 0)
     if OmegaConf.select(saved, "critic.beta") is None:
         raise UserError(
-            f"beta={beta:g} would be ignored: the run has no critic that reweighs what is played, as that of "
-            "algo=ilql does; leave it out"
+            f"beta={beta:g} would be ignored: the run has no critic that reweights the policy, as algo=ilql "
+            "has; leave it out"
         )
     saved.critic.beta = beta
 
@@ -97,5 +97,5 @@ def _make_critic(key: str, make: Callable[..., Critic], policy: Policy) -> Criti
     with name_errors(key):
         critic = make(policy)
         if not isinstance(critic, Critic):
-            raise ValueError(f"it makes a {type(critic).__name__}, and must make a Critic")
+            raise ValueError(f"it makes a {type(critic).__name__}, but must make a Critic")
         return critic

@@ -17,7 +17,7 @@ from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.envs.base import Mixture, Task
 from lit_agentrl.envs.levels import Levels, find_levels
-from lit_agentrl.report.iteration import failure
+from lit_agentrl.report.iteration import describe_failure
 from lit_agentrl.requirements import Part
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rollout.rehearsal import rehearse
@@ -34,7 +34,7 @@ def check_thinking(chat: ChatRenderer, prompt: Prompt, name: str) -> None:
     """
     if chat.forced_think and not prompt.think:
         raise ValueError(
-            f"prompt.think=false: the chat template of {name} opens a think block whatever is asked; set "
+            f"prompt.think=false: the chat template of {name} always opens a think block; set "
             "prompt.think=true, or another template, such as model.chat_template=append_only_chatml"
         )
 
@@ -66,7 +66,9 @@ def check_prompts(
     for index, task in enumerate(rules.tasks):
         played = list(rehearse(rules, index, is_trained=index < num_trained))
         if all(episode.failed for episode in played):
-            raise ValueError(f"env: every episode that was tried failed; the first, {failure(played[0])}")
+            raise ValueError(
+                f"env: every episode that was tried failed; the first, {describe_failure(played[0])}"
+            )
         first = next(episode.turns[0] for episode in played if episode.turns)
         tokens = first.prefix_tokens
         if len(tokens) >= max_context_tokens:
@@ -84,8 +86,8 @@ def check_prompts(
         later = [turn for episode in played for turn in episode.turns[1:]]
         if unknown is not None and any(unknown in turn.prefix_tokens for turn in later):
             raise ValueError(
-                f"the tokenizer does not know a token of what {task.name} shows after the first turn; write "
-                "its observations, and what context.condense returns, in its vocabulary, or use another model"
+                f"the tokenizer does not know a token that {task.name} shows after the first turn; write "
+                "its observations and the results of context.condense in its vocabulary, or use another model"
             )
         if rewards is not None and index < num_trained:
             rewards.try_out(played)

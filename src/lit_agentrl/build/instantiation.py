@@ -62,7 +62,7 @@ def instantiate_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
     if lacking:
         raise ValueError(
             f"{key}._target_={OmegaConf.select(cfg, key)._target_} makes a {type(built).__name__} without "
-            f"{lacking[0]}, which {protocol.__module__}.{protocol.__qualname__} asks for"
+            f"{lacking[0]}, which {protocol.__module__}.{protocol.__qualname__} requires"
         )
     return built
 
@@ -80,7 +80,7 @@ def make_policy(cfg: DictConfig, *, trains: bool = True) -> Policy:
         return cast(Policy, policy)
     if not isinstance(policy, Policy):
         raise ValueError(
-            "model has no network here, so that nothing could be trained: evaluate it (lit-agentrl evaluate "
+            "model has no network that could be trained: evaluate it (lit-agentrl evaluate "
             "model=remote engine=openai …), or choose another model"
         )
     return policy
@@ -110,8 +110,8 @@ def load_other_engine(cfg: DictConfig, saved: DictConfig) -> DictConfig:
     engine = load_option("engine", str(cfg.engine))
     if missing := OmegaConf.missing_keys(engine):
         raise UserError(
-            f"engine={cfg.engine} needs {min(missing)}, which nothing here says; use engine=native or "
-            "vllm, or leave it out: null is the run's"
+            f"engine={cfg.engine} needs {min(missing)}, which cannot be given here; use engine=native or "
+            "vllm, or leave it out to use the run's engine"
         )
     if "num_slots" in engine and "num_slots" in saved.engine:
         engine.num_slots = saved.engine.num_slots
@@ -151,5 +151,5 @@ def make_prompt_and_dialect(cfg: DictConfig) -> tuple[Prompt, Dialect]:
     """
     prompt, dialect = instantiate_as(cfg, "prompt", Prompt), make_dialect(cfg)
     if prompt.force_think and not dialect.think_start:
-        raise ValueError("prompt.force_think=true needs a dialect whose thinking is opened by a tag")
+        raise ValueError("prompt.force_think=true needs a dialect with an opening tag for thinking")
     return prompt, dialect

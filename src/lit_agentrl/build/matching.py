@@ -145,13 +145,16 @@ def _describe_model(cfg: DictConfig) -> Part:
 
 def describe_levels() -> Part:
     """Describe the option ``model/lora=levels``, with one adapter for each level."""
-    one, idle = "model/lora=default", "a level may have no gradient, for which several processes would wait"
+    default, idle = (
+        "model/lora=default",
+        "a level may have no gradient, for which several processes would wait",
+    )
     return describe_part(
         "model/lora",
         name="levels",
         requires=[
-            Requirement(facts.PLANS, reason="one adapter writes plans", remedy=one),
-            Requirement(facts.ONE_PROCESS, reason=idle, remedy=one),
-            Requirement(facts.POLICY_ALONE, remedy=one),
+            Requirement(facts.PLANS, reason="one adapter writes plans", remedy=default),
+            Requirement(facts.ONE_PROCESS, reason=idle, remedy=default),
+            Requirement(facts.POLICY_ALONE, remedy=default),
         ],
     )

@@ -87,7 +87,7 @@ def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None
                 near
                 or f"valid: {', '.join(same_group or [known for known in names if known.startswith('val/')])}"
             )
-            raise ValueError(f"callbacks.{name}.{key}={metric} is measured by nothing; {hint}")
+            raise ValueError(f"callbacks.{name}.{key}={metric} is not measured; {hint}")
 
 
 def _list_monitored(entry: DictConfig) -> list[tuple[str, str]]:

@@ -57,14 +57,14 @@ def refuse_contradictions(overrides: Sequence[str], cfg: DictConfig) -> None:
     """
     if cfg.rollout.get("overlap") is not True:
         return
-    asked = {override.key_or_group for override in parse(overrides) if override.value() == "none"}
-    if "worker" in asked:
+    set_to_none = {override.key_or_group for override in parse(overrides) if override.value() == "none"}
+    if "worker" in set_to_none:
         raise UserError(
-            "worker=none has nobody to play ahead (rollout.overlap=true) while the trainer trains; use "
-            "worker=process, or rollout.overlap=false"
+            "worker=none cannot play ahead, which rollout.overlap=true requires; use worker=process, or "
+            "rollout.overlap=false"
         )
-    if "algo/correction" in asked:
+    if "algo/correction" in set_to_none:
         raise UserError(
-            "algo/correction=none leaves the episodes of rollout.overlap=true, one update old, without a correction; "
+            "algo/correction=none does not correct the episodes of rollout.overlap=true, which are one update old; "
             "use algo/correction=truncated or masked, or rollout.overlap=false"
         )

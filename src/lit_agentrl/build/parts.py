@@ -125,6 +125,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     check_trained(structure, parts.games)
     has_critic = parts.critic is not None
     measured = list_metrics(parts.games, parts.rewards, algorithm, structure, metrics, has_critic=has_critic)
+    measured += ["val/data_*"] if cfg.data.get("held_out") else []
     check_monitors(cfg.callbacks, measured)
     return parts
 

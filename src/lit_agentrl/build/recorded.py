@@ -18,7 +18,7 @@ from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.envs.levels import Levels
 from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.report.verdicts import NEAR, PAIRS, of_head_named
+from lit_agentrl.report.verdicts import NEAR, PAIRS, name_head_game
 from lit_agentrl.rl.imitation import Imitating
 from lit_agentrl.rl.objective import SCORES, Objective
 from lit_agentrl.rl.preference.judging import Verdicts, judge
@@ -79,17 +79,17 @@ class HeldOut:
         }
         empty = [name for name, verdicts in self._of_heads["val"].items() if not len(verdicts)]
         if empty or not len(self._verdicts["val"]):
-            worth = f"{empty[0]} of data.score" if empty else "worth"
+            worth = f"{empty[0]} of data.score" if empty else "reward"
             raise ValueError(
-                f"data.held_out leaves no two answers to one prompt of unequal {worth} to validate on; raise it, or "
-                "name more data"
+                f"data.held_out leaves no two answers to one prompt with unequal {worth} for validation; raise it, or "
+                "add data"
             )
 
     def get_levels(self, split: str) -> dict[str, Levels]:
         """Return chance and oracle levels of each set of pairs, in the form of games."""
         verdicts = self._verdicts[split]
         counts = {PAIRS: len(verdicts), NEAR: int(verdicts.is_near_P.sum())}
-        counts |= {of_head_named(name): len(of_head) for name, of_head in self._of_heads[split].items()}
+        counts |= {name_head_game(name): len(of_head) for name, of_head in self._of_heads[split].items()}
         return {name: Levels(0.5, None, 1.0, None, n) for name, n in counts.items() if n}
 
     def describe_pairs(self, split: str) -> str:

@@ -26,7 +26,7 @@ def build_reference_cache(cfg: DictConfig, recorded: Recordings, *, is_given: bo
             "reference; set it to false"
         )
     folder = Path(cfg.run_dir) / "reference" if where is True else Path(where).expanduser()
-    note(f"the reference scores the data set once, before the first step; kept in {folder}")
+    note(f"the reference scores the data set once, before the first step; stored in {folder}")
     computed = {"precision": cfg.trainer.get("precision"), "compute_dtype": cfg.strategy.get("compute_dtype")}
     return ReferenceCache(
         folder, recorded.iterate_pieces, {name: str(value) for name, value in computed.items()}

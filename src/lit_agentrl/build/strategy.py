@@ -67,7 +67,7 @@ def check_trainer(trainer: DictConfig) -> None:
     for option, harmless in _SHORTENS.items():
         if trainer.get(option) is not None and str(trainer[option]) not in harmless:
             raise ValueError(
-                f"trainer.{option}={format_value(trainer[option])} would cut iterations out of the run; set "
+                f"trainer.{option}={format_value(trainer[option])} would skip or shorten iterations; set "
                 "trainer.max_epochs, or debug=fast for a trial"
             )
     _check_devices(trainer)

@@ -87,6 +87,6 @@ def describe_missing_repeats(structure: Structure, games: Games, instances: int 
             if env.instances is not None:
                 return ""
     return (
-        f"algo.structure={type(structure).__name__} acts on instances that are played again, and "
-        "rollout.instances=null draws new ones always; set rollout.instances=128"
+        f"algo.structure={type(structure).__name__} needs repeated tasks, and "
+        "rollout.instances=null always draws new ones; set rollout.instances=128"
     )

@@ -61,7 +61,7 @@ RULES = (
     Rule(
         "critic.",
         lambda cfg, parts: parts.critic is not None,
-        "the advantage asks for no values, so there is no critic; leave it out, or choose an estimator such as "
+        "the advantage needs no values, so there is no critic; leave it out, or choose an estimator such as "
         "algo/advantage=gae_token",
     ),
     Rule("optim", _is_trained, _NOT_TRAINED),
@@ -80,13 +80,13 @@ RULES = (
         )
     ),
     *(
-        Rule(key, _is_policy, "a reward model plays nothing: it is judged on pairs held out; leave it out")
+        Rule(key, _is_policy, "a reward model plays nothing: it is evaluated on held-out pairs; leave it out")
         for key in ("val.episodes", "val.envs", "val.temperature", "test.envs", "test.temperature")
     ),
     Rule(
         "callbacks/collapse/action",
         _is_filter_usable,
-        "nothing is played in training, so there is no filter to turn; set callbacks.collapse.action.filter=null, or "
+        "nothing is played in training, so there is no filter to change; set callbacks.collapse.action.filter=null, or "
         "data=rollouts",
     ),
     Rule(
@@ -97,17 +97,17 @@ RULES = (
     Rule(
         "update.max_logp_gap",
         lambda cfg, parts: not parts.algorithm.needs("sampler_logp_BT"),
-        "algo/correction has log-probs recomputed whatever the gap; leave it out, or use algo/correction=none",
+        "algo/correction recomputes log-probs for any gap; leave it out, or use algo/correction=none",
     ),
     Rule(
         "reward.delta.at_iteration",
         lambda cfg, parts: (cfg.reward.delta.at_iteration or 0) < cfg.trainer.max_epochs,
-        "the run ends before; give an iteration below trainer.max_epochs, or leave it out",
+        "the run ends before it; give an iteration below trainer.max_epochs, or leave it out",
     ),
     Rule(
         "env.game.tries",
         _has_room_for_tries,
-        "an episode ends before, with its env.max_turns replies or env.max_actions answers; raise both to as many, "
+        "an episode ends before, at env.max_turns replies or env.max_actions answers; raise both to at least as many, "
         "or lower it",
     ),
     Rule(
@@ -163,7 +163,7 @@ def describe_idle_processes(prompts: int, processes: int) -> str:
     if processes <= prompts:
         return ""
     return (
-        f"rollout.prompts={prompts} leave {processes - prompts} of {processes} processes nothing to play; raise it, or "
+        f"rollout.prompts={prompts} gives {processes - prompts} of {processes} processes nothing to play; raise it, or "
         "lower trainer.devices"
     )
 
@@ -186,14 +186,14 @@ def describe_inactive_bounds(module: AgentModule, *, is_ahead: bool) -> str:
     rows = TrajectoryBatch.make_toy().to_dict()
     is_older = is_ahead and not objective.needs("sampler_logp_BT")
     names = [] if is_older else [f"algo.{name}" for name in objective.ratio_bounds(rows)]
-    why = ["every ratio is 1 but for rounding"] if names else []
+    why = ["every ratio is 1 up to rounding"] if names else []
     if module.critic is not None:
         loss = module.critic.loss
         result: ValueLoss = bind(loss, with_computed(rows))  # with unchanged values
-        bounds = "old_value_BT" in tensor_names(loss) and not bool(result.is_clipped_BT.any())
-        if bounds and (given := constants(loss)):
-            names += [f"critic.loss.{name}" for name in given]
-            why.append("no value has moved")
+        has_inactive_bounds = "old_value_BT" in tensor_names(loss) and not bool(result.is_clipped_BT.any())
+        if has_inactive_bounds and (bound_names := constants(loss)):
+            names += [f"critic.loss.{name}" for name in bound_names]
+            why.append("no value has changed")
     if not names:
         return ""
     verb, them = ("acts", "it") if len(names) == 1 else ("act", "them")

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lit_agentrl.callbacks.iteration_log import measured
+from lit_agentrl.callbacks.iteration_log import get_iteration_metrics
 from lit_agentrl.checks import require, require_one_of, require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.files import recover_folder, replace_folder
@@ -21,7 +21,7 @@ from lit_agentrl.modules.contract import Agent
 from lit_agentrl.strategies.checkpoint_io import (
     LEFTOVERS,
     CheckpointError,
-    checkpoint_exists,
+    has_checkpoint,
     remove_checkpoint,
 )
 from lit_agentrl.strategies.hooks import get_hooks
@@ -119,8 +119,8 @@ class BestCheckpoint(Checkpoint):
         """Restore the best score; discard it with a warning if its checkpoint is gone."""
         self.best_score = state_dict["best_score"]
         self.best_iteration = state_dict["best_iteration"]
-        if self.best_iteration is not None and not gather_objects([checkpoint_exists(self.path)])[0]:
-            rank_zero_warn(f"{self.path} is gone: the best from here on will be kept")
+        if self.best_iteration is not None and not gather_objects([has_checkpoint(self.path)])[0]:
+            rank_zero_warn(f"{self.path} was deleted: the best checkpoint from now on is saved instead")
             self.best_score = self.best_iteration = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -147,7 +147,7 @@ class BestCheckpoint(Checkpoint):
         trainer.save_checkpoint(self.path, weights_only=False, storage_options={"keep": self.keep})
         hooks = get_hooks(trainer.strategy)
         if isinstance(pl_module, Agent) and pl_module.policy.network is not None:  # None: behind an API
-            network = hooks.whole_network(pl_module.policy.network)  # a collective
+            network = hooks.unshard_on_rank_zero(pl_module.policy.network)  # a collective
             if trainer.is_global_zero:
                 self._export(partial(pl_module.export, network=network))
         hooks.barrier("export")
@@ -159,7 +159,7 @@ class BestCheckpoint(Checkpoint):
             reason = error.strerror or error
             folder = self.export_folder
             raise CheckpointError(
-                f"cannot write {folder}: {reason}; what was there before is kept"
+                f"cannot write {folder}: {reason}; its earlier contents are unchanged"
             ) from error
 
     def _score(self, trainer: Trainer, pl_module: LightningModule) -> float | None:
@@ -167,7 +167,7 @@ class BestCheckpoint(Checkpoint):
 
         Lightning's own table also holds older values, hence the check.
         """
-        row = measured(pl_module)
+        row = get_iteration_metrics(pl_module)
         if self.monitor in row:
             return float(row[self.monitor])
         if not self._was_validated:

@@ -48,7 +48,7 @@ def rewind(trainer: Trainer, iterations: int) -> None:
             log.rewind(iterations)
 
 
-def measured(pl_module: LightningModule) -> dict[str, float]:
+def get_iteration_metrics(pl_module: LightningModule) -> dict[str, float]:
     """Return the metrics of an iteration at its end: those logged, and those added since."""
     return {**pl_module.last_row, **pl_module.row} if isinstance(pl_module, Measured) else {}
 
@@ -78,7 +78,7 @@ class IterationLog(Callback):
             elif trainer.current_epoch > 0:
                 name = type(logger).__name__
                 rank_zero_warn(
-                    f"{name} cannot rewind: rows after iteration {trainer.current_epoch} may be there twice"
+                    f"{name} cannot rewind: rows after iteration {trainer.current_epoch} may appear twice"
                 )
         # metrics of a validation before training belong to row 0, not to the first iteration
         as_measured(pl_module).row = {}

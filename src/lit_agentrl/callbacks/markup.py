@@ -22,14 +22,14 @@ def clean(text: str) -> str:
     return escaped.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def fenced(text: str) -> str:
+def format_code_block(text: str) -> str:
     """Wrap ``text`` in a code block, with a fence longer than any backticks inside."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{clean(text)}\n{fence}"
 
 
-def inline(text: str) -> str:
+def format_code_span(text: str) -> str:
     """Format ``text`` as a one-line code span.
 
     Backticks become quotes, since a span cannot hold a run of them.
@@ -38,7 +38,7 @@ def inline(text: str) -> str:
     return f"`{flat}`" if flat else "–"
 
 
-def reply_parts(turn: Turn, dialect: Dialect = ANSWER) -> Iterator[tuple[str, str]]:
+def split_reply(turn: Turn, dialect: Dialect = ANSWER) -> Iterator[tuple[str, str]]:
     """Yield the (role, text) pieces of a reply in order: ``think``, ``answer`` and ``other``."""
     in_think = len(turn.reply_segments) > 0 and turn.reply_segments[0] == Segment.THINK
     end = 0
@@ -49,7 +49,7 @@ def reply_parts(turn: Turn, dialect: Dialect = ANSWER) -> Iterator[tuple[str, st
     yield "other", turn.reply_text[end:]
 
 
-def forced_text(turn: Turn, decode: Decode | None) -> str:
+def decode_forced(turn: Turn, decode: Decode | None) -> str:
     """Decode the tokens before the reply that are neither prompt nor observation."""
     forced = turn.prefix_tokens[turn.prefix_segments == Segment.FORCED].tolist()
     if not forced:
@@ -57,7 +57,7 @@ def forced_text(turn: Turn, decode: Decode | None) -> str:
     return decode(forced) if decode is not None else f"({len(forced)} tokens)"
 
 
-def turn_markdown(number: int, turn: Turn, decode: Decode | None, dialect: Dialect = ANSWER) -> str:
+def format_turn(number: int, turn: Turn, decode: Decode | None, dialect: Dialect = ANSWER) -> str:
     """Format one turn: its pieces by role, then its outcome."""
     if turn.starts_row and number > 1:  # the policy reads a new prompt, not the dialogue above
         pieces = [
@@ -67,23 +67,23 @@ def turn_markdown(number: int, turn: Turn, decode: Decode | None, dialect: Diale
             )
         ]
     else:
-        pieces = [("observation", turn.observation), ("forced", forced_text(turn, decode))]
-    pieces += list(reply_parts(turn, dialect))
+        pieces = [("observation", turn.observation), ("forced", decode_forced(turn, decode))]
+    pieces += list(split_reply(turn, dialect))
     blocks = [f"#### turn {number}"]
-    blocks += [f"**{role}**\n\n{fenced(text)}" for role, text in pieces if text.strip()]
-    outcome = [f"**reward** {turn.reward:+.3g}", f"**actions** {inline(' || '.join(turn.actions))}"]
+    blocks += [f"**{role}**\n\n{format_code_block(text)}" for role, text in pieces if text.strip()]
+    outcome = [f"**reward** {turn.reward:+.3g}", f"**actions** {format_code_span(' || '.join(turn.actions))}"]
     if turn.shaped_reward is not None:
-        added = ", ".join(f"{name} {points:+.3g}" for name, points in turn.shaping.items() if points)
+        added = ", ".join(f"{name} {reward:+.3g}" for name, reward in turn.shaping.items() if reward)
         outcome.insert(1, f"**trained on** {turn.shaped_reward:+.3g}{f' ({added})' if added else ''}")
     if turn.num_surplus_actions:
         outcome.append(f"**surplus actions** {turn.num_surplus_actions}")
     if turn.problem:
-        outcome.append(f"**problem** {inline(turn.problem)}")
+        outcome.append(f"**problem** {format_code_span(turn.problem)}")
     outcome.append(f"**reply ended by** {turn.finish.name.lower()}")
     return "\n\n".join([*blocks, " · ".join(outcome)])
 
 
-def episode_markdown(episode: Episode, decode: Decode | None = None, dialect: Dialect = ANSWER) -> str:
+def format_episode(episode: Episode, decode: Decode | None = None, dialect: Dialect = ANSWER) -> str:
     """Format a whole episode, with a header that identifies it and says how it ended.
 
     Args:
@@ -93,11 +93,11 @@ def episode_markdown(episode: Episode, decode: Decode | None = None, dialect: Di
     """
     outcome = "success" if episode.success else "failure"
     head = (
-        f"### {inline(episode.task_name)} group {episode.group}, member {episode.member}: {outcome}\n\n"
+        f"### {format_code_span(episode.task_name)} group {episode.group}, member {episode.member}: {outcome}\n\n"
         f"**return** {episode.total_reward:+.3g} · **turns** {len(episode.turns)} · "
-        f"**end** {episode.end.name.lower()} · **instance** {inline(episode.instance_id)}"
+        f"**end** {episode.end.name.lower()} · **task** {format_code_span(episode.instance_id)}"
     )
     if episode.error:
-        head += f"\n\n**error** {inline(episode.error)}"
-    turns = [turn_markdown(number, turn, decode, dialect) for number, turn in enumerate(episode.turns, 1)]
+        head += f"\n\n**error** {format_code_span(episode.error)}"
+    turns = [format_turn(number, turn, decode, dialect) for number, turn in enumerate(episode.turns, 1)]
     return "\n\n".join([head, *turns])

@@ -40,34 +40,34 @@ class FirstNonFinite(Callback):
             0,
             0,
         )  # a worker that plays ahead has this stage only
-        self._held = ExitStack()  # hooks to remove when the trainer ends
-        self._update = ExitStack()  # the same, when an update ends
+        self._open_hooks = ExitStack()  # hooks to remove when the trainer ends
+        self._update_hooks = ExitStack()  # the same, when an update ends
         self._names: dict[int, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without cleanup handles, since modules are sent to workers with their hooks."""
-        return self.__dict__ | {"_held": ExitStack(), "_update": ExitStack(), "_names": {}}
+        return self.__dict__ | {"_open_hooks": ExitStack(), "_update_hooks": ExitStack(), "_names": {}}
 
     # ------------------------------------------------------------------ stages
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Watch the outputs of modules."""
-        self._held.close()
+        self._open_hooks.close()
         for name, module in pl_module.named_modules():
             if name:
-                handle = module.register_forward_hook(partial(self._look_at_output, name))
-                self._held.callback(handle.remove)
+                handle = module.register_forward_hook(partial(self._check_output, name))
+                self._open_hooks.callback(handle.remove)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Watch optimizer steps, and have autograd record where each function was called."""
         self._names = {id(weight): name for name, weight in pl_module.named_parameters()}
         for optimizer in trainer.optimizers:
-            handle = optimizer.register_step_post_hook(self._look_at_weights)
-            self._held.callback(handle.remove)
+            handle = optimizer.register_step_post_hook(self._check_weights)
+            self._open_hooks.callback(handle.remove)
         before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
         torch.autograd.set_detect_anomaly(True, check_nan=False)
-        self._held.callback(torch.autograd.set_detect_anomaly, *before)
+        self._open_hooks.callback(torch.autograd.set_detect_anomaly, *before)
         # torch's warning repeats the place that this callback names
-        self._held.enter_context(warnings.catch_warnings())
+        self._open_hooks.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="Error detected in")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -76,10 +76,10 @@ class FirstNonFinite(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *which: Any) -> None:
         """Begin the update stage: the rollout callback, the first of all, has played the episodes."""
         self._begin("update", trainer, pl_module)
-        self._update.enter_context(_Functions(self))
+        self._update_hooks.enter_context(_Functions(self))
 
     def on_train_batch_end(self, *where: Any) -> None:
-        self._update.close()
+        self._update_hooks.close()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin("validation", trainer, pl_module)
@@ -94,28 +94,32 @@ class FirstNonFinite(Callback):
         self._end()
 
     def _begin(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._update.close()
+        self._update_hooks.close()
         self._stage, self._iteration = stage, trainer.current_epoch + (stage in ("rollout", "update"))
         self._version = as_agent(pl_module).version
 
     def _end(self) -> None:
-        self._update.close()
-        self._held.close()
+        self._update_hooks.close()
+        self._open_hooks.close()
 
     # ------------------------------------------------------------------ checks
-    def _look_at_output(self, name: str, module: nn.Module, given: Any, output: Any) -> None:
-        for tensor in _tensors(output):
-            if broken := _broken(tensor):
-                weights = [key for key, weight in module.named_parameters(recurse=False) if _broken(weight)]
-                is_given = any(_broken(each) for each in _tensors(given))
+    def _check_output(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        for tensor in _iterate_tensors(output):
+            if broken := _describe_nonfinite(tensor):
+                weights = [
+                    key
+                    for key, weight in module.named_parameters(recurse=False)
+                    if _describe_nonfinite(weight)
+                ]
+                is_input_broken = any(_describe_nonfinite(part) for part in _iterate_tensors(inputs))
                 why = f"its {weights[0]} is not finite" if weights else (
-                    "so is its input" if is_given else "input and weights are finite"
+                    "so is its input" if is_input_broken else "input and weights are finite"
                 )  # fmt: skip
                 self.stop(f"in the output of {name} ({type(module).__name__}; {why})", broken)
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Watch each gradient of this loss."""
-        if broken := _broken(loss):
+        if broken := _describe_nonfinite(loss):
             self.stop("in the loss", broken)
         seen, open_nodes = set(), [loss.grad_fn]
         while open_nodes:
@@ -127,26 +131,26 @@ class FirstNonFinite(Callback):
             open_nodes += [following for following, _ in node.next_functions]
             if hasattr(node, "variable"):  # a leaf: the gradient of a weight
                 node.register_prehook(
-                    partial(self._look_at_gradient, self._names.get(id(node.variable), "a weight"))
+                    partial(self._check_gradient, self._names.get(id(node.variable), "a weight"))
                 )
             else:
-                node.register_hook(partial(self._look_at_function, node.name(), metadata))
+                node.register_hook(partial(self._check_function, node.name(), metadata))
 
-    def _look_at_function(self, name: str, known: Mapping[str, Any], found: Any, given: Any) -> None:
-        for tensor in _tensors(found):
-            if broken := _broken(tensor):
-                called = _place(known.get("traceback_") or ())
-                self.stop(f"in the gradient that {name}{called} gives back", broken)
+    def _check_function(self, name: str, metadata: Mapping[str, Any], outputs: Any, inputs: Any) -> None:
+        for tensor in _iterate_tensors(outputs):
+            if broken := _describe_nonfinite(tensor):
+                caller = _describe_origin(metadata.get("traceback_") or ())
+                self.stop(f"in the gradient that {name}{caller} returns", broken)
 
-    def _look_at_gradient(self, name: str, given: Any) -> None:
-        for tensor in _tensors(given):
-            if broken := _broken(tensor):
+    def _check_gradient(self, name: str, gradients: Any) -> None:
+        for tensor in _iterate_tensors(gradients):
+            if broken := _describe_nonfinite(tensor):
                 self.stop(f"in the gradient of {name}", broken)
 
-    def _look_at_weights(self, optimizer: torch.optim.Optimizer, *given: Any) -> None:
+    def _check_weights(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         for group in optimizer.param_groups:
             for weight in group["params"]:
-                if broken := _broken(weight):
+                if broken := _describe_nonfinite(weight):
                     self._version += 1  # checkpoints before this step are intact
                     name = self._names.get(id(weight), "a weight")
                     self.stop(f"in {name} after a step of {type(optimizer).__name__}: lower optim.lr", broken)
@@ -177,24 +181,24 @@ class _Functions(TorchFunctionMode):
         name = getattr(function, "__name__", "")
         if not isinstance(result, Tensor) or name.startswith(_MAKE_CONSTANTS) or "mask" in name:
             return result
-        if (broken := _broken(result)) and not bool((result == -torch.inf).any()):
-            given = list(_tensors((args, kwargs or {})))
-            if given and not any(_broken(tensor) for tensor in given):
-                self._watch.stop(f"in {name}{_caller(inspect.currentframe())}", broken)
+        if (broken := _describe_nonfinite(result)) and not bool((result == -torch.inf).any()):
+            inputs = list(_iterate_tensors((args, kwargs or {})))
+            if inputs and not any(_describe_nonfinite(tensor) for tensor in inputs):
+                self._watch.stop(f"in {name}{_describe_caller(inspect.currentframe())}", broken)
         return result
 
 
-def _tensors(found: Any) -> Iterator[Tensor]:
-    if isinstance(found, Tensor):
-        yield found
-    elif isinstance(found, Mapping):
-        yield from _tensors(tuple(found.values()))
-    elif isinstance(found, list | tuple):
-        for each in found:
-            yield from _tensors(each)
+def _iterate_tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _iterate_tensors(tuple(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _iterate_tensors(item)
 
 
-def _broken(tensor: Tensor) -> str:
+def _describe_nonfinite(tensor: Tensor) -> str:
     """Describe non-finite numbers, such as ``NaN (3 of 10 numbers)``; empty if all are finite."""
     if not tensor.is_floating_point() or tensor.numel() == 0 or tensor.is_meta:
         return ""
@@ -204,24 +208,24 @@ def _broken(tensor: Tensor) -> str:
     return f"{kind} ({count} of {tensor.numel()} numbers)" if count else ""
 
 
-def _caller(frame: FrameType | None) -> str:
+def _describe_caller(frame: FrameType | None) -> str:
     """Describe the innermost calling frame outside of torch."""
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if _is_caller(path):
-            return f", called by {frame.f_code.co_name} in {_short(path)}:{frame.f_lineno}"
+            return f", called by {frame.f_code.co_name} in {_shorten(path)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 
 
-def _place(lines: Any) -> str:
+def _describe_origin(lines: Any) -> str:
     """Describe where a gradient's function was called: the innermost recorded frame outside of torch."""
     for entry in reversed(list(lines)):
         head = str(entry).strip().splitlines()[0]  # File "…", line 3, in name
         path, _, rest = head.removeprefix('File "').partition('", line ')
         number, _, name = rest.partition(", in ")
         if rest and _is_caller(Path(path)):
-            return f", called by {name} in {_short(Path(path))}:{number},"
+            return f", called by {name} in {_shorten(Path(path))}:{number},"
     return ""
 
 
@@ -229,7 +233,7 @@ def _is_caller(path: Path) -> bool:
     return "torch" not in path.parts and path != Path(__file__)
 
 
-def _short(path: Path) -> str:
+def _shorten(path: Path) -> str:
     """Shorten a path: start at the package name, or keep the last three parts."""
     parts = path.parts
     if "lit_agentrl" in parts:

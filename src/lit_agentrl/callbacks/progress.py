@@ -27,16 +27,16 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from lit_agentrl.callbacks.iteration_log import measured
+from lit_agentrl.callbacks.iteration_log import get_iteration_metrics
 from lit_agentrl.checks import require_number, require_whole
 
 PHASES = ("rollout", "score", "update", "validate")
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration for people: ``7.4 s``, ``3:05``, ``2:03:05``.
 
-    >>> duration(7.42), duration(185), duration(7385)
+    >>> format_duration(7.42), format_duration(185), format_duration(7385)
     ('7.4 s', '3:05', '2:03:05')
     """
     if seconds < 60:
@@ -45,7 +45,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
-def parts(
+def list_fields(
     row: Mapping[str, float], references: Mapping[str, float], val: float | None
 ) -> list[tuple[str, str]]:
     """List the (label, value) pairs to show for an iteration, without unmeasured ones.
@@ -62,19 +62,19 @@ def parts(
     if val is not None:
         known = [f"{name} {value:.3f}" for name, value in references.items()]
         shown.append(("val success", f"{val:.3f}" + (f" ({', '.join(known)})" if known else "")))
-    phases = [f"{name} {duration(row[f'time/{name}'])}" for name in PHASES if f"time/{name}" in row]
+    phases = [f"{name} {format_duration(row[f'time/{name}'])}" for name in PHASES if f"time/{name}" in row]
     if phases:
         shown.append(("time", ", ".join(phases)))
     return shown
 
 
-class _Left(ProgressColumn):
+class _TimeLeft(ProgressColumn):
     """Column with the remaining time, counted down between iterations."""
 
     def render(self, task: Task) -> Text:
         if (end := task.fields["end"]) is None:
             return Text("left …")
-        return Text(f"left {duration(max(end - task.get_time(), 0))}")
+        return Text(f"left {format_duration(max(end - task.get_time(), 0))}")
 
 
 class LiveDisplay(ProgressBar):
@@ -129,7 +129,7 @@ class LiveDisplay(ProgressBar):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the score of a validation before training as the start."""
-        score = measured(pl_module).get("val/success")
+        score = get_iteration_metrics(pl_module).get("val/success")
         if score is not None and trainer.state.fn == TrainerFn.VALIDATING and trainer.current_epoch == 0:
             self._val = float(score)
             self._references.setdefault("start", self._val)
@@ -144,12 +144,12 @@ class LiveDisplay(ProgressBar):
         if not self._is_enabled or not is_terminal:
             return
         self._bar = Progress(
-            TextColumn("iteration"), MofNCompleteColumn(), BarColumn(None), TimeElapsedColumn(), _Left(),
+            TextColumn("iteration"), MofNCompleteColumn(), BarColumn(None), TimeElapsedColumn(), _TimeLeft(),
             TextColumn("{task.fields[phase]}"), expand=True,
         )  # fmt: skip
         total = trainer.max_epochs if trainer.max_epochs != -1 else None
         self._bar.add_task("run", total=total, completed=trainer.current_epoch, end=None, phase="")
-        self._live = Live(self._panel({}, console.width), console=console, refresh_per_second=4)
+        self._live = Live(self._build_panel({}, console.width), console=console, refresh_per_second=4)
         self._live.start()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -171,7 +171,7 @@ class LiveDisplay(ProgressBar):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the iteration that just ended."""
         now = time.monotonic()
-        row = measured(pl_module)
+        row = get_iteration_metrics(pl_module)
         validation = row.get("time/validate", 0.0)
         self._validation = validation or self._validation
         self._durations.append(now - self._clock - validation)
@@ -180,17 +180,17 @@ class LiveDisplay(ProgressBar):
             return
         self._val = row.get("val/success", self._val)
         iteration = trainer.current_epoch + 1
-        left = self.seconds_left(trainer, iteration)
+        left = self.estimate_seconds_left(trainer, iteration)
         if self._live is not None and self._bar is not None:
             end = None if left is None else self._bar.get_time() + left
             self._bar.update(self._bar.task_ids[0], completed=iteration, end=end)
-            self._live.update(self._panel(row, self._live.console.width))
+            self._live.update(self._build_panel(row, self._live.console.width))
         elif self._is_due(trainer, iteration, now):
             self._printed_at = now
             total = f"/{trainer.max_epochs}" if trainer.max_epochs != -1 else ""
-            shown = [f"{label} {value}" for label, value in parts(row, self._references, self._val)]
+            shown = [f"{label} {value}" for label, value in list_fields(row, self._references, self._val)]
             if left:
-                shown.append(f"left {duration(left)}")
+                shown.append(f"left {format_duration(left)}")
             file = self._console.file if self._console else sys.stdout
             print(" | ".join([f"iteration {iteration}{total}", *shown]), file=file, flush=True)
 
@@ -207,7 +207,7 @@ class LiveDisplay(ProgressBar):
         """Release the terminal."""
         self._stop()
 
-    def seconds_left(self, trainer: Trainer, iteration: int) -> float | None:
+    def estimate_seconds_left(self, trainer: Trainer, iteration: int) -> float | None:
         """Estimate the remaining seconds from the last 20 iterations; None if the end is open."""
         if not self._durations or trainer.max_epochs in (None, -1):
             return None
@@ -221,10 +221,10 @@ class LiveDisplay(ProgressBar):
             return True
         return iteration % self.every == 0 and now - self._printed_at >= self.every_seconds
 
-    def _panel(self, row: Mapping[str, float], columns: int) -> Panel:
+    def _build_panel(self, row: Mapping[str, float], columns: int) -> Panel:
         assert self._bar is not None
         table = Table.grid(padding=(0, 2))
-        for label, value in parts(row, self._references, self._val):
+        for label, value in list_fields(row, self._references, self._val):
             table.add_row(f"[bold]{label}[/bold]", value)
         # leave room for the ^C that a terminal echoes: in the last column it would wrap and move the panel
         return Panel(Group(self._bar, table), title="lit_agentrl", border_style="dim", width=columns - 3)

@@ -21,7 +21,7 @@ from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.hook import TemporaryStep, Training
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.strategies.hooks import get_hooks
-from lit_agentrl.update.critic import played_with
+from lit_agentrl.update.critic import reweight_by_critic
 from lit_agentrl.update.scoring import list_turn_values
 from lit_agentrl.update.trial import unlearn
 
@@ -51,16 +51,16 @@ class RolloutCallback(Callback):
         hooks = get_hooks(trainer.strategy)
         networks = pl_module.updater.networks if isinstance(pl_module, Trained) else None
 
-        def values(episode: Episode) -> list[float]:
+        def compute_values(episode: Episode) -> list[float]:
             with context():
-                of_critic = as_trained(pl_module).updater.networks.compute_values
-                return list_turn_values(of_critic, pack([episode]).to(pl_module.device).to_dict())
+                compute_token_values = as_trained(pl_module).updater.networks.compute_values
+                return list_turn_values(compute_token_values, pack([episode]).to(pl_module.device).to_dict())
 
         reference = None if networks is None else networks.reference
-        reference = self.collector.structure.hook.setup(Training(values, reference))
+        reference = self.collector.structure.hook.setup(Training(compute_values, reference))
         critic = None if networks is None else networks.critic
-        played = played_with(network, critic)
-        self._player.open(network, context, hooks, reference=reference, evaluated=played)
+        evaluated = reweight_by_critic(network, critic)
+        self._player.open(network, context, hooks, reference=reference, evaluated=evaluated)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = None if trainer.max_epochs in (None, -1) else trainer.max_epochs
@@ -99,18 +99,18 @@ class RolloutCallback(Callback):
         agent = as_agent(pl_module)
         version, device = agent.version, pl_module.device
         if batch.given is not None:
-            _end_if_told(trainer)
+            _raise_on_sigterm(trainer)
             self.collector.begin(batch.iteration)
             self.collector.leave_out(batch)
             agent.row |= batch.given
             return
 
         def play(wave: Wave) -> Played:
-            _end_if_told(trainer)
+            _raise_on_sigterm(trainer)
             return self._player.play_training(wave, version)
 
         @contextmanager
-        def trial(episodes: Sequence[Episode], step: TemporaryStep) -> Iterator[Callable[[Wave], Played]]:
+        def run_trial(episodes: Sequence[Episode], step: TemporaryStep) -> Iterator[Callable[[Wave], Played]]:
             played = [episode for episode in episodes if episode.num_action_tokens and not episode.failed]
             with unlearn(
                 agent.policy.network, pack(played).to_dict() if played else None, lr=step.lr, epsilon=step.epsilon,
@@ -119,10 +119,10 @@ class RolloutCallback(Callback):
                 yield lambda wave: self._player.play_moved(wave, version)
 
         def ask(questions: Sequence[Question]) -> Asked:
-            _end_if_told(trainer)
+            _raise_on_sigterm(trainer)
             return self._player.ask(questions, self.settings.params, version)
 
-        agent.row |= self.collector.collect(batch, play, device=device, trial=trial, ask=ask)
+        agent.row |= self.collector.collect(batch, play, device=device, trial=run_trial, ask=ask)
         agent.row |= self._player.begin_update(batch.trajectories, version, trainer.current_epoch, device)
 
     def on_train_batch_end(self, *where: Any) -> None:
@@ -131,7 +131,7 @@ class RolloutCallback(Callback):
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *where: int
     ) -> None:
-        _end_if_told(trainer)
+        _raise_on_sigterm(trainer)
         if batch.given is not None:  # read from a data set
             return
         started, agent = time.perf_counter(), as_agent(pl_module)
@@ -141,7 +141,7 @@ class RolloutCallback(Callback):
     def on_test_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *where: int
     ) -> None:
-        _end_if_told(trainer)
+        _raise_on_sigterm(trainer)
         if batch.given is None:
             self.test.collect(
                 batch, self._player.play_evaluation, as_agent(pl_module).version, is_first=not any(where)
@@ -162,7 +162,7 @@ class RolloutCallback(Callback):
             self.test.take(batch, is_first=not any(where))
 
 
-def _end_if_told(trainer: Trainer) -> None:
+def _raise_on_sigterm(trainer: Trainer) -> None:
     """Raise KeyboardInterrupt after SIGTERM, on which Lightning acts only after the iteration."""
     if trainer.received_sigterm:
         raise KeyboardInterrupt

@@ -49,7 +49,7 @@ class StartKL(Callback):
         network, updater = as_agent(pl_module).policy.network, as_trained(pl_module).updater
         if network is None:
             raise ValueError(
-                "callbacks.start_kl: the policy has no network here; use callbacks/start_kl=none"
+                "callbacks.start_kl: the policy has no network in this process; use callbacks/start_kl=none"
             )
         reference = updater.networks.reference if updater.reference.is_start else None
         if reference is None and get_hooks(trainer.strategy).is_sharded and not find_adapter_layers(network):
@@ -70,7 +70,7 @@ class StartKL(Callback):
     ) -> None:
         """Score some of the episodes under the policy and the start."""
         assert self._networks is not None, "setup() comes first"
-        played = [each for each in batch.episodes if each.num_action_tokens and not each.failed]
+        played = [episode for episode in batch.episodes if episode.num_action_tokens and not episode.failed]
         if not played:
             return
         rows = pack(played[: self.episodes]).to(pl_module.device).trim().to_dict()

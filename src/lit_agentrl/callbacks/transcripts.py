@@ -16,7 +16,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.callbacks.markup import Decode, episode_markdown
+from lit_agentrl.callbacks.markup import Decode, format_episode
 from lit_agentrl.checks import require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
@@ -110,14 +110,14 @@ class Transcripts(Callback):
         for split in ("train", "val"):
             path = self.folder / f"{split}.jsonl"
             lines, is_torn = read_complete_lines(path)
-            kept = [(line, about) for line in lines if (about := _about(line)) is not None]
+            kept = [(line, key) for line in lines if (key := _parse_key(line)) is not None]
             if is_torn or len(kept) < len(lines):
-                _log.warning("%s: dropped what a killed write left of a line", path)
-            kept = [(line, about) for line, about in kept if about[0] <= iterations]
+                _log.warning("%s: dropped an incomplete line of an interrupted write", path)
+            kept = [(line, key) for line, key in kept if key[0] <= iterations]
             if is_torn or len(kept) < len(lines):
                 write_atomic(path, "".join(f"{line}\n" for line, _ in kept))
             remove_leftover(path)
-            self._written |= {about for _, about in kept}
+            self._written |= {key for _, key in kept}
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
@@ -161,7 +161,7 @@ class Transcripts(Callback):
             return
         tokenizer: Any = pl_module.policy.tokenizer if isinstance(pl_module, Agent) else None
         decode: Decode | None = tokenizer.decode if tokenizer is not None else None
-        text = "\n\n---\n\n".join(episode_markdown(episode, decode, self._dialect) for episode in picked)
+        text = "\n\n---\n\n".join(format_episode(episode, decode, self._dialect) for episode in picked)
         for logger in trainer.loggers:
             experiment = getattr(logger, "experiment", None)
             if experiment is not None and hasattr(experiment, "add_text"):
@@ -183,14 +183,14 @@ class Transcripts(Callback):
             append_durable(path, "".join(lines))
             self._written.add((iteration, tag))
             return True
-        old = [(f"{line}\n", _about(line) == (iteration, tag)) for line in read_complete_lines(path)[0]]
+        old = [(f"{line}\n", _parse_key(line) == (iteration, tag)) for line in read_complete_lines(path)[0]]
         if [line for line, is_same in old if is_same] == lines:
             return False
         write_atomic(path, "".join([*(line for line, is_same in old if not is_same), *lines]))
         return True
 
 
-def _about(line: str) -> tuple[int, str] | None:
+def _parse_key(line: str) -> tuple[int, str] | None:
     """Parse the iteration and the tag of a line; return None if it is damaged."""
     try:
         record = json.loads(line)

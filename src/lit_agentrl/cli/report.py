@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         args = parser.parse_args(arguments)
         from lit_agentrl.report.page import files as page
-        from lit_agentrl.report.page.results import report
+        from lit_agentrl.report.page.results import build_report
         from lit_agentrl.report.page.runs import load
 
         folder = Path(args.out)
@@ -41,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         runs, damaged = load([Path(text) for text in args.runs])
         for line in damaged:
             print(f"warning: {line}", file=sys.stderr)
-        found = report(runs, damaged, args.stage)
+        found = build_report(runs, damaged, args.stage)
         path = page.write(found, folder, shlex.join([*parser.prog.split(), *arguments]))
         for line in found.warnings:
             print(f"warning: {line}", file=sys.stderr)
-        print(page.summary_line(found))
+        print(page.summarise(found))
         print(f"written to {path}")

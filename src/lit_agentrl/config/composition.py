@@ -15,7 +15,7 @@ from hydra.utils import get_method
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.checks import format_value
-from lit_agentrl.config.errors import UserError, explain_unreadable, find_nearest, suggest
+from lit_agentrl.config.errors import UserError, explain_unreadable, refuse_unknown
 from lit_agentrl.config.groups import PROVIDERS, list_group_options, register_roots
 from lit_agentrl.config.overrides import get_table, parse, rewrite_for_hydra
 from lit_agentrl.config.suggestions import explain_composition
@@ -32,15 +32,15 @@ def check_folders(folders: Sequence[str | Path]) -> None:
     """
     if len(folders) > 1:
         raise UserError(
-            f"--config-dir is given twice, as {folders[0]} and {folders[1]}; put what is in them into one folder"
+            f"--config-dir is given twice, as {folders[0]} and {folders[1]}; merge them into one folder"
         )
     for folder in map(Path, folders):
         for shipped in list_configs():
             name = name_config(shipped)
             if (folder / name).is_file() and (folder / name).read_bytes() != shipped.read_bytes():
                 raise UserError(
-                    f"--config-dir {folder}: {name} is also the name of a shipped file, which would be "
-                    "taken; give yours another name"
+                    f"--config-dir {folder}: {name} is also the name of a shipped file, which takes "
+                    "precedence; rename yours"
                 )
 
 
@@ -175,15 +175,14 @@ def check_sections(cfg: DictConfig, name: str) -> None:
             )
     if OmegaConf.select(cfg, "algo.constants") is not None:
         raise UserError(
-            "algo.constants is no option any more; write an option file, such as conf/algo/clip/mine.yaml, that starts "
+            "algo.constants was removed; write an option file, such as conf/algo/clip/mine.yaml, that starts "
             "from the other option, and choose it in the defaults of the algorithm"
         )
     for section, known in _list_known_keys(name).items():
         keys = {str(key) for key in (OmegaConf.select(cfg, section) if section else cfg)}
         prefix = f"{section}." if section else ""
         if unknown := sorted(keys - known - {"hydra"}):
-            hint = suggest(find_nearest(unknown[0], known)) or f"valid: {', '.join(sorted(known))}"
-            raise UserError(f"unknown option {prefix}{unknown[0]}; {hint}")
+            refuse_unknown(f"unknown option {prefix}{unknown[0]}", unknown[0], sorted(known))
         if missing := sorted(known - keys):
             raise UserError(f"{prefix}{missing[0]} is missing, and every run needs it")
 
@@ -219,40 +218,37 @@ def _list_sections(name: str) -> dict[str, list[str]]:
 def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
     """Refuse overrides that Hydra accepts but that would not do what they say."""
     for override in parsed:
-        key, text = override.key_or_group, override.input_line or ""
-        if key == "run_dir":
-            raise UserError(f"{text}: choose the run folder with hydra.run.dir=FOLDER")
-        names = override.value()
-        axis = key.replace(".", "/")
-        if (
-            key.startswith("algo.")
-            and list_group_options(axis, search)
-            and not isinstance(names, dict | list)
-        ):
-            raise UserError(
-                f"{text}: write {axis}=NAME; valid: {', '.join(list_group_options(axis, search))}"
-            )
-        if key in CLOSED_SECTIONS and not isinstance(names, dict) and not override.is_delete():
-            raise UserError(f"{text}: {key} is a section; set one of its options, such as {key}.episodes=…")
-        listed = [str(name) for name in names] if key in LIST_GROUPS and isinstance(names, list) else []
-        if len(set(listed)) < len(listed) or ("none" in listed and len(listed) > 1):
-            what = "none beside others" if "none" in listed else "an option twice"
-            raise UserError(f"{text}: {key} names {what}; keep one")
-        is_list = isinstance(names, list) and key not in LIST_GROUPS
-        if (is_list or names is None) and not override.is_delete() and list_group_options(key, search):
-            what = "a list" if is_list else "null"
-            raise UserError(
-                f"{text}: {key} takes a name, not {what}; valid: {', '.join(list_group_options(key, search))}"
-            )
-        if override.is_delete() and list_group_options(key, search) and key not in LIST_GROUPS:
-            raise UserError(
-                f"{text}: {key} cannot be left out; valid: {', '.join(list_group_options(key, search))}"
-            )
-        if override.is_delete() and not _is_open(key):
-            raise UserError(
-                f"{text}: {key} cannot be removed; keys can be removed only below {', '.join(OPEN_SECTIONS[:-1])}; "
-                f"an existing one is changed by {key}=…"
-            )
+        if problem := _find_problem(override, search):
+            raise UserError(problem)
+
+
+def _find_problem(override: Override, search: Sequence[str]) -> str:
+    """Return why an override would not do what it says; empty if it would."""
+    key, text = override.key_or_group, override.input_line or ""
+    if key == "run_dir":
+        return f"{text}: choose the run folder with hydra.run.dir=FOLDER"
+    names = override.value()
+    axis = key.replace(".", "/")
+    if key.startswith("algo.") and list_group_options(axis, search) and not isinstance(names, dict | list):
+        return f"{text}: write {axis}=NAME; valid: {', '.join(list_group_options(axis, search))}"
+    if key in CLOSED_SECTIONS and not isinstance(names, dict) and not override.is_delete():
+        return f"{text}: {key} is a section; set one of its options, such as {key}.episodes=…"
+    listed = [str(name) for name in names] if key in LIST_GROUPS and isinstance(names, list) else []
+    if len(set(listed)) < len(listed) or ("none" in listed and len(listed) > 1):
+        what = "none together with others" if "none" in listed else "an option twice"
+        return f"{text}: {key} names {what}; keep one"
+    is_list = isinstance(names, list) and key not in LIST_GROUPS
+    if (is_list or names is None) and not override.is_delete() and list_group_options(key, search):
+        what = "a list" if is_list else "null"
+        return f"{text}: {key} takes a name, not {what}; valid: {', '.join(list_group_options(key, search))}"
+    if override.is_delete() and list_group_options(key, search) and key not in LIST_GROUPS:
+        return f"{text}: {key} cannot be left out; valid: {', '.join(list_group_options(key, search))}"
+    if override.is_delete() and not _is_open(key):
+        return (
+            f"{text}: {key} cannot be removed; keys can be removed only below {', '.join(OPEN_SECTIONS[:-1])}; "
+            f"an existing one is changed by {key}=…"
+        )
+    return ""
 
 
 def _is_open(key: str) -> bool:
@@ -277,7 +273,7 @@ def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
         except Exception as error:
             raise explain_composition(error, name, plain, search) from error
         raise UserError(
-            f"{text}: {override.key_or_group} is there already; write {text.lstrip('+')} without the +"
+            f"{text}: {override.key_or_group} exists already; write {text.lstrip('+')} without the +"
         )
 
 

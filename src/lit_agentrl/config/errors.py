@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import NoReturn
 
 from hydra.errors import ConfigCompositionException, InstantiationException
 from omegaconf import DictConfig, ListConfig
@@ -88,7 +89,7 @@ def _explain_instantiation(error: InstantiationException) -> str:
 def _explain_yaml(error: MarkedYAMLError) -> str:
     mark = error.problem_mark or error.context_mark
     where = f"{mark.name}, line {mark.line + 1}: " if mark is not None else ""
-    return f"{where}{error.problem or error.context}; mend the YAML there"
+    return f"{where}{error.problem or error.context}; fix the YAML there"
 
 
 def _format_key(error: OmegaConfBaseException) -> str:
@@ -130,6 +131,23 @@ def find_nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> list[s
     return [
         by_lower_case[match] for match in get_close_matches(name.lower(), by_lower_case, n=3, cutoff=cutoff)
     ]
+
+
+def refuse_unknown(text: str, name: str, valid: Iterable[str], otherwise: str = "") -> NoReturn:
+    """Refuse an invalid name, and suggest similar names or list the valid ones.
+
+    Args:
+        text: the beginning of the message, such as ``unknown option a.b``.
+        name: the name that is not valid.
+        valid: the valid names, in the order of the list.
+        otherwise: what to print instead of the list if no name is similar.
+
+    Raises:
+        UserError: always.
+    """
+    names = list(valid)
+    hint = suggest(find_nearest(name, names)) or otherwise or f"valid: {', '.join(names)}"
+    raise UserError(f"{text}; {hint}")
 
 
 def suggest(near: Sequence[str]) -> str:

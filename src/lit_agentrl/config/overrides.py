@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig
 
-from lit_agentrl.config.errors import UserError, find_nearest, get_first_line, suggest
+from lit_agentrl.config.errors import UserError, get_first_line, refuse_unknown
 
 # the supported flags of Hydra -> whether a value follows; the value of --info is optional
 FLAGS = {
@@ -59,10 +59,9 @@ def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:
             overrides.append(argument)
             continue
         if name not in FLAGS:
-            hint = suggest(find_nearest(name, FLAGS)) or (
-                "options are written key=value, without dashes; valid flags: --help, -m, --config-dir FOLDER, --cfg job"
-            )
-            raise UserError(f"unknown flag {name}; {hint}")
+            valid = "--help, -m, --config-dir FOLDER, --cfg job"
+            remedy = f"options are written key=value, without dashes; valid flags: {valid}"
+            refuse_unknown(f"unknown flag {name}", name, FLAGS, remedy)
         flags.append(argument)
         if name in ("--cfg", "-c"):
             value = argument.partition("=")[2] if has_value else rest[0] if rest else ""
@@ -127,17 +126,13 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
     parser = OverridesParser.create(loader)
     parsed: list[Override] = []
     for text in overrides:
-        if "=" not in text and not text.startswith("~"):
-            example = f"run={text} or resume={text}" if Path(text).is_dir() else "env=sokoban"
-            raise UserError(f"{text} is not an override; write key=value, such as {example}")
-        if text.endswith("=") and not text.startswith("~"):
-            raise UserError(f"{text} has no value; write a value, or null for none")
+        _require_value(text)
         try:
             parsed += parser.parse_overrides([_FOLDER.sub(r"run='\1'", text)])
         except OverrideParseException as error:
             if re.search(r"\s", text.partition("=")[0]):
                 raise UserError(
-                    f"{text} is no single option; write each by itself, such as algo=grpo env=sokoban"
+                    f"{text} is more than one option; write each separately, such as algo=grpo env=sokoban"
                 ) from error
             reason = re.sub(r"^Error parsing override.*", "", str(error)).strip() or get_first_line(error)
             raise UserError(
@@ -145,6 +140,17 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
                 "characters, such as 'key=\"a, b\"'"
             ) from error
     return parsed
+
+
+def _require_value(text: str) -> None:
+    """Refuse an override without a value, unless it removes a key."""
+    if text.startswith("~"):
+        return
+    if "=" not in text:
+        example = f"run={text} or resume={text}" if Path(text).is_dir() else "env=sokoban"
+        raise UserError(f"{text} is not an override; write key=value, such as {example}")
+    if text.endswith("="):
+        raise UserError(f"{text} has no value; write a value, or null for none")
 
 
 def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
@@ -160,7 +166,8 @@ def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
         if key in seen:
             raise UserError(f"{override.key_or_group} is given twice, as {seen[key]} and {text}; keep one")
         seen[key] = text
-        _check_hydra(override.key_or_group, text, is_multirun=is_multirun)
+        if problem := _find_hydra_problem(override.key_or_group, text, is_multirun=is_multirun):
+            raise UserError(problem)
         if override.is_sweep_override() and not is_multirun:
             values = text.partition("=")[2]
             listed = (
@@ -181,25 +188,21 @@ def take_variant(parsed: Sequence[Override], cfg: DictConfig) -> list[Override]:
     return [override for override in parsed if override not in variant]
 
 
-def _check_hydra(key: str, text: str, *, is_multirun: bool) -> None:
+def _find_hydra_problem(key: str, text: str, *, is_multirun: bool) -> str:
+    """Return why an option of Hydra cannot be set like this; empty if it can."""
     if key == "hydra.run.dir" and is_multirun:
-        raise UserError(
-            f"{text} has no effect with -m: the runs of a sweep lie in hydra.sweep.dir; set hydra.sweep.dir=FOLDER"
-        )
+        return f"{text} has no effect with -m: the runs of a sweep are in hydra.sweep.dir; set hydra.sweep.dir=FOLDER"
     if key.startswith(_SWEEP_KEYS) and not is_multirun:
-        raise UserError(
-            f"{text} has no effect without -m: one run has the folder hydra.run.dir=FOLDER, and nothing to launch"
-        )
+        return f"{text} has no effect without -m: a single run has hydra.run.dir=FOLDER, and no launcher"
     if key == "hydra.output_subdir":
         place = Path(text.partition("=")[2].strip("'\""))
         if place.is_absolute() or ".." in place.parts:
-            raise UserError(
-                f"{text} would write outside of the run folder; give a name, such as {key}=.hydra"
-            )
+            return f"{text} would write outside of the run folder; give a name, such as {key}=.hydra"
     if key == "hydra.mode":
-        raise UserError(f"{text}: -m is what makes a sweep; write it, or leave it out")
+        return f"{text}: a sweep is chosen with -m; add -m, or leave hydra.mode out"
     if key == "hydra.searchpath":
-        raise UserError(f"{text}: name a folder of configs with --config-dir FOLDER")
+        return f"{text}: name a folder of configs with --config-dir FOLDER"
+    return ""
 
 
 def get_program(name: str) -> str:

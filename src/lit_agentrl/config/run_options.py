@@ -8,7 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.config.composition import make_task_loader
-from lit_agentrl.config.errors import UserError, find_nearest, suggest
+from lit_agentrl.config.errors import UserError, refuse_unknown
 from lit_agentrl.config.overrides import check_overrides, parse, take_variant
 from lit_agentrl.config.saved import find_run_folder, read_saved_config
 from lit_agentrl.config.trust import TRUST_RUN, is_trusted
@@ -44,15 +44,14 @@ def compose_options(name: str, overrides: Sequence[str]) -> DictConfig:
                 f"{override.input_line} describes a model, and run= names one already; leave run= out to {name} it"
             )
         if key not in keys or override.is_add() or override.is_delete():
-            hint = suggest(find_nearest(key, keys)) or f"valid: {', '.join(keys)}"
-            raise UserError(f"unknown option {override.input_line}; {hint}")
+            refuse_unknown(f"unknown option {override.input_line}", key, keys)
         cfg[key] = override.value()
     if OmegaConf.is_missing(cfg, "run"):
         raise UserError(
             "run has no value; set run=FOLDER to the folder of a run, such as run=outputs/DATE/TIME"
         )
     if missing := OmegaConf.missing_keys(cfg):
-        raise UserError(f"{min(missing)} has no value; {name} --help says what it is")
+        raise UserError(f"{min(missing)} has no value; {name} --help explains it")
     return cfg
 
 
@@ -76,7 +75,7 @@ def split_model_options(
     for key in ("checkpoint", "beta", TRUST_RUN):
         if key in keys:
             raise UserError(
-                f"{key} would be ignored: it is of a run, and {of_model[0]} describes a model; leave it out"
+                f"{key} would be ignored: it applies to a run, and {of_model[0]} describes a model; leave it out"
             )
     cfg = compose_options(name, [*other_options, "run=null"])
     for of_run in ("run", "checkpoint", "engine", "beta", TRUST_RUN):

@@ -185,14 +185,16 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
         runs = sorted(path.parent.parent.name for path in folder.glob("*/.hydra/config.yaml"))
         hint = f"; it holds the runs {', '.join(runs)}" if runs else ""
         if option == "resume" and (folder / records.FILE).is_file():
-            hint += "; all of a sweep go on with -m, the options of the sweep, and resume=FOLDER"
+            hint += "; to resume the whole sweep, give -m, the options of the sweep, and resume=FOLDER"
         raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{hint}")
     try:
         raw, of_hydra = (_load_plain(path) for path in (file, file.with_name("hydra.yaml")))
     except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeError) as error:
         raise UserError(f"{option}={folder}: its saved config cannot be read ({explain(error)})") from error
     if not isinstance(raw, dict) or not raw:
-        raise UserError(f"{option}={folder}: {file} holds no config; copy the file anew, or give another run")
+        raise UserError(
+            f"{option}={folder}: {file} holds no config; copy the file again, or give another run"
+        )
     try:
         raw = rename_targets(raw)
         config, other_loss = _drop_removed(raw), _find_other_loss(raw)
@@ -202,7 +204,9 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
         _drop_profile(config)
         config.pop("eval_cache", None)  # removed option: whether to reuse another run's first evaluation
     except (AttributeError, TypeError) as error:  # for example a string in place of a section
-        raise UserError(f"{option}={folder}: its saved config is not one of a run ({error})") from error
+        raise UserError(
+            f"{option}={folder}: its saved config is not the config of a run ({error})"
+        ) from error
     if option == "resume" and other_loss:
         raise UserError(
             f"{option}={folder} was trained by the advantage gvpo with {other_loss}, a loss that this version does not "
@@ -250,7 +254,7 @@ def _drop_removed(node: Any) -> Any:
         if reason is None:
             remaining[name] = _drop_removed(child)
         elif child != default:
-            _log.warning("%s=%s of the saved config is no option any more: %s", name, child, reason)
+            _log.warning("%s=%s of the saved config was removed: %s", name, child, reason)
     return remaining
 
 

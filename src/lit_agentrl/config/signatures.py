@@ -125,7 +125,7 @@ def _locate(path: str, name: str) -> Callable[..., Any]:
         reason = get_first_line(error.__cause__ or error)
         raise UserError(f"{path}._target_={name} cannot be imported: {reason}") from error
     if not callable(target):
-        raise UserError(f"{path}._target_={name} is no class or function")
+        raise UserError(f"{path}._target_={name} is not a class or function")
     return target  # type: ignore[no-any-return]
 
 
@@ -183,7 +183,7 @@ def _require_size(option: str, value: Any) -> None:
         raise UserError(f"{option}={value} must be at most {MOST:g}")
     if not (value in (0, math.inf, -math.inf) or LEAST <= abs(value) <= MOST):
         raise UserError(
-            f"{option}={format_value(value)} must be 0, or from {LEAST:g} to {MOST:g} in size: others break float32"
+            f"{option}={format_value(value)} must be 0, or from {LEAST:g} to {MOST:g} in size, for float32"
         )
 
 

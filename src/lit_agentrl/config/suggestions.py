@@ -124,7 +124,7 @@ def explain_composition(
         names = [str(name) for name in (value if isinstance(value, list) else [value])]
         if unknown := [name for name in names if name not in options]:
             if new := REMOVED.get(f"{key}={unknown[0]}"):
-                return UserError(f"{key}={unknown[0]} is no option any more; write {new}")
+                return UserError(f"{key}={unknown[0]} was removed; write {new}")
             return UserError(f"unknown option {key}={unknown[0]}; {_suggest_name(key, unknown[0], options)}")
         chosen.append(str(override.input_line))
     try:
@@ -134,17 +134,17 @@ def explain_composition(
             return UserError(explain(cause))
         if missing := re.match(r"Could not override '([\w/]+)'\. No match", str(cause)):
             outer = missing[1].rpartition("/")[0]
-            given = next(text for text in chosen if text.startswith(f"{missing[1]}="))
+            override_text = next(text for text in chosen if text.startswith(f"{missing[1]}="))
             option = next((text for text in chosen if text.startswith(f"{outer}=")), f"the {outer} chosen")
             return UserError(
-                f"{given} has no effect: {option} has no {missing[1]}; leave it out, or choose another {outer}"
+                f"{override_text} has no effect: {option} has no {missing[1]}; leave it out, or choose another {outer}"
             )
         return UserError(f"{' '.join(chosen)}: {explain(cause)}")
     known = [key for key, _ in _flatten_entries(OmegaConf.to_container(base, resolve=False))]
     for override in parse(job):
         key = override.key_or_group
         if new := REMOVED.get(key):
-            return UserError(f"{key} is no option any more; write {new}")
+            return UserError(f"{key} was removed; write {new}")
         if not override.is_add() and key not in [*known, *groups] and get_table(key) not in known:
             return UserError(_suggest_key(key, known, base, search))
         if str(error).startswith(f"Could not override '{key}'.") and "Key '" in explain(error):

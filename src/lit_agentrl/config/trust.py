@@ -136,24 +136,31 @@ def resolve_untrusted(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """
     for path, value in iterate_values(config, ""):
         if isinstance(value, str) and not _is_reference(value):
-            raise _make_refusal(f"{path}={value}", "asks a resolver")
+            raise _make_refusal(f"{path}={value}", "uses a resolver")
     resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     assert isinstance(resolved, dict)
     for path, value in iterate_values(resolved, ""):
-        key = path.rpartition(".")[2]
-        if isinstance(value, str) and "${" in value:  # a later reading would resolve it
-            raise _make_refusal(f"{path}={value}", "would ask again")
-        if key == "_target_" and not is_allowed(path.rpartition(".")[0], value):
-            raise _make_refusal(f"{path}={value}", "is no part of this version that belongs there")
-        # another machine would receive objects, and send some back
-        is_elsewhere = path == "worker.address" and value not in (None, "auto")
-        if is_elsewhere or (path == "env.game.url" and value is not None):
-            raise _make_refusal(f"{path}={value}", "connects to another machine")
-        if path.startswith("env.game.command") and value is not None:
-            raise _make_refusal(f"{path}={value}", "starts a program")
-        if _WRITING.fullmatch(path) and _is_outside(key, value, folder.resolve()):
-            raise _make_refusal(f"{path}={value}", "lies outside of the run folder")
+        if danger := _find_danger(path, value, folder.resolve()):
+            raise _make_refusal(f"{path}={value}", danger)
     return resolved  # type: ignore[return-value]  # keys are strings
+
+
+def _find_danger(path: str, value: Any, folder: Path) -> str:
+    """Return why an untrusted config may not have this value here; empty if it may."""
+    section, _, key = path.rpartition(".")
+    if isinstance(value, str) and "${" in value:  # a later reading would resolve it
+        return "would be resolved again"
+    if key == "_target_" and not is_allowed(section, value):
+        return "is not an object of this version that is allowed there"
+    # another machine would receive objects, and send some back
+    is_elsewhere = path == "worker.address" and value not in (None, "auto")
+    if is_elsewhere or (path == "env.game.url" and value is not None):
+        return "connects to another machine"
+    if path.startswith("env.game.command") and value is not None:
+        return "starts a program"
+    if _WRITING.fullmatch(path) and _is_outside(key, value, folder):
+        return "lies outside of the run folder"
+    return ""
 
 
 def require_shipped(options: Iterable[tuple[str, str]], folders: Sequence[str]) -> None:
@@ -195,9 +202,9 @@ def iterate_values(node: Any, path: str) -> Iterator[tuple[str, Any]]:
         for key, child in node.items():
             place = f"{path}.{key}" if path else str(key)
             if re.fullmatch(r"_\w+_", str(key)) and key not in _KEYS:
-                raise _make_refusal(place, "tells Hydra how to call what it stands at")
+                raise _make_refusal(place, "controls how Hydra calls a target")
             if key == "_target_" and not isinstance(child, str):
-                raise _make_refusal(f"{place}={child}", "is no name")
+                raise _make_refusal(f"{place}={child}", "is not a name")
             yield from iterate_values(child, place)
     elif isinstance(node, list):
         for index, child in enumerate(node):

@@ -12,7 +12,11 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import play_agents
 from lit_agentrl.episode import Outcome
-from lit_agentrl.report.statistics import clustered_share_interval, group_means, mean_interval
+from lit_agentrl.report.statistics import (
+    compute_clustered_share_interval,
+    compute_group_means,
+    compute_mean_interval,
+)
 from lit_agentrl.report.summary import Estimate, estimate
 
 START = "start"  # the weights before training, with the same sampling
@@ -40,11 +44,11 @@ def compute_baselines(
         seed: seed of random play.
     """
     results: dict[str, Any] = {}
-    for name, theirs in others.items():
-        if theirs is not None:
-            mine = [outcome for outcome in theirs if outcome.task_name == task.name]
+    for name, other_outcomes in others.items():
+        if other_outcomes is not None:
+            of_game = [outcome for outcome in other_outcomes if outcome.task_name == task.name]
             results[name] = _estimate_lead(
-                _average_by_prompt(mine), outcomes, [outcome for outcome in mine if not outcome.failed]
+                _average_by_prompt(of_game), outcomes, [outcome for outcome in of_game if not outcome.failed]
             )
     groups = [int(group) for group in batch.group_P]
     played = play_agents(task, split, [int(outcome) for outcome in batch.seed_P], seed)
@@ -57,22 +61,26 @@ def compute_baselines(
 def _average_by_prompt(outcomes: Sequence[Outcome]) -> dict[int, float]:
     played = [outcome for outcome in outcomes if not outcome.failed]
     groups = [outcome.group for outcome in played]
-    means = group_means([float(outcome.success) for outcome in played], groups)
+    means = compute_group_means([float(outcome.success) for outcome in played], groups)
     return dict(zip(dict.fromkeys(groups), means, strict=True))
 
 
 def _estimate_lead(
-    theirs: Mapping[int, float], outcomes: Sequence[Outcome], episodes: Sequence[Outcome] | None = None
+    baseline_means: Mapping[int, float],
+    outcomes: Sequence[Outcome],
+    episodes: Sequence[Outcome] | None = None,
 ) -> dict[str, Estimate]:
-    ours = _average_by_prompt(outcomes)
-    both = [group for group in ours if group in theirs]
+    policy_means = _average_by_prompt(outcomes)
+    both = [group for group in policy_means if group in baseline_means]
     played = [(outcome.success, outcome.group) for outcome in episodes or ()] or [
-        (v > 0, g) for g, v in theirs.items()
+        (v > 0, g) for g, v in baseline_means.items()
     ]
     success, groups = zip(*played, strict=True)
     return {
-        "success": estimate(clustered_share_interval(list(success), list(groups))),
-        "difference": estimate(mean_interval([ours[group] - theirs[group] for group in both])),
+        "success": estimate(compute_clustered_share_interval(list(success), list(groups))),
+        "difference": estimate(
+            compute_mean_interval([policy_means[group] - baseline_means[group] for group in both])
+        ),
     }
 
 

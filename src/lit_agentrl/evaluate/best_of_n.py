@@ -16,7 +16,12 @@ from lit_agentrl.checks import format_value, require, require_whole
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.reward_model import RewardModel, load_model, read_about
-from lit_agentrl.report.statistics import best_of_k, mean_interval, pass_at_k, shares_interval
+from lit_agentrl.report.statistics import (
+    compute_mean_interval,
+    compute_share_interval,
+    estimate_best_of_k,
+    estimate_pass_at_k,
+)
 from lit_agentrl.report.summary import estimate
 from lit_agentrl.rewards.learned.scoring import turn_values
 from lit_agentrl.text.token_bytes import hash_tokenizer
@@ -31,12 +36,7 @@ def check_options(cfg: DictConfig) -> None:
         ValueError: an option is invalid; the message names it.
     """
     cfg.best_of = as_list(cfg.best_of)  # a single number needs no brackets
-    for k in cfg.best_of:
-        require_whole("best_of", k, 2)
-        if k > cfg.members:
-            raise UserError(
-                f"best_of={format_value(cfg.best_of)} needs members >= {k}, and members={cfg.members}"
-            )
+    require_members(cfg, "best_of", 2)
     path = cfg.reward_model
     if path is None:
         if cfg.best_of:
@@ -52,8 +52,22 @@ def check_options(cfg: DictConfig) -> None:
     with _name_option():
         if heads := read_about(path).heads:
             raise ValueError(
-                f"path={path} has several heads ({', '.join(heads)}), and best_of goes by one score; name a model "
-                "with one"
+                f"path={path} has several heads ({', '.join(heads)}), and best_of needs a single score; name a model "
+                "with one head"
+            )
+
+
+def require_members(cfg: DictConfig, option: str, least: int) -> None:
+    """Check that each k of an option is from ``least`` to ``members``.
+
+    Raises:
+        ValueError: the message names the option.
+    """
+    for k in cfg[option]:
+        require_whole(option, k, least)
+        if k > cfg.members:
+            raise UserError(
+                f"{option}={format_value(cfg[option])} needs members >= {k}, and members={cfg.members}"
             )
 
 
@@ -95,14 +109,14 @@ class Chooser:
                 results |= dict.fromkeys((f"best@{k}", f"gain@{k}", f"pass@{k}"))
                 continue
             number = sum(len(solved) for _, solved in enough)
-            best = [best_of_k(scores, solved, k) for scores, solved in enough]
-            upper = [pass_at_k(len(solved), sum(solved), k) for _, solved in enough]
+            best = [estimate_best_of_k(scores, solved, k) for scores, solved in enough]
+            upper = [estimate_pass_at_k(len(solved), sum(solved), k) for _, solved in enough]
             gained = [
                 chosen - sum(solved) / len(solved) for chosen, (_, solved) in zip(best, enough, strict=True)
             ]
-            results[f"best@{k}"] = estimate(shares_interval(best, number))
-            results[f"gain@{k}"] = estimate(mean_interval(gained))
-            results[f"pass@{k}"] = estimate(shares_interval(upper, number))
+            results[f"best@{k}"] = estimate(compute_share_interval(best, number))
+            results[f"gain@{k}"] = estimate(compute_mean_interval(gained))
+            results[f"pass@{k}"] = estimate(compute_share_interval(upper, number))
         return results
 
     def _score_episodes(self, episodes: Sequence[Episode]) -> list[float]:

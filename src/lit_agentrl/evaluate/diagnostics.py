@@ -21,7 +21,11 @@ from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate.replay import replay_episodes, require_shared_weights
 from lit_agentrl.models.routers import Routing
-from lit_agentrl.report.statistics import clustered_share_interval, group_means, mean_interval
+from lit_agentrl.report.statistics import (
+    compute_clustered_share_interval,
+    compute_group_means,
+    compute_mean_interval,
+)
 from lit_agentrl.report.summary import Estimate, estimate
 from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_token_paper
 from lit_agentrl.rollout.thoughts import (
@@ -51,15 +55,13 @@ def check_run(run: Run) -> None:
         UserError: the message says which, and the remedy.
     """
     if not run.rules.prompt.think:
-        raise UserError(
-            "diagnostics=true looks at thoughts, and the run has prompt.think=false; leave it out"
-        )
+        raise UserError("diagnostics=true needs thoughts, and the run has prompt.think=false; leave it out")
     if beta := read_beta(run.cfg):
         raise UserError(
-            f"diagnostics=true reads likelihoods of the policy alone, and critic.beta={beta:g} reweighs what is "
-            "played; set beta=0"
+            f"diagnostics=true reads likelihoods of the policy alone, and critic.beta={beta:g} reweights "
+            "it; set beta=0"
         )
-    require_shared_weights(run.cfg, "diagnostics=true reads likelihoods of the network itself")
+    require_shared_weights(run.cfg, "diagnostics=true reads likelihoods of the run's own network")
 
 
 def diagnose(
@@ -83,14 +85,14 @@ def diagnose(
     thoughts = list_thoughts(episodes)
     if len({thought.group for thought in thoughts}) < 2:
         raise UserError(
-            f"diagnostics=true: replies to {len({t.group for t in thoughts})} instances of {name} have a thought, and "
+            f"diagnostics=true: replies to {len({t.group for t in thoughts})} tasks of {name} have a thought, and "
             "2 are needed; raise episodes, or leave it out"
         )
     network: Any = run.module.policy.network
     network.to(run.trainer.strategy.root_device)  # the trainer has moved it to the CPU
     limit = run.rules.max_context_tokens - params.max_reply_tokens  # leaves room for any thought
     fitting = [thought for thought in thoughts if len(thought.context) <= limit]
-    screen.announce(f"scoring thoughts of {name} after what others saw")
+    screen.announce(f"scoring thoughts of {name} after the observations of others")
     samples = {
         "first_turn": select_first_turns(fitting, SAMPLES),
         "any_turn": draw_turns(fitting, SAMPLES, seed),
@@ -207,8 +209,10 @@ def _compare_success(before: Sequence[Outcome], after: Sequence[Outcome]) -> dic
     ]
     success = [a.success for a in after if not a.failed]
     return {
-        "success": estimate(clustered_share_interval(success, [a.group for a in after if not a.failed])),
-        "difference": estimate(mean_interval(group_means(*zip(*pairs, strict=True)))),
+        "success": estimate(
+            compute_clustered_share_interval(success, [a.group for a in after if not a.failed])
+        ),
+        "difference": estimate(compute_mean_interval(compute_group_means(*zip(*pairs, strict=True)))),
     }
 
 

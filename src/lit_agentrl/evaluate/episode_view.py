@@ -13,7 +13,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from lit_agentrl.callbacks.markup import clean, reply_parts
+from lit_agentrl.callbacks.markup import clean, split_reply
 from lit_agentrl.episode import Episode, FinishReason, Turn
 from lit_agentrl.text.dialects.base import Dialect
 
@@ -57,7 +57,7 @@ def render_turn(turn: Turn, dialect: Dialect) -> RenderableType:
 
 
 def _describe_turn(turn: Turn, dialect: Dialect) -> Iterator[tuple[str, Text]]:
-    for role, text in reply_parts(turn, dialect):
+    for role, text in split_reply(turn, dialect):
         if text.strip():
             yield (
                 {"think": "thinks", "answer": "answers"}.get(role, "writes"),

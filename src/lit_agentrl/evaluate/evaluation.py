@@ -19,7 +19,7 @@ from lit_agentrl.build.games import TaskLoader
 from lit_agentrl.build.instantiation import as_list, load_other_engine
 from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.build.structure import build_algorithm
-from lit_agentrl.checks import format_value, require, require_number, require_one_of, require_whole
+from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.config.composition import load_option
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.engines.base import SamplingParams
@@ -40,7 +40,7 @@ from lit_agentrl.rollout.settings import MOST
 from lit_agentrl.rollout.shots import with_shots
 from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.run_folder import require_idle
-from lit_agentrl.strategies.checkpoint_io import checkpoint_exists
+from lit_agentrl.strategies.checkpoint_io import has_checkpoint
 
 CHECKPOINTS = ("last", "best", "start")
 
@@ -68,18 +68,18 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     if cfg.diagnostics:
         diagnostics.check_run(run)
     if cfg.shots:
-        require_shared_weights(run.cfg, f"shots={cfg.shots} of a run play through its network itself")
+        require_shared_weights(run.cfg, f"shots={cfg.shots} of a run needs its own network")
     chooser = best_of_n.load_chooser(cfg, run.module.policy.tokenizer)
     target_folder = folder / "evaluations"
-    is_kept = can_write(target_folder)
+    is_writable = can_write(target_folder)
     names = [run.games.tasks[spec.task].name for spec in run.games.test]
     sampling = [make_eval_params(run.rollouts.settings, float(value), "evaluate") for value in temperatures]
 
     def play(
-        params: SamplingParams, path: Path | None, whose: str = "", members: int = cfg.members
+        params: SamplingParams, path: Path | None, by: str = "", members: int = cfg.members
     ) -> list[Outcome]:
         played = screen.describe_episodes(names, cfg.episodes * members)
-        announcer.text = f"playing {played}{whose}, split {cfg.split}, temperature {params.temperature:g}"
+        announcer.text = f"playing {played}{by}, split {cfg.split}, temperature {params.temperature:g}"
         run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params, members=members)
         run.trainer.test(
             run.module, run.stream, verbose=False, weights_only=True,
@@ -91,17 +91,17 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     records = []
     for number, params in enumerate(sampling):
         outcomes = play(params, None if number else checkpoint)  # the weights are loaded once
-        for place in range(len(names)):
+        for index in range(len(names)):
             records.append(
                 _record(
-                    run, cfg, place, params, outcomes, baseline_outcomes[number], announcer.episodes, chooser
+                    run, cfg, index, params, outcomes, baseline_outcomes[number], announcer.episodes, chooser
                 )
             )
     stage = checkpoint.stem if checkpoint is not None else "start"
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     used = dict(totals.used)
     content = {"config": OmegaConf.to_container(cfg), "results": records} | ({"engine": used} if used else {})
-    path = write_results(target_folder, name, content) if is_kept else None
+    path = write_results(target_folder, name, content) if is_writable else None
     return Scores(records, path, build_table(f"{stage} weights", cfg, records, used))
 
 
@@ -129,22 +129,22 @@ def _play_baselines(
 
 
 def _record(
-    run: Run, cfg: DictConfig, place: int, params: SamplingParams, outcomes: Sequence[Outcome],
+    run: Run, cfg: DictConfig, index: int, params: SamplingParams, outcomes: Sequence[Outcome],
     others: Mapping[str, Sequence[Outcome] | None], episodes: Sequence[Episode], chooser: best_of_n.Chooser | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compute the record of the ``place``-th game from the outcomes of all games."""
-    task = run.games.tasks[run.games.test[place].task]
-    outcomes_of_game = [each for each in outcomes if each.task_name == task.name]
+    """Compute the record of the ``index``-th game from the outcomes of all games."""
+    task = run.games.tasks[run.games.test[index].task]
+    outcomes_of_game = [outcome for outcome in outcomes if outcome.task_name == task.name]
     record = make_record(
         cfg, task.name, params.temperature, outcomes_of_game, asdict(find_levels(task, cfg.split))
     )
     if cfg.baselines:
-        (batch,) = run.stream.test_dataloader()[place]
-        after_shots = _after_shots(run, cfg.shots, place, params) if cfg.shots else None
+        (batch,) = run.stream.test_dataloader()[index]
+        after_shots = _after_shots(run, cfg.shots, index, params) if cfg.shots else None
         record["baselines"] = compute_baselines(
             task, cfg.split, batch, outcomes_of_game, others={**others, FEW_SHOT: after_shots}, seed=cfg.seed
         )
-    played = [each for each in episodes if each.task_name == task.name]
+    played = [episode for episode in episodes if episode.task_name == task.name]
     if chooser is not None:
         record |= chooser.record(cfg.best_of, played)
     if cfg.diagnostics:
@@ -152,9 +152,9 @@ def _record(
     return record
 
 
-def _after_shots(run: Run, shots: int, place: int, params: SamplingParams) -> Sequence[Outcome]:
-    """Play the ``place``-th game again, with solved episodes in the prompt."""
-    task = run.games.test[place].task
+def _after_shots(run: Run, shots: int, index: int, params: SamplingParams) -> Sequence[Outcome]:
+    """Play the ``index``-th game again, with solved episodes in the prompt."""
+    task = run.games.test[index].task
     name = run.games.tasks[task].name
     screen.announce(f"playing {name} after {shots} solved episode{'s' * (shots != 1)}")
     rules = with_shots(run.rules, task, shots)
@@ -217,7 +217,7 @@ def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
     if stage == "start":
         return None
     path = folder / "checkpoints" / f"{stage}.ckpt"
-    if not checkpoint_exists(path):
+    if not has_checkpoint(path):
         raise UserError(f"{folder} has no {stage} checkpoint; checkpoint=start measures the untrained policy")
     return path
 
@@ -237,19 +237,14 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
     for name in ("episodes", "members"):
         require_whole(name, cfg[name], 1, MOST)
     cfg.pass_k = as_list(cfg.pass_k)  # a single number needs no brackets
-    for k in cfg.pass_k:
-        require_whole("pass_k", k, 1)
-        if k > cfg.members:
-            raise UserError(
-                f"pass_k={format_value(cfg.pass_k)} needs members >= {k}, and members={cfg.members}"
-            )
+    best_of_n.require_members(cfg, "pass_k", 1)
     best_of_n.check_options(cfg)
     require(bool(temperatures), "temperature", cfg.temperature, "a number >= 0, or a list of them")
     for value in temperatures:
         require_number("temperature", value, "a number >= 0, or a list of them", lambda number: number >= 0)
     if cfg.members > 1 and 0 in temperatures:
         raise UserError(
-            f"members={cfg.members} with temperature=0 would play the same episode again; use members=1"
+            f"members={cfg.members} with temperature=0 would repeat the same episode; use members=1"
         )
 
 

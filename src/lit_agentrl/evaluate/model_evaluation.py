@@ -70,8 +70,8 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
     temperatures = as_list(cfg.temperature)
     check_options(cfg, temperatures)
     if cfg.diagnostics:
-        raise UserError("diagnostics=true is of the policy of a run; name it by run=, or leave it out")
-    is_kept = can_write(FOLDER)
+        raise UserError("diagnostics=true needs the policy of a run; set run=FOLDER, or leave it out")
+    is_writable = can_write(FOLDER)
     records: list[dict[str, Any]] = []
     with closing(open_model(cfg, described)) as model:
         games, settings = model.games, model.settings
@@ -106,7 +106,7 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
                     record |= chooser.record(cfg.best_of, [e for e in played if e.task_name == task.name])
                 records.append(record)
     stage = str(model.saved.engine.get("model") or model.name)
-    return _write_scores(cfg, model.saved, stage, records, model.sync.measure_usage(), is_kept)
+    return _write_scores(cfg, model.saved, stage, records, model.sync.measure_usage(), is_writable)
 
 
 @dataclass
@@ -203,7 +203,7 @@ def open_model(cfg: DictConfig, described: Sequence[str]) -> OpenedModel:
 def _compose_config(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
     names = [str(name) for name in as_list(cfg.env)] if cfg.env is not None else []
     if not names:
-        raise UserError("env has no value; name the games to be played, such as env=[sokoban,bandit]")
+        raise UserError("env has no value; name the games to play, such as env=[sokoban,bandit]")
     saved = compose_job("train", [*described, f"seed={cfg.seed}"])
     OmegaConf.set_struct(saved, False)
     saved.env = load_option("env", names[0])
@@ -246,7 +246,7 @@ def _open_parts(
         network.to("cuda")  # as the trainer does for a run
     if chat.forced_think and not engine.capabilities.token_ids:
         raise UserError(
-            "prompt.force_think=true begins a reply, and this engine takes messages alone; set it to false"
+            "prompt.force_think=true begins a reply, and this engine takes only messages; set it to false"
         )
     return policy, rules, engine, WeightSync(engine, network, rules, options["forward_context"])
 
@@ -257,7 +257,7 @@ def _write_scores(
     stage: str,
     records: list[dict[str, Any]],
     used: dict[str, float],
-    is_kept: bool,
+    is_writable: bool,
 ) -> Scores:
     games = "-".join(dict.fromkeys(record["env"] for record in records))
     file_stem = "".join(c if c.isalnum() or c in "-." else "-" for c in stage).strip(".")
@@ -267,7 +267,9 @@ def _write_scores(
         **({"engine": used} if used else {}),
     }
     path = (
-        write_results(FOLDER, f"{file_stem}_{cfg.split}_{games}_seed{cfg.seed}", content) if is_kept else None
+        write_results(FOLDER, f"{file_stem}_{cfg.split}_{games}_seed{cfg.seed}", content)
+        if is_writable
+        else None
     )
     return Scores(records, path, build_table(stage, cfg, records, used))
 

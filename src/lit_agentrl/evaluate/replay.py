@@ -19,7 +19,7 @@ from lit_agentrl.episode import Outcome
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.workers.inline import LocalPlayer
-from lit_agentrl.update.critic import played_with
+from lit_agentrl.update.critic import reweight_by_critic
 
 
 def require_shared_weights(cfg: DictConfig, why: str) -> None:
@@ -46,7 +46,7 @@ def replay_episodes(run: Run, name: str, rules: Rules, params: SamplingParams) -
     number = next(n for n, spec in enumerate(run.games.test) if run.games.tasks[spec.task].name == name)
     (batch,) = run.stream.test_dataloader()[number]
     evaluation = replace(run.rollouts.test, params=params)
-    network: Any = played_with(run.module.policy.network, run.module.critic)
+    network: Any = reweight_by_critic(run.module.policy.network, run.module.critic)
     network.to(run.trainer.strategy.root_device)  # the trainer has moved it to the CPU
     context = run.trainer.precision_plugin.forward_context
     play_inline(rules, network, context, evaluation, batch, run.module.version)

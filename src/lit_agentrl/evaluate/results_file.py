@@ -52,4 +52,4 @@ def _find_target(folder: Path, name: str, config: Any) -> Path:
 
 def _warn_not_written(path: Path, error: Exception) -> None:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else get_first_line(error)
-    print(f"warning: {path} cannot be written ({reason}): results are shown, and not kept", file=sys.stderr)
+    print(f"warning: {path} cannot be written ({reason}): results are shown but not saved", file=sys.stderr)

@@ -12,7 +12,7 @@ from rich.table import Table
 from lit_agentrl.config.overrides import VARIANT
 from lit_agentrl.evaluate import baselines
 from lit_agentrl.evaluate.diagnostics import list_scores
-from lit_agentrl.report.summary import Estimate, told
+from lit_agentrl.report.summary import Estimate, format_usage
 
 
 def build_table(
@@ -22,12 +22,12 @@ def build_table(
 
     ``stage`` names the model or the weights.  ``used`` holds a server's usage counts.
     """
-    group_note = "" if cfg.members == 1 else f", {cfg.members} episodes of each instance"
+    group_note = "" if cfg.members == 1 else f", {cfg.members} episodes of each task"
     variant = "".join(f", {option}" for option in cfg.get(VARIANT, ()))
     table = Table(
         title=escape(f"{stage}, split {cfg.split}{group_note}{variant}"),  # options may have square brackets
-        caption="n: instances; normalised: 0 is chance, 1 is the oracle"
-        + (f"\nengine: {told(used)}" if used else ""),
+        caption="n: tasks; normalised: 0 is chance, 1 is the oracle"
+        + (f"\nengine: {format_usage(used)}" if used else ""),
     )
     for column in ("game", "T", "n", "score", "value", "95 % interval"):
         table.add_column(column, justify="left" if column in ("game", "score") else "right")

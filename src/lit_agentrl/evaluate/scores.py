@@ -13,11 +13,11 @@ from rich.table import Table
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.episode import Outcome
 from lit_agentrl.report.statistics import (
-    clustered_mean_interval,
-    clustered_share_interval,
-    normalised,
-    pass_at_k,
-    shares_interval,
+    compute_clustered_mean_interval,
+    compute_clustered_share_interval,
+    compute_share_interval,
+    estimate_pass_at_k,
+    normalise,
 )
 from lit_agentrl.report.summary import estimate
 from lit_agentrl.report.table import as_text
@@ -61,8 +61,8 @@ def make_record(
     if not played:
         raise UserError(f"every episode of {env} failed; the first: {outcomes[0].error}")
     groups = [e.group for e in played]
-    success = clustered_share_interval([e.success for e in played], groups)
-    returns = clustered_mean_interval([e.total_reward for e in played], groups)
+    success = compute_clustered_share_interval([e.success for e in played], groups)
+    returns = compute_clustered_mean_interval([e.total_reward for e in played], groups)
     record = {
         "env": env,
         "split": cfg.split,
@@ -83,8 +83,10 @@ def make_record(
     for k in cfg.pass_k:
         # failed episodes may leave too few
         enough = [solved for solved in counts.values() if len(solved) >= k]
-        shares = [pass_at_k(len(solved), sum(solved), k) for solved in enough]
-        record[f"pass@{k}"] = estimate(shares_interval(shares, sum(map(len, enough)))) if shares else None
+        shares = [estimate_pass_at_k(len(solved), sum(solved), k) for solved in enough]
+        record[f"pass@{k}"] = (
+            estimate(compute_share_interval(shares, sum(map(len, enough)))) if shares else None
+        )
     return record
 
 
@@ -96,4 +98,4 @@ def _normalise(success: float, levels: dict[str, float | None]) -> float | None:
     chance, oracle = levels["chance_success"], levels["oracle_success"]
     if chance is None or oracle is None or oracle <= chance:
         return None
-    return normalised(success, chance, oracle)
+    return normalise(success, chance, oracle)

@@ -40,14 +40,14 @@ def find_games(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader) -> Tas
         return load_task
     if len(names) > 1:
         raise UserError(
-            f"{texts[0]} changes one game, and {', '.join(names)} are evaluated; name it: env=NAME"
+            f"{texts[0]} changes one game, and {', '.join(names)} are evaluated; choose it with env=NAME"
         )
     game = saved.env if names[0] == own_name else load_task(names[0])
     for override in parse(texts):
         key = override.key_or_group.removeprefix("env.")
         if key == "name":
             raise UserError(
-                f"{override.input_line}: the name of a game stays; env={override.value()} plays another"
+                f"{override.input_line}: the name of a game cannot change; env={override.value()} plays another game"
             )
         OmegaConf.update(game, key, override.value(), force_add=True)
     check_targets(OmegaConf.create({"env": game}))

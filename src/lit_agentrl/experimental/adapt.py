@@ -55,8 +55,8 @@ class Adapt(Action):
         kl: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(rules)
-        given = {"filter": filter, "entropy": entropy, "kl": kl}
-        self.turns = {name: turn for name, turn in given.items() if turn is not None}
+        requested = {"filter": filter, "entropy": entropy, "kl": kl}
+        self.turns = {name: turn for name, turn in requested.items() if turn is not None}
         require(bool(self.turns), "filter", None, "given, or else entropy or kl")
         for name, turn in self.turns.items():
             require(
@@ -76,14 +76,14 @@ class Adapt(Action):
         for name, turn in self.turns.items():
             if name not in self._dials:
                 raise ValueError(
-                    f"action.{name}={format_value(turn)} has nothing to turn: {_OPTIONS[name]} is "
-                    f"no option of this run, or changes by itself; {_REMEDY[name]}, or set it to null"
+                    f"action.{name}={format_value(turn)} has no effect: {_OPTIONS[name]} is "
+                    f"not an option of this run, or changes by itself; {_REMEDY[name]}, or set it to null"
                 )
             now, (factor, bound) = self._dials[name].read(), (turn["factor"], turn["bound"])
             if not (now < bound if factor > 1 else now > bound):
                 raise ValueError(
-                    f"action.{name}.bound={bound:g}: {_OPTIONS[name]}={now:g} is there already; a factor of {factor:g} "
-                    f"needs one {'above' if factor > 1 else 'below'} it"
+                    f"action.{name}.bound={bound:g}: {_OPTIONS[name]}={now:g} has already reached it; a factor of "
+                    f"{factor:g} needs a bound {'above' if factor > 1 else 'below'} it"
                 )
 
     def start(self, trainer: Trainer, module: LightningModule) -> None:
@@ -114,14 +114,16 @@ class Adapt(Action):
 
 
 def _find_dials(trainer: Trainer, module: LightningModule) -> dict[str, Dial]:
-    found = {}
+    dials = {}
     for term in as_trained(module).updater.objective.terms():
         if isinstance(term, Held) and term.is_held:
-            found[term.place] = Dial(partial(getattr, term, "coef"), partial(setattr, term, "coef"))
-    for each in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(each, RolloutCallback) and "ratio" in constants(each.collector.select_groups):
-            found["filter"] = Dial(partial(_read_ratio, each.collector), partial(_set_ratio, each.collector))
-    return found
+            dials[term.place] = Dial(partial(getattr, term, "coef"), partial(setattr, term, "coef"))
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, RolloutCallback) and "ratio" in constants(callback.collector.select_groups):
+            dials["filter"] = Dial(
+                partial(_read_ratio, callback.collector), partial(_set_ratio, callback.collector)
+            )
+    return dials
 
 
 def _read_ratio(collector: Collector) -> float:

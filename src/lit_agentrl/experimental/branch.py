@@ -32,12 +32,12 @@ class AtEntropy:
     def group(self, members: Sequence[int], draw: Draw, vocabulary: int) -> _Group:
         return _Group(self, members, draw, math.log(max(vocabulary, 2)))
 
-    def entropy_of(self, replies: npt.NDArray[np.float64]) -> float:
+    def compute_entropy(self, replies: npt.NDArray[np.float64]) -> float:
         """Return the mean or summed entropy of the first tokens of a reply, in nats."""
-        first = replies[: self.tokens]
-        return float(first.mean() if self.entropy == "mean" else first.sum())
+        first_tokens = replies[: self.tokens]
+        return float(first_tokens.mean() if self.entropy == "mean" else first_tokens.sum())
 
-    def branches(self, change: float, draw: float) -> bool:
+    def should_branch(self, change: float, draw: float) -> bool:
         """Return whether an episode branches at this change of entropy.
 
         Args:
@@ -59,53 +59,57 @@ class _Group:
         self._rule, self._draw, self._log_vocabulary = rule, draw, log_vocabulary
         self._waiting = deque(members)
         self._entropies: dict[int, list[float]] = {}  # entropy of the first tokens of each reply, by member
-        self._begins: dict[int, int] = {}  # first turn that each member played itself
-        self._over: set[int] = set()
+        self._first_turns: dict[int, int] = {}  # first turn that each member played itself
+        self._ended: set[int] = set()
         self._turn = 1  # the next turn to decide
 
     def first(self) -> Sequence[Branch]:
-        never = not (self._rule.base or self._rule.slope)  # no episode can branch, so all begin at once
-        number = len(self._waiting) if never else min(self._rule.initial, len(self._waiting))
-        return [self._begun(Branch(self._waiting.popleft())) for _ in range(number)]
+        cannot_branch = not (
+            self._rule.base or self._rule.slope
+        )  # no episode can branch, so all begin at once
+        number = len(self._waiting) if cannot_branch else min(self._rule.initial, len(self._waiting))
+        return [self._start(Branch(self._waiting.popleft())) for _ in range(number)]
 
     def after(self, episode: Episode, *, is_over: bool) -> Sequence[Branch]:
-        known = self._entropies[episode.member]
+        entropies = self._entropies[episode.member]
         replies = [turn.reply_entropies for turn in episode.turns if len(turn.reply_tokens)]
-        known += map(self._rule.entropy_of, replies[len(known) :])
+        entropies += map(self._rule.compute_entropy, replies[len(entropies) :])
         if is_over:
-            self._over.add(episode.member)
-        found: list[Branch] = []
+            self._ended.add(episode.member)
+        branches: list[Branch] = []
         while self._waiting and self._is_written():
-            found += self._branches()
+            branches += self._list_branches()
             self._turn += 1
-        if not found and len(self._over) == len(self._entropies):
-            found += [self._begun(Branch(self._waiting.popleft())) for _ in range(len(self._waiting))]
-        return found
+        if not branches and len(self._ended) == len(self._entropies):
+            branches += [self._start(Branch(self._waiting.popleft())) for _ in range(len(self._waiting))]
+        return branches
 
     def _is_written(self) -> bool:
         """Return whether all running episodes have written the turn, and at least one has."""
-        has = {member: len(known) > self._turn for member, known in self._entropies.items()}
-        return any(has.values()) and all(has[member] or member in self._over for member in has)
+        has_written = {member: len(entropies) > self._turn for member, entropies in self._entropies.items()}
+        return any(has_written.values()) and all(
+            has_written[member] or member in self._ended for member in has_written
+        )
 
-    def _branches(self) -> list[Branch]:
+    def _list_branches(self) -> list[Branch]:
         """Return the branches of the current turn, ordered by parent."""
-        found = []
-        for member, known in sorted(self._entropies.items()):
+        branches = []
+        for member, entropies in sorted(self._entropies.items()):
             if (
-                len(known) <= self._turn or self._begins[member] == self._turn
+                len(entropies) <= self._turn or self._first_turns[member] == self._turn
             ):  # too short, or itself branched at this turn
                 continue
-            change = (known[self._turn] - known[0]) / self._log_vocabulary
-            if not self._rule.branches(change, self._draw(member, self._turn)):
+            change = (entropies[self._turn] - entropies[0]) / self._log_vocabulary
+            if not self._rule.should_branch(change, self._draw(member, self._turn)):
                 continue
             for _ in range(min(self._rule.copies, len(self._waiting))):
-                found.append(
-                    self._begun(Branch(self._waiting.popleft(), member, self._turn), known[: self._turn])
+                branches.append(
+                    self._start(Branch(self._waiting.popleft(), member, self._turn), entropies[: self._turn])
                 )
-        return found
+        return branches
 
-    def _begun(self, branch: Branch, known: Sequence[float] = ()) -> Branch:
-        self._entropies[branch.member], self._begins[branch.member] = list(known), branch.turn
+    def _start(self, branch: Branch, entropies: Sequence[float] = ()) -> Branch:
+        self._entropies[branch.member], self._first_turns[branch.member] = list(entropies), branch.turn
         return branch
 
 

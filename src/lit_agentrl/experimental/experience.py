@@ -17,11 +17,11 @@ from lit_agentrl.episode import Message
 from lit_agentrl.experimental import lessons
 from lit_agentrl.experimental.lessons import (
     Operation,
-    for_lessons,
-    for_one_list,
-    for_operations,
-    for_summary,
-    listed,
+    ask_for_lessons,
+    ask_for_one_list,
+    ask_for_operations,
+    ask_for_summary,
+    format_lessons,
 )
 from lit_agentrl.facts import IN_ORDER, LESSONS
 from lit_agentrl.requirements import Requirement
@@ -32,7 +32,13 @@ from lit_agentrl.rollout.structures.base import SoFar, group_episodes
 from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
-_DONE = {"add": "added", "update": "updated", "delete": "deleted", "merge": "merged", "dropped": "dropped"}
+_METRIC_NAMES = {
+    "add": "added",
+    "update": "updated",
+    "delete": "deleted",
+    "merge": "merged",
+    "dropped": "dropped",
+}
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class Experience(StructureHook, Refill):
         "asked_tokens", "answer_tokens",
     )  # fmt: skip
     requires = frozenset(
-        {Requirement(IN_ORDER, reason="it plans an iteration with what the one before it has taught")}
+        {Requirement(IN_ORDER, reason="it plans an iteration with the lessons of the previous one")}
     )
     provides = Refill.provides | {LESSONS}
 
@@ -133,46 +139,56 @@ class Experience(StructureHook, Refill):
 
     def plan_evaluation(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
         return (
-            [replace(spec, extra=LessonsHook(listed(self._items))) for spec in specs]
+            [replace(spec, extra=LessonsHook(format_lessons(self._items))) for spec in specs]
             if self._items
             else specs
         )
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
         groups, interview = group_episodes(so_far.sampled), _Interview(so_far)
-        mixed = {g: found for g, found in groups.items() if 0 < sum(e.success for e in found) < len(found)}
+        mixed = {
+            g: episodes
+            for g, episodes in groups.items()
+            if 0 < sum(e.success for e in episodes) < len(episodes)
+        }
         summaries = interview.ask(
             "summary",
-            {(g, e.member): for_summary(e, self._transcript) for g, found in mixed.items() for e in found},
+            {
+                (g, e.member): ask_for_summary(e, self._transcript)
+                for g, episodes in mixed.items()
+                for e in episodes
+            },
         )
-        told = interview.ask(
+        new_lessons = interview.ask(
             "lessons",
             {
-                (g,): for_lessons(found, [summaries[g, e.member] for e in found], self._lessons)
-                for g, found in mixed.items()
+                (g,): ask_for_lessons(episodes, [summaries[g, e.member] for e in episodes], self._lessons)
+                for g, episodes in mixed.items()
             },
         )
         answers = interview.ask(
-            "operations", {at: for_operations(self._items, text) for at, text in told.items()}
+            "operations", {key: ask_for_operations(self._items, text) for key, text in new_lessons.items()}
         )
-        read = [(at, self._read(answer)) for at, answer in answers.items()]
+        read = [(key, self._read(answer)) for key, answer in answers.items()]
         # all ranks must make the same changes to the list
-        everyones = sorted(gather_objects(read), key=lambda each: each[0])
-        wanted, num_bad = self._one_list([found for _, (found, _) in everyones if found], interview)
-        self._items, done = lessons.changed(self._items, wanted, max_items=self._max_items)
-        done["dropped"] += num_bad + sum(bad for _, (_, bad) in everyones)
+        gathered = sorted(gather_objects(read), key=lambda entry: entry[0])
+        operations, num_bad = self._combine_proposals(
+            [proposal for _, (proposal, _) in gathered if proposal], interview
+        )
+        self._items, counts = lessons.apply_operations(self._items, operations, max_items=self._max_items)
+        counts["dropped"] += num_bad + sum(bad for _, (_, bad) in gathered)
         is_first = float(get_rank() == 0)  # metrics are summed over ranks; shared ones count on rank 0 only
         return {
             "items": (is_first * len(self._items), is_first),
-            **{name: (is_first * done[kind], is_first) for kind, name in _DONE.items()},
+            **{name: (is_first * counts[kind], is_first) for kind, name in _METRIC_NAMES.items()},
             **{name: (number, is_first) for name, number in interview.counts.items()},
             "mixed_share": (len(mixed), len(groups)),
         }
 
     def _read(self, answer: str) -> tuple[list[Operation], int]:
-        return lessons.read(answer, list(self._items), max_chars=self._max_chars)
+        return lessons.parse_operations(answer, list(self._items), max_chars=self._max_chars)
 
-    def _one_list(
+    def _combine_proposals(
         self, proposals: list[list[Operation]], interview: _Interview
     ) -> tuple[list[Operation], int]:
         """Combine the operations that groups propose into one list.
@@ -183,18 +199,22 @@ class Experience(StructureHook, Refill):
             the operations, and the number of dropped entries of the answer.
         """
         is_asked = len(proposals) > 1 and get_rank() == 0
-        answers = interview.ask("one list", {(): for_one_list(self._items, proposals)} if is_asked else {})
-        found: list[Operation] = []
+        answers = interview.ask(
+            "one list", {(): ask_for_one_list(self._items, proposals)} if is_asked else {}
+        )
+        operations: list[Operation] = []
         num_bad = 0
         for answer in gather_objects(list(answers.values())):
-            found, num_bad = self._read(answer)
-        return found or [each for one in proposals for each in one], num_bad
+            operations, num_bad = self._read(answer)
+        return operations or [operation for proposal in proposals for operation in proposal], num_bad
 
     def state_dict(self) -> dict[str, Any]:
         return {"items": list(self._items.values())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        texts = [lessons.cleaned(str(text), self._max_chars) for text in state["items"]][: self._max_items]
+        texts = [lessons.clean_lesson(str(text), self._max_chars) for text in state["items"]][
+            : self._max_items
+        ]
         self._items = {f"G{number}": text for number, text in enumerate(t for t in texts if t is not None)}
 
     def make_notes(self) -> Mapping[str, str]:

@@ -74,12 +74,12 @@ class Forget(StructureHook, Structure):
         ]
 
     def plan_temporary_step(self, so_far: SoFar) -> TemporaryStep | None:
-        recent = [*self._entropies, self._entropy(so_far)][-self._window :]
+        recent = [*self._entropies, self._compute_entropy(so_far)][-self._window :]
         return self._trial if sum(recent) / len(recent) < self._threshold else None
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
         is_moved = self.plan_temporary_step(so_far) is not None
-        entropy = self._entropy(so_far)
+        entropy = self._compute_entropy(so_far)
         self._entropies = [*self._entropies, entropy][-self._window :]
         return {"forgotten_share": (float(is_moved), 1), "first_half_entropy": (entropy, 1)}
 
@@ -89,12 +89,12 @@ class Forget(StructureHook, Structure):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._entropies = [float(entropy) for entropy in state["entropies"]]
 
-    def _entropy(self, so_far: SoFar) -> float:
+    def _compute_entropy(self, so_far: SoFar) -> float:
         """Compute the mean entropy of the first wave over all ranks, in nats per token."""
         turns = [turn for e in so_far.sampled if e.wave == 0 for turn in e.turns]
-        own = [
+        sums = [
             float(sum(turn.reply_entropies.sum() for turn in turns)),
             sum(len(t.reply_tokens) for t in turns),
         ]
-        total, count = sum_over_ranks(torch.tensor(own, dtype=torch.float64)).tolist()
+        total, count = sum_over_ranks(torch.tensor(sums, dtype=torch.float64)).tolist()
         return float(total / max(count, 1.0))

@@ -28,29 +28,29 @@ from lit_agentrl.rollout.worlds.environments import Look
 _INTRO = "This is the beginning of a solution, which you can refer to:"
 
 
-def solution(env: World, observation: str, *, horizon: int) -> str | None:
+def find_solution(env: World, observation: str, *, horizon: int) -> str | None:
     """Return the optimal actions from an environment's state as JSON, or None if unknown."""
     actions = env.optimal_actions(horizon=horizon)
     return None if not actions else json.dumps([str(action) for action in actions])
 
 
-def beginning(found: str, share: float, *, kind: Format) -> str:
+def cut_solution(solution: str, share: float, *, kind: Format) -> str:
     """Return the first ``share`` of a solution, at least one action or character.
 
     It takes ``round(share n)`` of ``n`` actions, or characters of a text, as the released code of GHPO (arXiv
     2507.10628) cuts its solutions.
 
     Args:
-        found: the result of `solution`.
+        solution: the result of `find_solution`.
         share: in (0, 1].
         kind: format of the game's actions.
 
-    >>> beginning('["Up", "Left", "Down", "Down"]', 0.5, kind="names")
+    >>> cut_solution('["Up", "Left", "Down", "Down"]', 0.5, kind="names")
     'Up || Left'
-    >>> beginning('["forty-two"]', 0.25, kind="text")
+    >>> cut_solution('["forty-two"]', 0.25, kind="text")
     'fo'
     """
-    actions: list[str] = json.loads(found)
+    actions: list[str] = json.loads(solution)
     if kind == "text":
         text = "\n".join(actions)
         return text[: max(1, round(share * len(text)))]
@@ -64,18 +64,18 @@ class HintHook(PlayHook):
 
     share: float
 
-    no_answer: ClassVar[str] = "the game knows no solution of this instance to hint at"
+    no_answer: ClassVar[str] = "the game knows no solution of this task for a hint"
 
     def mark_episode(self, episode: Episode) -> None:
         episode.source, episode.hint = Source.HINT, self.share
 
     def ask_game(self, task: Task) -> Look:
-        return partial(solution, horizon=task.action_budget)
+        return partial(find_solution, horizon=task.action_budget)
 
     def messages(self, written: list[Message], moment: Moment) -> list[Message]:
         if moment.turns or moment.answer is None:
             return written
-        hint = beginning(moment.answer, self.share, kind=moment.actions.format)
+        hint = cut_solution(moment.answer, self.share, kind=moment.actions.format)
         intro = "go " if moment.prompt.style == "compact" else f"{_INTRO}\n"
         *before, last = written
         return [*before, last | {"content": f"{last['content']}\n{intro}{hint}"}]
@@ -104,10 +104,10 @@ class Hint(StructureHook, Refill):
         self, *, shares: Sequence[float] = (0.25, 0.5, 0.75), start: int = 0, max_waves: int | None = None
     ) -> None:
         require_whole("start", start, 0)
-        given = list(shares) if isinstance(shares, Sequence) and not isinstance(shares, str) else []
-        numbers = [share for share in given if isinstance(share, int | float) and 0 < share <= 1]
-        grows = all(low < high for low, high in pairwise(numbers))
-        if not given or len(numbers) < len(given) or not grows:
+        listed = list(shares) if isinstance(shares, Sequence) and not isinstance(shares, str) else []
+        numbers = [share for share in listed if isinstance(share, int | float) and 0 < share <= 1]
+        is_increasing = all(low < high for low, high in pairwise(numbers))
+        if not listed or len(numbers) < len(listed) or not is_increasing:
             raise ValueError(
                 f"shares={shares} must be growing numbers above 0 and at most 1, such as [0.25,0.5,0.75]"
             )
@@ -119,12 +119,12 @@ class Hint(StructureHook, Refill):
             env.reset(seed=0)
             if not env.optimal_actions(horizon=task.action_budget):
                 raise ValueError(
-                    "it knows no solution (optimal_actions gives none) that a hint could be the beginning of; choose "
+                    "it knows no solution (optimal_actions returns none) from which to make a hint; choose "
                     "algo/structure=refill"
                 )
 
     def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
-        unsolved = self._unsolved(so_far)
+        unsolved = self._list_unsolved(so_far)
         if not int(sum_over_ranks(torch.tensor(len(unsolved)))):  # ranks must refill together
             return super().after_wave(so_far)
         return [
@@ -132,8 +132,8 @@ class Hint(StructureHook, Refill):
                 e.iteration, e.group, e.member + so_far.members, e.task, e.instance_seed, so_far.waves,
                 extra=HintHook(self._shares[e.member // so_far.members]),
             )
-            for tried in unsolved
-            for e in tried
+            for episodes in unsolved
+            for e in episodes
         ]  # fmt: skip
 
     def train_on(self, so_far: SoFar) -> Sequence[Episode]:
@@ -141,27 +141,27 @@ class Hint(StructureHook, Refill):
         return [e for e in so_far.sampled if e.member // so_far.members == last[e.group]]
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        tries = self._last_tries(so_far)
-        hinted = [tried for tried in tries if tried[0].hint]
+        tries = self._list_last_tries(so_far)
+        hinted = [episodes for episodes in tries if episodes[0].hint]
         return {
             "hinted_share": (len(hinted), len(tries)),
-            "hint_solved_share": (sum(any(e.success for e in tried) for tried in hinted), len(hinted)),
-            "hint": (sum(tried[0].hint for tried in hinted), len(hinted)),
+            "hint_solved_share": (sum(any(e.success for e in episodes) for episodes in hinted), len(hinted)),
+            "hint": (sum(episodes[0].hint for episodes in hinted), len(hinted)),
         }
 
-    def _unsolved(self, so_far: SoFar) -> list[list[Episode]]:
+    def _list_unsolved(self, so_far: SoFar) -> list[list[Episode]]:
         """Return the last tries that no episode solved and that another hint may follow."""
         if so_far.iteration < self._start:
             return []
         return [
-            tried
-            for tried in self._last_tries(so_far)
-            if tried[0].member // so_far.members < len(self._shares)
-            and not all(e.failed for e in tried)
-            and not any(e.success for e in tried)
+            episodes
+            for episodes in self._list_last_tries(so_far)
+            if episodes[0].member // so_far.members < len(self._shares)
+            and not all(e.failed for e in episodes)
+            and not any(e.success for e in episodes)
         ]
 
-    def _last_tries(self, so_far: SoFar) -> list[list[Episode]]:
+    def _list_last_tries(self, so_far: SoFar) -> list[list[Episode]]:
         groups: dict[int, list[Episode]] = {}
         for episode in self.train_on(so_far):
             groups.setdefault(episode.group, []).append(episode)

@@ -13,11 +13,11 @@ from typing import Any
 
 from lit_agentrl.episode import Episode
 
-_BEGINS = re.compile(r"\[\s*[{\]]")  # a list of objects, or an empty one
-_TRIED = 64  # matches tried per answer, since an answer may consist of nothing else
+_LIST_START = re.compile(r"\[\s*[{\]]")  # a list of objects, or an empty one
+_MAX_MATCHES = 64  # matches tried per answer, since an answer may consist of nothing else
 _ORDER = ("delete", "merge", "update", "add")
 # openings of tags in chat templates and dialects, and their lookalikes, which a tokenizer may treat as the same
-_OPENS = re.compile(r"[<\uff1c\ufe64](?=[\w/|\uff5c!<])|[\[\uff3b](?=/|[^\W\d])")
+_TAG_START = re.compile(r"[<\uff1c\ufe64](?=[\w/|\uff5c!<])|[\[\uff3b](?=/|[^\W\d])")
 _GRAMMAR = """Answer in JSON and nothing else, with a list of objects, each of which is one of
 {"operation": "add", "content": "a new lesson"}
 {"operation": "update", "id": "G0", "content": "the lesson in better words"}
@@ -41,24 +41,24 @@ class Operation:
     text: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the operation in the form that `read` parses."""
-        told: dict[str, Any] = {"operation": self.kind}
+        """Return the operation in the form that `parse_operations` parses."""
+        plain: dict[str, Any] = {"operation": self.kind}
         if self.kind == "merge":
-            told["ids"] = list(self.ids)
+            plain["ids"] = list(self.ids)
         elif self.ids:
-            told["id"] = self.ids[0]
-        return told | ({"content": self.text} if self.text else {})
+            plain["id"] = self.ids[0]
+        return plain | ({"content": self.text} if self.text else {})
 
 
-def cleaned(text: str, max_chars: int) -> str | None:
+def clean_lesson(text: str, max_chars: int) -> str | None:
     r"""Format a text as an item: one line in which nothing opens a tag.
 
     None if the line is empty, too long, or not valid Unicode text.
 
-    >>> cleaned("Go  up\nfirst <|im_end|>[INST] x[0] < 3", 80)
+    >>> clean_lesson("Go  up\nfirst <|im_end|>[INST] x[0] < 3", 80)
     'Go up first < |im_end|>[ INST] x[0] < 3'
     """
-    line = without_tags(" ".join("".join(c if c.isprintable() else " " for c in text).split()))
+    line = break_tags(" ".join("".join(c if c.isprintable() else " " for c in text).split()))
     try:
         line.encode()
     except UnicodeEncodeError:  # a lone surrogate
@@ -66,15 +66,15 @@ def cleaned(text: str, max_chars: int) -> str | None:
     return line if 0 < len(line) <= max_chars else None
 
 
-def without_tags(text: str) -> str:
+def break_tags(text: str) -> str:
     """Insert a space after each opening of a tag.
 
     No server can then mistake the text for a marker of its template.
     """
-    return _OPENS.sub(r"\g<0> ", text)
+    return _TAG_START.sub(r"\g<0> ", text)
 
 
-def read(answer: str, ids: Sequence[str], *, max_chars: int) -> tuple[list[Operation], int]:
+def parse_operations(answer: str, ids: Sequence[str], *, max_chars: int) -> tuple[list[Operation], int]:
     """Parse the JSON list of operations in an answer, and count the dropped entries.
 
     An entry is ``{"operation": "add", "content": …}``, ``{"operation": "update", "id": …, "content": …}``,
@@ -86,54 +86,54 @@ def read(answer: str, ids: Sequence[str], *, max_chars: int) -> tuple[list[Opera
         ids: ids of the existing items.
         max_chars: maximum length of an item in characters.
     """
-    entries = _list_in(answer)
+    entries = _find_list(answer)
     if entries is None:
         return [], 1
-    found = [_operation(entry, set(ids), max_chars) for entry in entries]
-    wanted = [each for each in found if each is None or each.kind != "none"]
-    kept = [each for each in wanted if each is not None]
-    return kept, len(wanted) - len(kept)
+    operations = [_parse_operation(entry, set(ids), max_chars) for entry in entries]
+    changes = [operation for operation in operations if operation is None or operation.kind != "none"]
+    valid = [operation for operation in changes if operation is not None]
+    return valid, len(changes) - len(valid)
 
 
-def _list_in(answer: str) -> list[Any] | None:
+def _find_list(answer: str) -> list[Any] | None:
     """Return the last list of objects in a text, which may be an empty list.
 
     The last one counts, because models write their thoughts before their answer.
     """
-    found, end = None, 0
-    for begins in islice(_BEGINS.finditer(answer), _TRIED):
-        if begins.start() < end:  # inside the previous list
+    entries, end = None, 0
+    for start in islice(_LIST_START.finditer(answer), _MAX_MATCHES):
+        if start.start() < end:  # inside the previous list
             continue
         with suppress(ValueError, RecursionError):
-            value, end = json.JSONDecoder().raw_decode(answer, begins.start())
-            found = value if all(isinstance(entry, dict) for entry in value) else found
-    return found
+            value, end = json.JSONDecoder().raw_decode(answer, start.start())
+            entries = value if all(isinstance(entry, dict) for entry in value) else entries
+    return entries
 
 
-def _operation(entry: dict[str, Any], known: set[str], max_chars: int) -> Operation | None:
+def _parse_operation(entry: dict[str, Any], known: set[str], max_chars: int) -> Operation | None:
     """Parse an entry into an operation; None if it is invalid."""
     kind = entry.get("operation")
     kind = kind.lower() if isinstance(kind, str) else ""
     if kind == "none":
         return Operation("none")
-    given = {
+    ids = {
         "add": [],
         "update": [entry.get("id")],
         "delete": [entry.get("id")],
         "merge": entry.get("ids"),
     }.get(kind)
-    if not isinstance(given, list) or not all(isinstance(each, str) and each in known for each in given):
+    if not isinstance(ids, list) or not all(isinstance(item, str) and item in known for item in ids):
         return None
-    if kind == "merge" and len(set(given)) < 2:
+    if kind == "merge" and len(set(ids)) < 2:
         return None
     if kind == "delete":
-        return Operation(kind, tuple(given))
+        return Operation(kind, tuple(ids))
     content = entry.get("content")
-    text = cleaned(content, max_chars) if isinstance(content, str) else None
-    return None if text is None else Operation(kind, tuple(dict.fromkeys(given)), text)
+    text = clean_lesson(content, max_chars) if isinstance(content, str) else None
+    return None if text is None else Operation(kind, tuple(dict.fromkeys(ids)), text)
 
 
-def changed(
+def apply_operations(
     items: dict[str, str], operations: Sequence[Operation], *, max_items: int
 ) -> tuple[dict[str, str], Counter[str]]:
     """Apply simultaneous operations, and return the renumbered list and counts by kind.
@@ -144,81 +144,84 @@ def changed(
     items are appended while there is room.
 
     >>> both = [Operation("merge", ("G0", "G1"), "a, b"), Operation("add", (), "c")]
-    >>> changed({"G0": "a", "G1": "b"}, both, max_items=2)
+    >>> apply_operations({"G0": "a", "G1": "b"}, both, max_items=2)
     ({'G0': 'a, b', 'G1': 'c'}, Counter({'merge': 1, 'add': 1}))
     """
-    kept, done = dict(items), Counter[str]()
-    settled: set[str] = set()  # items that an operation has changed
+    lessons, counts = dict(items), Counter[str]()
+    changed: set[str] = set()  # items that an operation has changed
     for operation in sorted(operations, key=lambda each: _ORDER.index(each.kind)):
         kind, ids, text = operation.kind, operation.ids, operation.text
-        if kind == "add" and text.casefold() in {each.casefold() for each in kept.values()}:
+        if kind == "add" and text.casefold() in {each.casefold() for each in lessons.values()}:
             continue
-        if settled & set(ids) or (kind == "add" and len(kept) >= max_items):
-            done["dropped"] += 1
+        if changed & set(ids) or (kind == "add" and len(lessons) >= max_items):
+            counts["dropped"] += 1
             continue
-        settled |= set(ids)
-        done[kind] += 1
+        changed |= set(ids)
+        counts[kind] += 1
         if kind == "add":
-            kept[f"added {done[kind]}"] = text
+            lessons[f"added {counts[kind]}"] = text
             continue
-        place = min(ids, key=list(kept).index)
-        kept = {
+        place = min(ids, key=list(lessons).index)
+        lessons = {
             name: text if name == place else old
-            for name, old in kept.items()
+            for name, old in lessons.items()
             if name == place or name not in ids
         }
         if kind == "delete":
-            del kept[place]
-    return {f"G{number}": text for number, text in enumerate(kept.values())}, done
+            del lessons[place]
+    return {f"G{number}": text for number, text in enumerate(lessons.values())}, counts
 
 
-def listed(items: Mapping[str, str]) -> str:
+def format_lessons(items: Mapping[str, str]) -> str:
     """Format the lessons for a prompt, one per line; empty if there are none."""
     return "\n".join(f"{name}: {text}" for name, text in items.items())
 
 
-def for_summary(episode: Episode, limit: int) -> str:
+def ask_for_summary(episode: Episode, limit: int) -> str:
     """Write the question what happened in an episode, showing ``limit`` characters of it."""
     turns = [f"Game:\n{turn.observation}\nYou:\n{turn.reply_text}" for turn in episode.turns]
     return (
-        f"You played an episode of {episode.task_name}:\n\n{_cut(without_tags(chr(10).join(turns)), limit)}\n\n"
-        f"The game was {_outcome(episode)}. Say in at most 60 words what was done, step by step, and which decision "
-        "was right or wrong."
+        f"You played an episode of {episode.task_name}:\n\n{_cut(break_tags(chr(10).join(turns)), limit)}\n\n"
+        f"The game was {_describe_outcome(episode)}. Say in at most 60 words what was done, step by step, and which "
+        "decision was right or wrong."
     )
 
 
-def for_lessons(episodes: Sequence[Episode], summaries: Sequence[str], number: int) -> str:
+def ask_for_lessons(episodes: Sequence[Episode], summaries: Sequence[str], number: int) -> str:
     """Write the question what a group's solved episodes did better than the others."""
-    told = [
-        f"Episode {k}, {_outcome(episode)}: {_cut(without_tags(summary), 1000)}"
+    lines = [
+        f"Episode {k}, {_describe_outcome(episode)}: {_cut(break_tags(summary), 1000)}"
         for k, (episode, summary) in enumerate(zip(episodes, summaries, strict=True), start=1)
     ]
     return (
-        f"These episodes of {episodes[0].task_name} began alike:\n\n{chr(10).join(told)}\n\n"
+        f"These episodes of {episodes[0].task_name} began alike:\n\n{chr(10).join(lines)}\n\n"
         f"Compare those that were solved with the others. Write at most {number} general lessons for other episodes of "
         "this game, one a line, each of at most 30 words. Leave out what is true of this instance alone."
     )
 
 
-def for_operations(items: Mapping[str, str], lessons: str) -> str:
+def ask_for_operations(items: Mapping[str, str], lessons: str) -> str:
     """Write the question how new lessons should change the list."""
     return (
-        f"This list of lessons stands in the prompt of every episode:\n{listed(items) or '(empty)'}\n\n"
-        f"New lessons:\n{_cut(without_tags(lessons), 4000)}\n\nWhat is to be done to the list? {_GRAMMAR}"
+        f"This list of lessons stands in the prompt of every episode:\n{format_lessons(items) or '(empty)'}\n\n"
+        f"New lessons:\n{_cut(break_tags(lessons), 4000)}\n\nWhat is to be done to the list? {_GRAMMAR}"
     )
 
 
-def for_one_list(items: Mapping[str, str], proposals: Sequence[Sequence[Operation]]) -> str:
+def ask_for_one_list(items: Mapping[str, str], proposals: Sequence[Sequence[Operation]]) -> str:
     """Write the question how to combine several lists of operations into one."""
-    told = [json.dumps([each.to_json() for each in one], ensure_ascii=False) for one in proposals]
+    lines = [
+        json.dumps([operation.to_json() for operation in operations], ensure_ascii=False)
+        for operations in proposals
+    ]
     return (
-        f"This list of lessons stands in the prompt of every episode:\n{listed(items) or '(empty)'}\n\n"
-        f"Changes were proposed independently of each other:\n{chr(10).join(told)}\n\n"
+        f"This list of lessons stands in the prompt of every episode:\n{format_lessons(items) or '(empty)'}\n\n"
+        f"Changes were proposed independently of each other:\n{chr(10).join(lines)}\n\n"
         f"Make one list of changes of them that neither repeats nor contradicts itself. {_GRAMMAR}"
     )
 
 
-def _outcome(episode: Episode) -> str:
+def _describe_outcome(episode: Episode) -> str:
     return f"{'solved' if episode.success else 'not solved'} with {episode.training_return:.2f} points"
 
 

@@ -26,7 +26,7 @@ class Node:
         member: episode that wrote the last of these replies; for the opening, the first of the group.
         is_end: True if the game was over here.
         visits: number of episodes that start here or below, including unfinished ones.
-        scores: values of the finished ones of these episodes, as returned by `Search.evaluated`.
+        scores: values of the finished ones of these episodes, as returned by `Search.evaluate_path`.
         begun: number of unfinished episodes that start here.
         children: one node for each reply written here, in the order of the episodes that wrote them.
     """
@@ -36,7 +36,7 @@ class Node:
     is_end: bool = False
     visits: int = 0
     scores: list[float] = field(default_factory=list)
-    begun: int = 0
+    num_running: int = 0
     children: list[Node] = field(default_factory=list)
 
 
@@ -55,49 +55,49 @@ class Search:
     def group(self, members: Sequence[int], draw: Draw, vocabulary: int) -> _Group:
         return _Group(self, members)
 
-    def score_of(self, episode: Episode) -> float:
+    def get_score(self, episode: Episode) -> float:
         return episode.total_reward if self.score == "return" else float(episode.success)
 
-    def evaluated(self, episode: Episode, turns: int) -> list[float]:
+    def evaluate_path(self, episode: Episode, turns: int) -> list[float]:
         """Return an episode's estimate of the value of each state on its path.
 
         The path leads from the opening to the end after ``turns`` turns.  With the critic's share w and the score z,
         the value is ``(1 - w) z + w (reward before the state + V(state))``; at the end it is z.
         """
-        score = self.score_of(episode)
+        score = self.get_score(episode)
         if not self.critic_share:
             return [score] * (turns + 1)
         assert self.values is not None, "setup() gives them before anything is played"
-        points, found = 0.0, []
+        reward, values = 0.0, []
         for turn, value in zip(episode.turns[:turns], self.values(episode), strict=True):
-            found.append((1 - self.critic_share) * score + self.critic_share * (points + value))
-            points += turn.reward
-        return [*found, score]
+            values.append((1 - self.critic_share) * score + self.critic_share * (reward + value))
+            reward += turn.reward
+        return [*values, score]
 
-    def expands(self, node: Node) -> bool:
+    def can_expand(self, node: Node) -> bool:
         """Return whether one more turn may be sampled at a node."""
         is_within = self.depth is None or node.turn <= self.depth
-        return not node.is_end and is_within and len(node.children) + node.begun < self.width
+        return not node.is_end and is_within and len(node.children) + node.num_running < self.width
 
     def is_open(self, node: Node) -> bool:
         """Return whether one more turn may be sampled at a node or below it."""
-        return self.expands(node) or any(map(self.is_open, node.children))
+        return self.can_expand(node) or any(map(self.is_open, node.children))
 
-    def selected(self, root: Node) -> list[Node]:
+    def select_path(self, root: Node) -> list[Node]:
         """Return the path from the root to the node to expand; empty if none."""
         low, high = min(root.scores, default=0.0), max(root.scores, default=0.0)
         path = [root]
-        while not self.expands(path[-1]):
-            found = [child for child in path[-1].children if self.is_open(child)]
-            if not found:
+        while not self.can_expand(path[-1]):
+            open_children = [child for child in path[-1].children if self.is_open(child)]
+            if not open_children:
                 return []
             parent = path[-1].visits
             path.append(
-                max(found, key=lambda child: self.bound(child, parent, low, high))
+                max(open_children, key=lambda child: self.compute_bound(child, parent, low, high))
             )  # ties go to the first
         return path
 
-    def bound(self, node: Node, parent: int, low: float, high: float) -> float:
+    def compute_bound(self, node: Node, parent: int, low: float, high: float) -> float:
         """Compute the UCT bound of a node.
 
         ``Q + c sqrt(ln N(parent) / N)``, with Q scaled to 0 at ``low`` and 1 at ``high``.
@@ -118,57 +118,57 @@ class _Group:
         self._waiting = deque(members)
         self._root = Node(0, members[0])
         self._paths: dict[int, list[Node]] = {}  # path to the start of each episode of the round
-        self._over: list[Episode] = []
+        self._ended: list[Episode] = []
 
     def first(self) -> Sequence[Branch]:
-        return self._round()
+        return self._start_round()
 
     def after(self, episode: Episode, *, is_over: bool) -> Sequence[Branch]:
         if not is_over:
             return ()
-        self._over.append(episode)
-        if len(self._over) < len(self._paths):
+        self._ended.append(episode)
+        if len(self._ended) < len(self._paths):
             return ()
-        for each in sorted(self._over, key=lambda each: each.member):
-            self._back_up(each)
-        self._paths, self._over = {}, []
-        return self._round()
+        for ended in sorted(self._ended, key=lambda ended: ended.member):
+            self._propagate_score(ended)
+        self._paths, self._ended = {}, []
+        return self._start_round()
 
-    def _round(self) -> list[Branch]:
-        found: list[Branch] = []
-        while self._waiting and len(found) < self._rule.together:
-            path = self._rule.selected(self._root)
-            if not path and found:  # more nodes may open once this round has ended
+    def _start_round(self) -> list[Branch]:
+        branches: list[Branch] = []
+        while self._waiting and len(branches) < self._rule.together:
+            path = self._rule.select_path(self._root)
+            if not path and branches:  # more nodes may open once this round has ended
                 break
-            found.append(self._begun(self._waiting.popleft(), path or [self._root]))
-        return found
+            branches.append(self._start(self._waiting.popleft(), path or [self._root]))
+        return branches
 
-    def _begun(self, member: int, path: list[Node]) -> Branch:
+    def _start(self, member: int, path: list[Node]) -> Branch:
         for node in path:
             node.visits += 1
-        path[-1].begun += 1
+        path[-1].num_running += 1
         self._paths[member] = path
-        at = path[-1]
-        if at.turn:
-            return Branch(member, at.member, at.turn)
+        start = path[-1]
+        if start.turn:
+            return Branch(member, start.member, start.turn)
         return Branch(member, tree=self._root.member)
 
-    def _back_up(self, episode: Episode) -> None:
+    def _propagate_score(self, episode: Episode) -> None:
         path = self._paths[episode.member]
-        path[-1].begun -= 1
+        path[-1].num_running -= 1
         if episode.failed:  # it has no score
             for node in path:
                 node.visits -= 1
             return
         written = sum(len(turn.reply_tokens) > 0 for turn in episode.turns)
         path, first = list(path), path[-1].turn + 1
-        said = self._rule.evaluated(episode, written)
+        values = self._rule.evaluate_path(episode, written)
         for turn in range(path[-1].turn + 1, written + 1):
             node = Node(turn, episode.member, is_end=turn == written, visits=1)
             path[-1].children.append(node)
             path.append(node)
         for node in path:  # nodes above the first new state receive that state's value
-            node.scores.append(said[min(max(node.turn, first), written)])
+            node.scores.append(values[min(max(node.turn, first), written)])
 
 
 class Mcts(StructureHook, Refill):
@@ -222,14 +222,14 @@ class Mcts(StructureHook, Refill):
         require_number("critic_share", critic_share, "in [0, 1]", lambda value: 0 <= value <= 1)
         if critic_share and score != "return":
             raise ValueError(
-                f"critic_share={critic_share:g} mixes points with score={score}; set score=return, or critic_share=0"
+                f"critic_share={critic_share:g} mixes rewards with score={score}; set score=return, or critic_share=0"
             )
         self._rule = Search(constant, width, depth, together, score, critic_share)
         self._asks_critic = critic_share > 0
         if self._asks_critic:
-            alone = "algo.structure.critic_share=0"
-            asked = (VALUES, PLAYED_HERE, WHOLE_WEIGHTS)
-            self.requires |= {Requirement(fact, remedy=alone) for fact in asked}
+            remedy = "algo.structure.critic_share=0"
+            facts = (VALUES, PLAYED_HERE, WHOLE_WEIGHTS)
+            self.requires |= {Requirement(fact, remedy=remedy) for fact in facts}
         super().__init__(max_waves)
 
     def setup(self, training: Training) -> None:

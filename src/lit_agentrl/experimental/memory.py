@@ -16,7 +16,7 @@ from lit_agentrl.rollout.pack import get_trajectory_id
 from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.refill import Refill
 
-_FURTHER = 1 << 19  # member numbers from here on mark stored episodes that were added to a group
+_FIRST_STORED_MEMBER = 1 << 19  # member numbers from here on mark stored episodes that were added to a group
 
 
 class Memory(Refill):
@@ -50,14 +50,14 @@ class Memory(Refill):
         require_whole("rows", rows, 0, 16)
         self._iterations, self._rows = iterations, rows
         super().__init__(max_waves)
-        self._kept: list[Episode] = []  # oldest first
+        self._stored: list[Episode] = []  # oldest first
 
     def train_on(self, so_far: SoFar) -> Sequence[Episode]:
-        return [*so_far.sampled, *self._drawn(so_far)]
+        return [*so_far.sampled, *self._draw_stored(so_far)]
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        drawn = self._drawn(so_far)
-        ages = [so_far.iteration - self._kept[at].iteration for at, _ in self._draws(so_far)]
+        drawn = self._draw_stored(so_far)
+        ages = [so_far.iteration - self._stored[index].iteration for index, _ in self._draw_indices(so_far)]
         if self._rows:
             own = [
                 replace(e, env_seconds=0.0) for e in so_far.sampled if not e.failed and e.num_action_tokens
@@ -65,39 +65,39 @@ class Memory(Refill):
             # every rank stores the episodes of all ranks in the same order
             new = sorted(gather_objects(own), key=get_trajectory_id)
             oldest = so_far.iteration + 1 - self._iterations
-            self._kept = [e for e in [*self._kept, *new] if e.iteration >= oldest]
+            self._stored = [e for e in [*self._stored, *new] if e.iteration >= oldest]
         trained = len(drawn) + len(so_far.sampled)
         return {
-            "kept_episodes": (len(self._kept), 1.0),
+            "kept_episodes": (len(self._stored), 1.0),
             "remembered_share": (len(drawn), trained),
             "remembered_age": (sum(ages), len(ages)),
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kept": [episode.to_plain() for episode in self._kept]} if self._kept else {}
+        return {"kept": [episode.to_plain() for episode in self._stored]} if self._stored else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._kept = [Episode.from_plain(plain) for plain in state["kept"]]
+        self._stored = [Episode.from_plain(plain) for plain in state["kept"]]
 
-    def _draws(self, so_far: SoFar) -> list[tuple[int, Episode]]:
+    def _draw_indices(self, so_far: SoFar) -> list[tuple[int, Episode]]:
         """Draw stored episodes by index, each with the new episode that it is added to."""
-        if not self._kept:
+        if not self._stored:
             return []
         return [
             (
                 seeds.make_key(so_far.seed, "memory", so_far.iteration, e.group, e.member, n)
-                % len(self._kept),
+                % len(self._stored),
                 e,
             )
             for e in so_far.sampled
             for n in range(self._rows)
         ]
 
-    def _drawn(self, so_far: SoFar) -> list[Episode]:
-        found = []
-        for number, (at, new) in enumerate(self._draws(so_far)):
-            member = _FURTHER + new.member * self._rows + number % max(self._rows, 1)
-            found.append(
-                replace(self._kept[at], group=new.group, member=member, tree=None, source=Source.REPLAY)
+    def _draw_stored(self, so_far: SoFar) -> list[Episode]:
+        stored = []
+        for number, (index, new) in enumerate(self._draw_indices(so_far)):
+            member = _FIRST_STORED_MEMBER + new.member * self._rows + number % max(self._rows, 1)
+            stored.append(
+                replace(self._stored[index], group=new.group, member=member, tree=None, source=Source.REPLAY)
             )
-        return found
+        return stored

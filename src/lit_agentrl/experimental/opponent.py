@@ -35,7 +35,7 @@ from lit_agentrl.rollout.structures.base import SoFar, group_episodes
 from lit_agentrl.rollout.structures.hook import StructureHook, Training
 from lit_agentrl.rollout.structures.refill import Refill
 
-Around = Callable[[], AbstractContextManager[object]]
+MakeContext = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ class Opponent(StructureHook, Refill):
 
     requires = frozenset(
         {
-            Requirement(facts.READS_OPPONENT, reason="others would take them for the policy's"),
+            Requirement(
+                facts.READS_OPPONENT, reason="other algorithms would train on them as the policy's own"
+            ),
             facts.READS_REFERENCE,
             facts.PLAYS_REFERENCE,
             facts.PLAYED_HERE,
@@ -158,13 +160,13 @@ class Mixture:
 
     def __init__(self, network: PreTrainedModel, reference: PreTrainedModel, mix: float) -> None:
         require(0 <= mix <= 1, "mix", mix, "from 0, the policy, to 1, the reference")
-        off: Around = nullcontext
+        disable: MakeContext = nullcontext
         if find_adapter_layers(reference):  # searched once here rather than at every token
 
-            def off() -> AbstractContextManager[object]:
+            def disable() -> AbstractContextManager[object]:
                 return disable_adapters(reference)
 
-        shared = ((network, nullcontext, 1 - mix), (reference, off, mix))
+        shared = ((network, nullcontext, 1 - mix), (reference, disable, mix))
         self._players = [
             (Inference(player, NAME), around, share) for player, around, share in shared if share
         ]
@@ -183,14 +185,14 @@ class Mixture:
 
     def read(self, cache: _Caches, packed: Packed) -> Tensor:
         """Read tokens with both networks; see `Inference.read`."""
-        found = []
-        for (inference, around, _), own in zip(self._players, cache, strict=True):
+        logits = []
+        for (inference, around, _), part in zip(self._players, cache, strict=True):
             with around():
-                found.append(_as_wide(inference.read(own, packed), self._vocabulary))
-        if len(found) == 1:
-            return found[0]
+                logits.append(_as_wide(inference.read(part, packed), self._vocabulary))
+        if len(logits) == 1:
+            return logits[0]
         return torch.stack(
-            [share * x_AV.float() for (*_, share), x_AV in zip(self._players, found, strict=True)]
+            [share * x_AV.float() for (*_, share), x_AV in zip(self._players, logits, strict=True)]
         ).sum(0)
 
 
@@ -230,7 +232,7 @@ class OpponentEngine:
         self,
         make: Callable[..., Engine],
         network: PreTrainedModel,
-        forward_context: Around = nullcontext,
+        forward_context: MakeContext = nullcontext,
         *,
         mix: float,
         reference: PreTrainedModel | None = None,
@@ -280,7 +282,7 @@ class OpponentEngine:
         ]
 
     def fork(self, parent: int, child: int, at: int) -> None:
-        raise ValueError("episodes are not forked beside an opponent")
+        raise ValueError("episodes cannot be forked in a run with an opponent")
 
     def close(self, episode: int) -> None:
         for engine in self._engines:

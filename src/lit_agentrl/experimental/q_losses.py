@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.checks import require
-from lit_agentrl.experimental.turn_values import check_discount, check_weight, token_targets
+from lit_agentrl.experimental.turn_values import check_discount, check_weight, compute_token_targets
 from lit_agentrl.rl.credit.advantages import Advantage
 from lit_agentrl.rl.credit.value_loss import ValueLoss, mask_targets, select_targets, squared
 from lit_agentrl.rl.masked import check_shapes
@@ -145,7 +145,7 @@ def ilql(
     slow_BT = implicit_q_BT if target_implicit_q_BT is None else target_implicit_q_BT
     gap_BT = torch.where(is_counted_BT, (slow_BT - value_BT).detach().to(reward_BT), 0)
     weight_BT = torch.exp(sharpness * gap_BT).clamp(max=_MAX_WEIGHT)
-    target_BT = token_targets(
+    target_BT = compute_token_targets(
         value_BT, reward_BT, is_counted_BT, is_turn_end_BT, trajectory_B, first_turn_B, turn_discount
     )
     return Advantage(

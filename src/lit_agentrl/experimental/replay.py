@@ -61,51 +61,51 @@ class Replay(StructureHook, Refill):
         self._size, self._instances = size, instances
         self._min_score, self._max_std, self._max_mean = min_score, max_std, max_mean
         super().__init__(max_waves)
-        self._kept: dict[str, list[Episode]] = {}  # ordered by the time of the last success
+        self._stored: dict[str, list[Episode]] = {}  # ordered by the time of the last success
 
     def train_on(self, so_far: SoFar) -> Sequence[Episode]:
-        replaced = self._replaced(so_far)
+        replaced = self._choose_replacements(so_far)
         return [replaced.get(get_trajectory_id(episode), episode) for episode in so_far.sampled]
 
     def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        replaced, groups = len(self._replaced(so_far)), len(group_episodes(so_far.sampled))
+        replaced, groups = len(self._choose_replacements(so_far)), len(group_episodes(so_far.sampled))
         own = [e for e in so_far.sampled if not e.failed and float(e.success) > self._min_score]
         # every rank stores the successes of all ranks, since another rank may play the task next
         for episode in sorted(gather_objects(own), key=get_trajectory_id):
-            kept = self._kept.pop(_instance(episode), [])
+            earlier = self._stored.pop(_make_task_key(episode), [])
             stored = replace(episode, env_seconds=0.0)  # a time, which a resumed run could not reproduce
-            self._kept[_instance(episode)] = [*kept, stored][-self._size :]
-        while len(self._kept) > self._instances:
-            del self._kept[next(iter(self._kept))]
-        return {"replaced_share": (replaced, groups), "kept_instances": (len(self._kept), 1)}
+            self._stored[_make_task_key(episode)] = [*earlier, stored][-self._size :]
+        while len(self._stored) > self._instances:
+            del self._stored[next(iter(self._stored))]
+        return {"replaced_share": (replaced, groups), "kept_instances": (len(self._stored), 1)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: [episode.to_plain() for episode in kept] for name, kept in self._kept.items()}
+        return {name: [episode.to_plain() for episode in episodes] for name, episodes in self._stored.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._kept = {
-            str(name): [Episode.from_plain(plain) for plain in kept][-self._size :]
-            for name, kept in list(state.items())[-self._instances :]
+        self._stored = {
+            str(name): [Episode.from_plain(plain) for plain in episodes][-self._size :]
+            for name, episodes in list(state.items())[-self._instances :]
         }
 
-    def _replaced(self, so_far: SoFar) -> dict[int, Episode]:
+    def _choose_replacements(self, so_far: SoFar) -> dict[int, Episode]:
         """Choose the stored successes by the id of the trajectory that each replaces."""
-        found: dict[int, Episode] = {}
-        for group, members in group_episodes(so_far.sampled).items():
-            kept = self._kept.get(_instance(members[0]))
-            scores = [float(member.success) for member in members]
+        replacements: dict[int, Episode] = {}
+        for group, episodes in group_episodes(so_far.sampled).items():
+            stored = self._stored.get(_make_task_key(episodes[0]))
+            scores = [float(episode.success) for episode in episodes]
             fails = statistics.pstdev(scores) < self._max_std and statistics.fmean(scores) < self._max_mean
-            if kept is None or not fails:
+            if stored is None or not fails:
                 continue
-            first, number = members[0], seeds.make_key(so_far.seed, "replay", so_far.iteration, group)
-            found[get_trajectory_id(first)] = replace(
-                kept[number % len(kept)],
+            first, number = episodes[0], seeds.make_key(so_far.seed, "replay", so_far.iteration, group)
+            replacements[get_trajectory_id(first)] = replace(
+                stored[number % len(stored)],
                 iteration=first.iteration, wave=first.wave, group=group, member=first.member, task=first.task,
                 source=Source.REPLAY,
             )  # fmt: skip
-        return found
+        return replacements
 
 
-def _instance(episode: Episode) -> str:
+def _make_task_key(episode: Episode) -> str:
     """Return a key that is equal for episodes of the same task instance."""
     return f"{episode.task_name}/{episode.instance_id or episode.instance_seed}"

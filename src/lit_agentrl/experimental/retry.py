@@ -76,7 +76,7 @@ class Retry(StructureHook, Refill):
     def check_game(self, task: Task) -> None:
         if task.max_turns != 1:
             raise ValueError(
-                f"it has max_turns={task.max_turns}, and only a game of one turn is tried again; set env.max_turns=1, "
+                f"it has max_turns={task.max_turns}, but only single-turn games can be retried; set env.max_turns=1, "
                 "or algo/structure=refill"
             )
 

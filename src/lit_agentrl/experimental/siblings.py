@@ -20,7 +20,7 @@ from lit_agentrl.rollout.pack import get_trajectory_id
 Score = Callable[[Episode], float]
 
 
-def training_return(episode: Episode) -> float:
+def get_training_return(episode: Episode) -> float:
     """Return the training return of an episode, the default score."""
     return episode.training_return
 
@@ -65,7 +65,7 @@ class StepPair:
         return min(self.worst.visits / (self.best.visits + self.worst.visits), 0.5)
 
 
-def siblings(episodes: Sequence[Episode], score: Score = training_return) -> list[list[Sibling]]:
+def find_siblings(episodes: Sequence[Episode], score: Score = get_training_return) -> list[list[Sibling]]:
     """Group the replies by state, in order of occurrence, with equal replies merged.
 
     Args:
@@ -74,23 +74,23 @@ def siblings(episodes: Sequence[Episode], score: Score = training_return) -> lis
     """
     states: dict[bytes, dict[bytes, Sibling]] = {}
     scores: dict[bytes, list[float]] = {}
-    for episode, turn, state, reply in _replies(episodes):
+    for episode, turn, state, reply in _iterate_replies(episodes):
         scores.setdefault(reply, []).append(score(episode))
-        found = states.setdefault(state, {})
-        if reply not in found:
-            found[reply] = Sibling(episode.group, episode.member, turn, get_trajectory_id(episode), 0, 0.0)
+        replies = states.setdefault(state, {})
+        if reply not in replies:
+            replies[reply] = Sibling(episode.group, episode.member, turn, get_trajectory_id(episode), 0, 0.0)
     return [
         [
             Sibling(s.group, s.member, s.turn, s.trajectory, len(scores[reply]), fmean(scores[reply]))
-            for reply, s in found.items()
+            for reply, s in replies.items()
         ]
-        for found in states.values()
+        for replies in states.values()
     ]
 
 
-def step_pairs(
+def make_step_pairs(
     episodes: Sequence[Episode],
-    score: Score = training_return,
+    score: Score = get_training_return,
     *,
     min_visits: int = 1,
     min_gap: float = 0.0,
@@ -98,27 +98,29 @@ def step_pairs(
     """Pair the best and worst reply to each state: MCTS-DPO, arXiv 2405.00451.
 
     Args:
-        episodes: see `siblings`.
-        score: see `siblings`.
+        episodes: see `find_siblings`.
+        score: see `find_siblings`.
         min_visits: minimum number of visits of a reply; replies with fewer are ignored.
         min_gap: the values of a pair differ by more than this.
 
     Returns:
         at most one pair per state.  Ties go to the reply that occurs first.
     """
-    found = []
-    for replies in siblings(episodes, score):
-        seen = [each for each in replies if each.visits >= min_visits]
-        if len(seen) < 2:
+    pairs = []
+    for replies in find_siblings(episodes, score):
+        candidates = [reply for reply in replies if reply.visits >= min_visits]
+        if len(candidates) < 2:
             continue
-        pair = StepPair(max(seen, key=lambda each: each.value), min(seen, key=lambda each: each.value))
+        pair = StepPair(
+            max(candidates, key=lambda reply: reply.value), min(candidates, key=lambda reply: reply.value)
+        )
         if pair.gap > min_gap:
-            found.append(pair)
-    return found
+            pairs.append(pair)
+    return pairs
 
 
-def turn_values(
-    episodes: Sequence[Episode], score: Score = training_return
+def compute_turn_values(
+    episodes: Sequence[Episode], score: Score = get_training_return
 ) -> list[list[tuple[float, float]]]:
     """Compute V before each reply and Q of the reply: SVPO, arXiv 2406.10858.
 
@@ -126,23 +128,23 @@ def turn_values(
     that contain state and reply.
 
     Args:
-        episodes: see `siblings`.
-        score: see `siblings`.
+        episodes: see `find_siblings`.
+        score: see `find_siblings`.
 
     Returns:
         for each episode, a pair (V, Q) for each reply; an empty list for failed episodes.
     """
     scores: dict[bytes, list[float]] = {}
-    held: dict[int, list[tuple[bytes, bytes]]] = {}
-    for episode, _, state, reply in _replies(episodes):
+    keys: dict[int, list[tuple[bytes, bytes]]] = {}
+    for episode, _, state, reply in _iterate_replies(episodes):
         for key in (state, reply):
             scores.setdefault(key, []).append(score(episode))
-        held.setdefault(get_trajectory_id(episode), []).append((state, reply))
+        keys.setdefault(get_trajectory_id(episode), []).append((state, reply))
     means = {key: fmean(values) for key, values in scores.items()}
-    return [[(means[s], means[r]) for s, r in held.get(get_trajectory_id(e), [])] for e in episodes]
+    return [[(means[s], means[r]) for s, r in keys.get(get_trajectory_id(e), [])] for e in episodes]
 
 
-def _replies(episodes: Sequence[Episode]) -> Iterator[tuple[Episode, int, bytes, bytes]]:
+def _iterate_replies(episodes: Sequence[Episode]) -> Iterator[tuple[Episode, int, bytes, bytes]]:
     """Yield episode, turn number, state key, and key of state plus reply, for each reply."""
     for episode in episodes:
         if episode.failed:
@@ -150,11 +152,11 @@ def _replies(episodes: Sequence[Episode]) -> Iterator[tuple[Episode, int, bytes,
         key = hashlib.sha256(str(episode.group).encode()).digest()
         for number, turn in enumerate(episode.turns):
             if len(turn.reply_tokens):
-                state = _key(key, turn.prefix_tokens)
-                key = _key(state, turn.reply_tokens)
+                state = _extend_key(key, turn.prefix_tokens)
+                key = _extend_key(state, turn.reply_tokens)
                 yield episode, number, state, key
 
 
-def _key(before: bytes, tokens: NDArray[np.int64]) -> bytes:
+def _extend_key(before: bytes, tokens: NDArray[np.int64]) -> bytes:
     """Hash the key of a token sequence together with the tokens that follow it."""
     return hashlib.sha256(before + tokens.tobytes()).digest()

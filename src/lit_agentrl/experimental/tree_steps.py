@@ -80,7 +80,7 @@ def tree(
     turn of one token has V only.  If no episodes share a state, both are the reward-to-go of its own episode.
     Trajectories whose return is NaN have no target and count in no mean.
     """
-    units, state_N = valued_turns(
+    units, state_N = compute_turn_units(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT, turn_BT=turn_BT,
         first_turn_B=first_turn_B, tokens_BT=tokens_BT, state_key_BK=state_key_BK, reward_BT=reward_BT,
     )  # fmt: skip
@@ -109,14 +109,14 @@ def tree_state(
     Q is that of `tree`, whereas `equal_state` uses the return of one episode.  If several episodes contain a reply, the
     pair uses the first of them.  The other arguments are as for `equal_state`; ``min_gap`` is in the units of Q.
     """
-    units, _ = valued_turns(
+    units, _ = compute_turn_units(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT, turn_BT=turn_BT,
         first_turn_B=first_turn_B, tokens_BT=tokens_BT, state_key_BK=state_key_BK, reward_BT=reward_BT,
     )  # fmt: skip
     return widest_pairs(units, tokens_BT, min_gap=min_gap, most=most)
 
 
-def valued_turns(
+def compute_turn_units(
     *,
     return_B: Tensor,
     group_B: Tensor,
@@ -168,14 +168,14 @@ def _sum_reward_to_go(reward_N: Tensor, key_N2: Tensor) -> Tensor:
 
 def _average(value_N: Tensor, number_N: Tensor) -> Tensor:
     """Return, for each entry, the mean of all entries with the same number."""
-    most = int(number_N.max()) + 1 if len(number_N) else 0
-    count = segment_sum(torch.ones_like(value_N), number_N, most)
-    return (segment_sum(value_N, number_N, most) / count)[number_N].float().double()
+    size = int(number_N.max()) + 1 if len(number_N) else 0
+    count = segment_sum(torch.ones_like(value_N), number_N, size)
+    return (segment_sum(value_N, number_N, size) / count)[number_N].float().double()
 
 
-def _number_pairs(one_N: Tensor, other_N: Tensor) -> Tensor:
+def _number_pairs(first_N: Tensor, second_N: Tensor) -> Tensor:
     """Number the distinct pairs of two numbers from 0."""
-    number_N: Tensor = torch.unique(torch.stack([one_N, other_N], dim=1), dim=0, return_inverse=True)[1]
+    number_N: Tensor = torch.unique(torch.stack([first_N, second_N], dim=1), dim=0, return_inverse=True)[1]
     return number_N
 
 

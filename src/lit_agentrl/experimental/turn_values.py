@@ -170,7 +170,7 @@ def cql(
     check_shapes(value_BT=value_BT, q_BT=q_BT, reward_BT=reward_BT, is_action_BT=is_action_BT)
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
     slow_BT = value_BT if target_value_BT is None else target_value_BT
-    target_BT = token_targets(
+    target_BT = compute_token_targets(
         slow_BT, reward_BT, is_counted_BT, is_turn_end_BT, trajectory_B, first_turn_B, turn_discount
     )
     gap_BT = (q_BT - value_BT).detach().to(reward_BT)
@@ -178,7 +178,7 @@ def cql(
     return Advantage(weight_BT, target_BT, is_counted_BT)
 
 
-def token_targets(
+def compute_token_targets(
     value_BT: Tensor,
     reward_BT: Tensor,
     is_counted_BT: Tensor,

@@ -21,8 +21,10 @@ from lit_agentrl.rollout.structures.base import SoFar
 from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
-_ONCE = 1_000_000  # more replies than any episode has
-_ASK = "First plan what you will do next, in one or two sentences. Do not act yet: this reply is no turn."
+_MORE_THAN_ANY_EPISODE = 1_000_000  # more replies than any episode has
+_PLAN_REQUEST = (
+    "First plan what you will do next, in one or two sentences. Do not act yet: this reply is no turn."
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class PlanHook(PlayHook):
             budget = f"turns {moment.turns_left} actions {moment.actions_left}"
             text = f"act\n{budget}\n{moment.observation}" if is_compact else "Now follow your plan."
         elif self.is_plan(len(moment.turns)):
-            text = f"{text}\n{'plan' if is_compact else _ASK}"
+            text = f"{text}\n{'plan' if is_compact else _PLAN_REQUEST}"
         return [*before, last | {"content": text}]
 
 
@@ -99,7 +101,7 @@ class TwoLevel(StructureHook, Refill):
             require_whole("period", period, 1, alternative=", or null for 1")
             if trains != "alternate":
                 raise ValueError(f"period={period} has no effect with trains={trains}; set trains=alternate")
-        self._every = _ONCE if every is None else every
+        self._every = _MORE_THAN_ANY_EPISODE if every is None else every
         self._hook = PlanHook(self._every) if self._every else NO_HOOK
         self._trains, self._period = trains, period or 1
         self.provides = Refill.provides | ({PLANS} if self._every else frozenset())
@@ -112,7 +114,7 @@ class TwoLevel(StructureHook, Refill):
         return [replace(spec, extra=self._hook) for spec in specs]
 
     def mask_tokens(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
-        trained = self._trained(iteration)
+        trained = self._get_trained_level(iteration)
         if trained == "both":
             return None
         return rows.is_action_BT & (rows.is_plan_BT if trained == "executor" else ~rows.is_plan_BT)
@@ -122,37 +124,37 @@ class TwoLevel(StructureHook, Refill):
         taken = [turn for episode in played for turn in episode.turns if len(turn.reply_tokens)]
         plans = [turn for turn in taken if turn.player == PLANNER]
         acts = [turn for turn in taken if turn.player != PLANNER]
-        trained = self._trained(so_far.iteration)
-        subtasks = [points for episode in played for points in subtask_returns(episode)]
+        trained = self._get_trained_level(so_far.iteration)
+        subtasks = [reward for episode in played for reward in compute_subtask_returns(episode)]
         return {
             "plans": (len(plans), len(played)),
             "plan_tokens": (sum(len(turn.reply_tokens) for turn in plans), len(plans)),
             "executor_tokens": (sum(len(turn.reply_tokens) for turn in acts), len(acts)),
-            "plan_entropy": _entropy(plans),
-            "executor_entropy": _entropy(acts),
+            "plan_entropy": _sum_entropy(plans),
+            "executor_entropy": _sum_entropy(acts),
             "executor_invalid_share": (sum(not turn.is_valid for turn in acts), len(acts)),
             "subtask_return": (sum(subtasks), len(subtasks)),
             "planner_trains": (float(bool(self._every) and trained != "executor"), 1.0),
             "executor_trains": (float(trained != "planner"), 1.0),
         }
 
-    def _trained(self, iteration: int) -> str:
+    def _get_trained_level(self, iteration: int) -> str:
         if self._trains != "alternate":
             return self._trains
         return ("executor", "planner")[iteration // self._period % 2]
 
 
-def subtask_returns(episode: Episode) -> list[float]:
+def compute_subtask_returns(episode: Episode) -> list[float]:
     """Sum the training rewards from each plan to the next one or the end."""
-    found: list[float] = []
+    returns: list[float] = []
     for turn in episode.turns:
-        if turn.player == PLANNER or not found:
-            found.append(0.0)
-        found[-1] += turn.training_reward
-    return found
+        if turn.player == PLANNER or not returns:
+            returns.append(0.0)
+        returns[-1] += turn.training_reward
+    return returns
 
 
-def _entropy(turns: Sequence[Turn]) -> tuple[float, int]:
+def _sum_entropy(turns: Sequence[Turn]) -> tuple[float, int]:
     """Return the entropy summed over tokens, in nats, and the number of tokens."""
     return (
         sum(float(turn.reply_entropies.sum()) for turn in turns),

@@ -31,7 +31,7 @@ from lit_agentrl.rl.preference.judging import Verdicts
 from lit_agentrl.rollout.adviser import Adviser
 from lit_agentrl.text.token_bytes import hash_tokenizer
 
-_LEAST = 1e-6  # rules with a smaller weight are left out
+_MIN_WEIGHT = 1e-6  # rules with a smaller weight are left out
 
 
 class Pairs(NamedTuple):
@@ -41,7 +41,7 @@ class Pairs(NamedTuple):
     base_P: Tensor  # the same difference of the base reward, to which the rules are added
     table_PC: Tensor  # prompt, 0, and the numbers of sampled tokens of both; see `judging.COLUMNS`
 
-    def judged(self, margin_P: Tensor) -> Verdicts:
+    def judge(self, margin_P: Tensor) -> Verdicts:
         """Judge the pairs by the given reward margins."""
         table_PC = self.table_PC.clone()
         table_PC[:, 1] = margin_P
@@ -65,18 +65,18 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
     with name_errors("data"):
         folder = open_folder(Path(str(cfg.data)))
     if folder is None or not folder.is_complete:
-        raise UserError(f"data={cfg.data} is empty or not complete; give the command that collects it again")
+        raise UserError(f"data={cfg.data} is empty or incomplete; run the command that collects it again")
     job = compose_job("train", list(described))
     check_targets(OmegaConf.masked_copy(job, ["model", "reward", "rollout"]))
-    rules, base = _parts(build_rewards(job.reward))
-    for each in parse(described):
-        if each.key_or_group in {f"reward.{name}.weight" for name in rules}:
-            raise UserError(f"{each.input_line} has no effect: the weights are fitted; leave it out")
+    rules, base = _split_parts(build_rewards(job.reward))
+    for override in parse(described):
+        if override.key_or_group in {f"reward.{name}.weight" for name in rules}:
+            raise UserError(f"{override.input_line} has no effect: the weights are fitted; leave it out")
     policy = make_policy(job, trains=False)
     if folder.described.get("policy", {}).get("tokenizer") != hash_tokenizer(policy.tokenizer):
         raise UserError(
             f"data={cfg.data} holds token ids of another tokenizer than that of "
-            f"model={policy.name}; name the model that played"
+            f"model={policy.name}; give the model that played"
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     context = RewardContext(
@@ -88,22 +88,22 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
     pipeline = RewardPipeline({**base, **rules})
     pipeline.setup(context)
     with closing(pipeline):
-        sides = _pairs(group_by_prompt(select_trainable(list(folder.read()))), rules, base, cfg)
-    for side, found in sides.items():
-        if not len(found.base_P):
+        sides = _collect_pairs(group_by_prompt(select_trainable(list(folder.read()))), rules, base, cfg)
+    for side, pairs in sides.items():
+        if not len(pairs.base_P):
             raise UserError(
-                f"data={cfg.data} has no two answers to a prompt of unequal {cfg.score} to {side}; collect more "
-                "prompts, with members=2 or more"
+                f"data={cfg.data} has no two answers to one prompt that differ in {cfg.score}, with which to {side} "
+                "the weights; collect more prompts, with members=2 or more"
             )
-    fit, test = sides["fit them to"], sides["judge them on"]
-    weight_F = fitted(gap_PF=fit.gap_PF, base_P=fit.base_P, lr=cfg.lr, steps=cfg.steps)
-    yield from _lines(list(rules), weight_F, fit, test, base)
-    weights = {name: w for name, w in zip(rules, weight_F.tolist(), strict=True) if abs(w) >= _LEAST}
+    fit, test = sides["fit"], sides["evaluate"]
+    weight_F = fit_weights(gap_PF=fit.gap_PF, base_P=fit.base_P, lr=cfg.lr, steps=cfg.steps)
+    yield from _describe_fit(list(rules), weight_F, fit, test, base)
+    weights = {name: w for name, w in zip(rules, weight_F.tolist(), strict=True) if abs(w) >= _MIN_WEIGHT}
     if not weights:
-        yield "no rule tells the better answer from the other: there is nothing to train with"
+        yield "no rule separates better from worse answers, so there are no weights to train with"
         return
     yield "train with:"
-    yield _options(described, list(base), weights)
+    yield _format_options(described, list(base), weights)
 
 
 def _check_options(cfg: DictConfig) -> None:
@@ -114,20 +114,20 @@ def _check_options(cfg: DictConfig) -> None:
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
 
 
-def _options(described: Sequence[str], base: Sequence[str], weights: Mapping[str, float]) -> str:
+def _format_options(described: Sequence[str], base: Sequence[str], weights: Mapping[str, float]) -> str:
     """Return the options for training with these weights, without those of omitted parts."""
-    chosen = (*base, *weights)
-    mine = ("model", *(f"reward.{name}." for name in chosen))
-    own = [
+    names = (*base, *weights)
+    prefixes = ("model", *(f"reward.{name}." for name in names))
+    typed = [
         text
-        for text, each in zip(described, parse(described), strict=True)
-        if each.key_or_group.startswith(mine)
+        for text, override in zip(described, parse(described), strict=True)
+        if override.key_or_group.startswith(prefixes)
     ]
-    fitted_to = [f"reward.{name}.weight={w:.6g}" for name, w in weights.items()]
-    return shlex.join([f"reward=[{','.join(chosen)}]", *own, *fitted_to])
+    weight_options = [f"reward.{name}.weight={w:.6g}" for name, w in weights.items()]
+    return shlex.join([f"reward=[{','.join(names)}]", *typed, *weight_options])
 
 
-def _parts(pipeline: RewardPipeline) -> tuple[dict[str, Shaping], dict[str, RewardPart]]:
+def _split_parts(pipeline: RewardPipeline) -> tuple[dict[str, Shaping], dict[str, RewardPart]]:
     """Split the reward parts into rules and the base reward."""
     rules: dict[str, Shaping] = {}
     base: dict[str, RewardPart] = {}
@@ -135,22 +135,24 @@ def _parts(pipeline: RewardPipeline) -> tuple[dict[str, Shaping], dict[str, Rewa
         if part.stage is Stage.TASK:
             base[name] = part
         elif part.stage is not Stage.WATCH:
-            why = (
-                "is no sum of scores of turns" if not isinstance(part, Shaping)
-                else "looks at states while they are played" if part.probe is not None
-                else "depends on the iterations before" if part.sees == "all"
+            reason = (
+                "is not a sum of turn scores" if not isinstance(part, Shaping)
+                else "reads states during play" if part.probe is not None
+                else "depends on earlier iterations" if part.sees == "all"
                 else None
             )  # fmt: skip
-            if why:
-                raise UserError(f"reward={name} {why}, so recorded episodes give it no weight; leave it out")
+            if reason:
+                raise UserError(
+                    f"reward={name} {reason}, so no weight can be fitted to recorded episodes; leave it out"
+                )
             assert isinstance(part, Shaping)
             rules[name] = part
     if not rules:
-        raise UserError("reward names no rule; write some, such as 'reward=[format,length,repetition]'")
+        raise UserError("reward has no rule; give some, such as 'reward=[format,length,repetition]'")
     return rules, base
 
 
-def _pairs(
+def _collect_pairs(
     prompts: Sequence[Sequence[Episode]],
     rules: dict[str, Shaping],
     base: dict[str, RewardPart],
@@ -164,57 +166,59 @@ def _pairs(
         require_rewards(name, scores, episodes)
         columns.append([sum(row) for row in scores])
     score_EF = torch.tensor(columns, dtype=torch.float64).T
-    points = [[0.0] * len(episode.turns) for episode in episodes]
+    rewards = [[0.0] * len(episode.turns) for episode in episodes]
     for name, part in base.items():
-        points = part.apply(points, episodes, iteration=0)
-        require_rewards(name, points, episodes)
-    base_E = torch.tensor([sum(row) for row in points], dtype=torch.float64)
-    chosen: dict[str, list[tuple[int, int, int]]] = {"fit them to": [], "judge them on": []}
+        rewards = part.apply(rewards, episodes, iteration=0)
+        require_rewards(name, rewards, episodes)
+    base_E = torch.tensor([sum(row) for row in rewards], dtype=torch.float64)
+    triples: dict[str, list[tuple[int, int, int]]] = {"fit": [], "evaluate": []}
     start = 0
     for number, group in enumerate(prompts):
         key = f"{group[0].task_name}|{group[0].instance_seed}"
-        side = "fit them to" if assign_side(key, cfg.held_out) == "train" else "judge them on"
+        side = "fit" if assign_side(key, cfg.held_out) == "train" else "evaluate"
         for i, j in combinations(range(len(group)), 2):
-            worth = [_worth(group[k], cfg.score) for k in (i, j)]
-            if worth[0] != worth[1] and list_replies(group[i]) != list_replies(group[j]):
-                better, worse = (i, j) if worth[0] > worth[1] else (j, i)
-                chosen[side].append((number, start + better, start + worse))
+            scores_of_two = [_get_score(group[k], cfg.score) for k in (i, j)]
+            if scores_of_two[0] != scores_of_two[1] and list_replies(group[i]) != list_replies(group[j]):
+                better, worse = (i, j) if scores_of_two[0] > scores_of_two[1] else (j, i)
+                triples[side].append((number, start + better, start + worse))
         start += len(group)
     length_E = torch.tensor([episode.num_action_tokens for episode in episodes], dtype=torch.float64)
-    found = {}
-    for side, rows in chosen.items():
-        of_prompt, one, other = torch.tensor(rows, dtype=torch.int64).reshape(-1, 3).T
+    pairs = {}
+    for side, rows in triples.items():
+        prompt_P, better_P, worse_P = torch.tensor(rows, dtype=torch.int64).reshape(-1, 3).T
         table_PC = torch.stack(
-            [of_prompt.double(), torch.zeros(len(rows)).double(), length_E[one], length_E[other]], 1
+            [prompt_P.double(), torch.zeros(len(rows)).double(), length_E[better_P], length_E[worse_P]], 1
         )
-        found[side] = Pairs(score_EF[one] - score_EF[other], base_E[one] - base_E[other], table_PC)
-    return found
+        pairs[side] = Pairs(
+            score_EF[better_P] - score_EF[worse_P], base_E[better_P] - base_E[worse_P], table_PC
+        )
+    return pairs
 
 
-def _worth(episode: Episode, score: str) -> float:
+def _get_score(episode: Episode, score: str) -> float:
     return float(episode.success) if score == "success" else episode.training_return
 
 
-def _lines(
+def _describe_fit(
     names: Sequence[str], weight_F: Tensor, fit: Pairs, test: Pairs, base: dict[str, RewardPart]
 ) -> Iterator[str]:
-    before = hinge(torch.zeros_like(weight_F), gap_PF=fit.gap_PF, base_P=fit.base_P)
-    after = hinge(weight_F, gap_PF=fit.gap_PF, base_P=fit.base_P)
+    before = compute_hinge_loss(torch.zeros_like(weight_F), gap_PF=fit.gap_PF, base_P=fit.base_P)
+    after = compute_hinge_loss(weight_F, gap_PF=fit.gap_PF, base_P=fit.base_P)
     yield f"fitted to {len(fit.base_P)} pairs: loss {float(before):.3f} before, {float(after):.3f} after"
-    told = test.judged(test.base_P + test.gap_PF @ weight_F).metrics()
-    alone = (
-        f"; {' and '.join(base)} alone {test.judged(test.base_P).metrics()['success']:.3f}" if base else ""
+    metrics = test.judge(test.base_P + test.gap_PF @ weight_F).metrics()
+    base_result = (
+        f"; {' and '.join(base)} alone {test.judge(test.base_P).metrics()['success']:.3f}" if base else ""
     )
     yield (
-        f"held out: {told['success']:.3f} of {told['pairs']:.0f} pairs are ranked rightly{alone}; "
-        f"the shorter one wins in {told['shorter_wins']:.3f}"
+        f"held out: {metrics['success']:.3f} of {metrics['pairs']:.0f} pairs are ranked correctly{base_result}; "
+        f"the shorter one wins in {metrics['shorter_wins']:.3f}"
     )
     for name, w in zip(names, weight_F.tolist(), strict=True):
-        if abs(w) < _LEAST:
-            yield f"{name} has weight 0: it tells no pair from another"
+        if abs(w) < _MIN_WEIGHT:
+            yield f"{name} has weight 0: it separates no pairs"
 
 
-def hinge(weight_F: Tensor, *, gap_PF: Tensor, base_P: Tensor) -> Tensor:
+def compute_hinge_loss(weight_F: Tensor, *, gap_PF: Tensor, base_P: Tensor) -> Tensor:
     """Compute the hinge loss of the weighted rules on pairs, a scalar.
 
     ``mean over pairs of max(0, 1 - (R(better) - R(worse)))`` with ``R = base + sum_i w_i phi_i``.
@@ -227,14 +231,14 @@ def hinge(weight_F: Tensor, *, gap_PF: Tensor, base_P: Tensor) -> Tensor:
     return (1 - base_P - gap_PF @ weight_F).clamp(min=0).mean()
 
 
-def fitted(*, gap_PF: Tensor, base_P: Tensor, lr: float = 0.01, steps: int = 1000) -> Tensor:
+def fit_weights(*, gap_PF: Tensor, base_P: Tensor, lr: float = 0.01, steps: int = 1000) -> Tensor:
     """Fit the weights with AdamW from 0, full-batch and without weight decay; (F,), float64.
 
     No weight can exceed about ``lr * steps``, which bounds the weights if the rules separate all pairs.
 
     Args:
-        gap_PF: as for `hinge`.
-        base_P: as for `hinge`.
+        gap_PF: as for `compute_hinge_loss`.
+        base_P: as for `compute_hinge_loss`.
         lr: learning rate of AdamW, finite and > 0.
         steps: number of steps, >= 1.
 
@@ -243,11 +247,11 @@ def fitted(*, gap_PF: Tensor, base_P: Tensor, lr: float = 0.01, steps: int = 100
     """
     require(0 < lr < math.inf, "lr", lr, "finite and > 0")
     require_whole("steps", steps, 1)
-    require(len(gap_PF) > 0, "pairs", len(gap_PF), "one at least")
+    require(len(gap_PF) > 0, "pairs", len(gap_PF), "at least one")
     weight_F = torch.zeros(gap_PF.shape[1], dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.AdamW([weight_F], lr=lr, weight_decay=0.0)
     for _ in range(steps):
         optimizer.zero_grad()
-        hinge(weight_F, gap_PF=gap_PF.double(), base_P=base_P.double()).backward()  # type: ignore[no-untyped-call]
+        compute_hinge_loss(weight_F, gap_PF=gap_PF.double(), base_P=base_P.double()).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return weight_F.detach()

@@ -19,7 +19,7 @@ OVERVIEW = {
     "rollout/success": "0_overview/2_rollout_success",
     "rollout/return_mean": "0_overview/3_return",
     "rollout/entropy": "0_overview/4_entropy",
-    "rollout/return_std_within_group": "0_overview/5_spread",
+    "rollout/return_std_within_group": "0_overview/5_return_std",
     "train/grad_norm": "0_overview/6_grad_norm",
 }
 SCORES = "0_overview/scores"
@@ -37,18 +37,18 @@ LAYOUT = {
         ),
         "return": ("Multiline", ["rollout/return_mean", "val/return"]),
         "entropy": ("Multiline", ["rollout/entropy"]),
-        "spread of returns within a group": ("Multiline", ["rollout/return_std_within_group"]),
+        "standard deviation of returns within a group": ("Multiline", ["rollout/return_std_within_group"]),
         "gradient norm": ("Multiline", ["train/grad_norm"]),
     }
 }
 
 
-def overview(row: Mapping[str, Any]) -> dict[str, Any]:
+def add_overview(row: Mapping[str, Any]) -> dict[str, Any]:
     """Add to a row of metrics a copy of those that the overview shows."""
-    return {**row, **{again: row[name] for name, again in OVERVIEW.items() if name in row}}
+    return {**row, **{copy: row[name] for name, copy in OVERVIEW.items() if name in row}}
 
 
-def scores_markdown(summary: reports.Summary) -> str:
+def format_scores(summary: reports.Summary) -> str:
     """Format the closing table: for each game, split and policy, success with 95 % interval."""
     lines = [
         f"**{summary['status']}**: {summary['iterations']} of {summary['planned_iterations']} iterations, seed "
@@ -59,25 +59,25 @@ def scores_markdown(summary: reports.Summary) -> str:
     ]
     for game in summary["games"]:
         for stage in ("chance", *reports.STAGES, "oracle"):
-            scored: reports.Score | None = game[stage]  # type: ignore[literal-required]
-            if scored is None:
+            score: reports.Score | None = game[stage]  # type: ignore[literal-required]
+            if score is None:
                 continue
-            at = "–" if scored["iteration"] is None else scored["iteration"]
-            cells = [reports.with_interval(scored["success"]), reports.with_interval(scored["return"])]
+            iteration = "–" if score["iteration"] is None else score["iteration"]
+            cells = [reports.format_estimate(score["success"]), reports.format_estimate(score["return"])]
             lines.append(
-                f"| {game['name']} | {game['split']} | {stage} | {at} | {scored['success']['n']} | "
+                f"| {game['name']} | {game['split']} | {stage} | {iteration} | {score['success']['n']} | "
                 f"{' | '.join(cells)} |"
             )
     return "\n".join(lines)
 
 
-def on_test(summary: reports.Summary) -> list[tuple[int, dict[str, float]]]:
+def list_test_scores(summary: reports.Summary) -> list[tuple[int, dict[str, float]]]:
     """List success and return on the test split by the iteration of measurement, for charts.
 
     With several games they are means over games, like ``val/success``, and have no bounds.
     """
     games = [game for game in summary["games"] if game["split"] == "test"]
-    found: dict[int, dict[str, float]] = {}
+    scores_by_iteration: dict[int, dict[str, float]] = {}
     for stage in reports.STAGES:
         scores: list[Any] = [game[stage] for game in games]  # type: ignore[literal-required]
         if not scores or None in scores:
@@ -85,15 +85,15 @@ def on_test(summary: reports.Summary) -> list[tuple[int, dict[str, float]]]:
         row = {}
         for name in ("success", "return"):
             estimates = [score[name] for score in scores]
-            row[f"test/{name}"] = sum(each["mean"] for each in estimates) / len(estimates)
+            row[f"test/{name}"] = sum(estimate["mean"] for estimate in estimates) / len(estimates)
             if len(estimates) == 1:
                 bounds = {side: estimates[0][side] for side in ("low", "high")}
                 row |= {f"test/{name}_{side}": value for side, value in bounds.items() if value is not None}
-        found[scores[0]["iteration"]] = row
-    return sorted(found.items())
+        scores_by_iteration[scores[0]["iteration"]] = row
+    return sorted(scores_by_iteration.items())
 
 
-def draws(figure: bool | Literal["auto"]) -> bool:
+def should_draw(figure: bool | Literal["auto"]) -> bool:
     """Check whether a figure is drawn; ``auto``: if matplotlib is installed.
 
     Raises:
@@ -101,15 +101,15 @@ def draws(figure: bool | Literal["auto"]) -> bool:
     """
     if figure not in (True, False, "auto"):
         raise ValueError(f"figure={figure} is unknown; valid: auto, true, false")
-    is_there = importlib.util.find_spec("matplotlib") is not None
-    if figure is True and not is_there:
+    is_installed = importlib.util.find_spec("matplotlib") is not None
+    if figure is True and not is_installed:
         raise ValueError(
             "figure=true needs the package matplotlib; install it with: pip install 'lit-agentrl[figures]'"
         )
-    return is_there and figure is not False
+    return is_installed and figure is not False
 
 
-def learning_curve(
+def draw_learning_curve(
     metrics: Metrics, summary: reports.Summary, levels: Mapping[str, float]
 ) -> NDArray[np.uint8]:
     """Draw the success of rollout, validation and test of a run.
@@ -122,18 +122,18 @@ def learning_curve(
     Returns:
         An image (height, width, 3 colours; bytes).
     """
-    from lit_agentrl.report.page.drawing import as_pixels, pixels
+    from lit_agentrl.report.page.drawing import create_pixel_figure, render_pixels
 
-    figure, canvas = pixels((5.5, 3.4), dpi=140)
+    figure, canvas = create_pixel_figure((5.5, 3.4), dpi=140)
     axes: Any = figure.add_subplot()
-    axes.plot(*_points(metrics, "rollout/success"), label="rollout", color="C0", alpha=0.4)
-    axes.plot(*_points(metrics, "val/success"), label="validation", color="C0", linewidth=2, marker=".")
-    for number, (at, row) in enumerate(on_test(summary)):
+    axes.plot(*_get_points(metrics, "rollout/success"), label="rollout", color="C0", alpha=0.4)
+    axes.plot(*_get_points(metrics, "val/success"), label="validation", color="C0", linewidth=2, marker=".")
+    for number, (iteration, row) in enumerate(list_test_scores(summary)):
         mean = row["test/success"]
         low, high = row.get("test/success_low", mean), row.get("test/success_high", mean)
         label = "test, 95 % interval" if number == 0 else None
         bounds = [[mean - low], [high - mean]]
-        axes.errorbar([at], [mean], yerr=bounds, fmt="o", color="C3", capsize=4, label=label)
+        axes.errorbar([iteration], [mean], yerr=bounds, fmt="o", color="C3", capsize=4, label=label)
     for name, level in levels.items():
         axes.axhline(level, linestyle="--", linewidth=1, color="0.4")
         corner, across = (1, level), ("axes fraction", "data")
@@ -142,10 +142,10 @@ def learning_curve(
     axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    return as_pixels(canvas)
+    return render_pixels(canvas)
 
 
-def _points(metrics: Metrics, name: str) -> tuple[list[float], list[float]]:
+def _get_points(metrics: Metrics, name: str) -> tuple[list[float], list[float]]:
     rows = [(row["iteration"], row.get(name)) for row in metrics.rows]
-    known = [(at, value) for at, value in rows if at is not None and value is not None]
-    return [at for at, _ in known], [value for _, value in known]
+    known = [(iteration, value) for iteration, value in rows if iteration is not None and value is not None]
+    return [iteration for iteration, _ in known], [value for _, value in known]

@@ -24,7 +24,7 @@ from torch.utils.tensorboard.summary import hparams
 
 from lit_agentrl.files import append_durable, read_complete_lines, remove_leftover, write_atomic
 from lit_agentrl.loggers import board
-from lit_agentrl.report.summary import Summary, beside
+from lit_agentrl.report.summary import Summary, add_references
 from lit_agentrl.report.table import Metrics
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _CLOSING = ".closing"  # suffix of the event file with the closing scores
 CLOCK_PREFIXES = ("time/", "speed/", "engine/", "worker/")
 
 
-def deterministic_columns(header: Sequence[str]) -> list[str]:
+def list_deterministic_columns(header: Sequence[str]) -> list[str]:
     """Return the columns that are bit-equal across runs of one config and seed.
 
     These are all but those with a prefix of `CLOCK_PREFIXES`.
@@ -41,7 +41,7 @@ def deterministic_columns(header: Sequence[str]) -> list[str]:
     return [name for name in header if not name.startswith(CLOCK_PREFIXES)]
 
 
-def _csv_line(fields: Sequence[str]) -> str:
+def _format_csv_line(fields: Sequence[str]) -> str:
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerow(fields)
     return buffer.getvalue()
@@ -114,7 +114,7 @@ class CSVLog(Logger):
         self._rows[step] = {**self._rows.get(step, {}), **row}
         if is_append and not new_keys and self.path.exists():
             self._is_damaged = True  # until the append returns: a full disk leaves an incomplete line
-            append_durable(self.path, self._line(step))
+            append_durable(self.path, self._format_row(step))
             self._is_damaged = False
         else:
             self._rewrite()
@@ -128,12 +128,12 @@ class CSVLog(Logger):
         self._load()
         remove_leftover(self.path)
         if self._is_damaged:
-            _log.warning("%s: dropped what a killed write left of a line", self.path)
+            _log.warning("%s: dropped an incomplete line of an interrupted write", self.path)
         kept = {i: row for i, row in self._rows.items() if i <= iterations}
-        if gone := sum(i not in kept for i in range(1, iterations + 1)):
+        if missing := sum(i not in kept for i in range(1, iterations + 1)):
             _log.warning(
-                "%s: %d of the rows before iteration %d are gone; the run goes on without them",
-                self.path, gone, iterations + 1,
+                "%s: %d of the rows before iteration %d are missing; the run continues without them",
+                self.path, missing, iterations + 1,
             )  # fmt: skip
         if len(kept) < len(self._rows) or self._is_damaged:
             self._rows = kept
@@ -141,13 +141,13 @@ class CSVLog(Logger):
             self._columns = sorted({key for row in kept.values() for key in row})
             self._rewrite()
 
-    def _line(self, iteration: int) -> str:
+    def _format_row(self, iteration: int) -> str:
         row = self._rows[iteration]
-        return _csv_line([str(iteration), *(row.get(key, "") for key in self._columns)])
+        return _format_csv_line([str(iteration), *(row.get(key, "") for key in self._columns)])
 
     def _rewrite(self) -> None:
-        header = _csv_line(["iteration", *self._columns])
-        write_atomic(self.path, header + "".join(self._line(i) for i in sorted(self._rows)))
+        header = _format_csv_line(["iteration", *self._columns])
+        write_atomic(self.path, header + "".join(self._format_row(i) for i in sorted(self._rows)))
         self._is_damaged = False
 
     def _load(self) -> None:
@@ -161,7 +161,7 @@ class CSVLog(Logger):
         try:
             header, *records = list(csv.reader(lines)) or [["iteration"]]
         except csv.Error as error:
-            raise ValueError(f"{self.path} is damaged ({error}); copy it anew, or move it away") from error
+            raise ValueError(f"{self.path} is damaged ({error}); copy it again, or move it away") from error
         if header[0] != "iteration":
             raise ValueError(f"{self.path} is not a metrics file: its first column is {header[0]!r}")
         self._columns = header[1:]
@@ -175,7 +175,7 @@ class CSVLog(Logger):
         self._is_loaded = True
 
 
-def with_table(loggers: Sequence[Logger], folder: Path) -> list[Logger]:
+def add_csv_log(loggers: Sequence[Logger], folder: Path) -> list[Logger]:
     """Return the loggers with a `CSVLog` first; every run has one, as reports read ``metrics.csv``."""
     tables: list[Logger] = [logger for logger in loggers if isinstance(logger, CSVLog)]
     return [*(tables or [CSVLog(folder)]), *(logger for logger in loggers if logger not in tables)]
@@ -208,13 +208,13 @@ class TensorBoardLog(TensorBoardLogger):
             save_dir=save_dir, name="", version="tensorboard", default_hp_metric=False, max_queue=max_queue
         )
         self._home = Path(save_dir)
-        self._has_figure = board.draws(figure)
-        self._levels: dict[str, float] = {}
+        self._has_figure = board.should_draw(figure)
+        self._references: dict[str, float] = {}
         self._session_end: Any = None
 
     def compare_with(self, **references: float) -> None:
         """Set the success levels to draw with validation, such as ``chance`` and ``oracle``."""
-        self._levels.update(references)
+        self._references.update(references)
 
     @rank_zero_only
     def rewind(self, iterations: int) -> None:
@@ -244,7 +244,7 @@ class TensorBoardLog(TensorBoardLogger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Add the row of iteration ``step``."""
-        super().log_metrics(board.overview(beside(metrics, self._levels)), step)
+        super().log_metrics(board.add_overview(add_references(metrics, self._references)), step)
 
     @rank_zero_only
     def log_text(self, tag: str, markdown: str, step: int) -> None:
@@ -261,14 +261,14 @@ class TensorBoardLog(TensorBoardLogger):
         """Show the closing scores, in a separate event file."""
         self._close()
         with SummaryWriter(self.log_dir, filename_suffix=_CLOSING) as writer:
-            for at, row in board.on_test(summary):
+            for iteration, row in board.list_test_scores(summary):
                 for name, value in row.items():
-                    writer.add_scalar(name, value, at)
+                    writer.add_scalar(name, value, iteration)
             end = summary["iterations"]
-            writer.add_text(board.SCORES, board.scores_markdown(summary), end)
+            writer.add_text(board.SCORES, board.format_scores(summary), end)
             if self._has_figure:
                 metrics = Metrics.read(self._home / "metrics.csv")
-                picture = board.learning_curve(metrics, summary, self._levels)
+                picture = board.draw_learning_curve(metrics, summary, self._references)
                 writer.add_image(board.CURVE, picture, end, dataformats="HWC")
             if self._session_end is not None:
                 writer._get_file_writer().add_summary(self._session_end, 0)

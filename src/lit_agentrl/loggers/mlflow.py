@@ -18,7 +18,7 @@ from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from lit_agentrl.report import summary as reports
-from lit_agentrl.report.table import rows_up_to
+from lit_agentrl.report.table import iterate_rows
 
 _log = logging.getLogger(__name__)
 _NEEDED = ("mlflow", "sqlalchemy", "alembic")
@@ -56,10 +56,10 @@ class MLflowLog(MLFlowLogger):
         self._experiment_name = experiment
         self._name = name or self._home.name
         self._server = os.environ.get("MLFLOW_TRACKING_URI", "")
-        self._levels: dict[str, float] = {}
+        self._references: dict[str, float] = {}
         self._is_open = False
         self._run_id: str | None = None
-        self._seen = -1  # last iteration that earlier launches logged
+        self._last_logged = -1  # last iteration that earlier launches logged
 
     @property
     def name(self) -> str:
@@ -87,7 +87,7 @@ class MLflowLog(MLFlowLogger):
 
     def compare_with(self, **references: float) -> None:
         """Set the success levels to compare validation with, such as ``chance`` and ``oracle``."""
-        self._levels.update(references)
+        self._references.update(references)
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
@@ -96,25 +96,27 @@ class MLflowLog(MLFlowLogger):
         MLflow parameters cannot change, so values that a later launch changes become tags.
         """
         before = self.experiment.get_run(self._run_id).data.params
-        given = vars(params) if isinstance(params, Namespace) else params
-        super().log_hyperparams({name: value for name, value in given.items() if name not in before})
-        for name, value in given.items():
+        hyperparameters = vars(params) if isinstance(params, Namespace) else params
+        super().log_hyperparams(
+            {name: value for name, value in hyperparameters.items() if name not in before}
+        )
+        for name, value in hyperparameters.items():
             if name in before and before[name] != str(value)[:250]:
                 self.experiment.set_tag(self._run_id, f"resumed.{name}", str(value))
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Add the row of iteration ``step``, unless an earlier launch has added it."""
-        if (step or 0) > self._seen:
+        if (step or 0) > self._last_logged:
             self._open()
-            super().log_metrics(reports.beside(metrics, self._levels), step)
+            super().log_metrics(reports.add_references(metrics, self._references), step)
 
     @rank_zero_only
     def rewind(self, iterations: int) -> None:
         """Continue after ``iterations`` completed iterations; −1 starts a new run."""
         if self._is_open or not self.folder.exists():
             return
-        if self._recorded() is None and not self._server:  # killed while creating the database
+        if self._read_run_id() is None and not self._server:  # killed while creating the database
             shutil.rmtree(self.folder)
             return
         client = self.experiment
@@ -123,7 +125,7 @@ class MLflowLog(MLFlowLogger):
             (self.folder / "run_id").unlink(missing_ok=True)
             self._is_open = False
             return
-        self._seen = max(
+        self._last_logged = max(
             (
                 point.step
                 for name in client.get_run(self._run_id).data.metrics
@@ -132,13 +134,13 @@ class MLflowLog(MLFlowLogger):
             ),
             default=-1,
         )
-        for step, row in rows_up_to(self._home / "metrics.csv", iterations):
+        for step, row in iterate_rows(self._home / "metrics.csv", iterations):
             self.log_metrics(row, step)
 
     @rank_zero_only
     def conclude(self, summary: reports.Summary) -> None:
         """Record the closing scores, and end the run."""
-        scores = {f"{_SCORES}{name}": value for name, value in reports.flat_scores(summary).items()}
+        scores = {f"{_SCORES}{name}": value for name, value in reports.flatten_scores(summary).items()}
         self._open()
         super().log_metrics(scores, summary["iterations"])
         self._close("FINISHED")
@@ -161,11 +163,11 @@ class MLflowLog(MLFlowLogger):
 
         for name in ("mlflow", "alembic", "lightning.pytorch.loggers.mlflow"):
             logging.getLogger(name).setLevel(logging.ERROR)
-        recorded = self._recorded()
+        recorded = self._read_run_id()
         self.folder.mkdir(parents=True, exist_ok=True)
-        place, artifacts = f"sqlite:///{self.folder / 'mlflow.db'}", (self.folder / "artifacts").as_uri()
+        database, artifacts = f"sqlite:///{self.folder / 'mlflow.db'}", (self.folder / "artifacts").as_uri()
         MLFlowLogger.__init__(
-            self, self._experiment_name, tracking_uri=self._server or place, run_id=recorded,
+            self, self._experiment_name, tracking_uri=self._server or database, run_id=recorded,
             run_name=self._name, artifact_location=None if self._server else artifacts,
         )  # fmt: skip
         client = super().experiment
@@ -174,8 +176,8 @@ class MLflowLog(MLFlowLogger):
             (self.folder / "run_id").write_text(str(self._run_id), encoding="utf-8")
         elif recorded is None:
             _log.warning(
-                "MLflow is offline: mlflow ui --backend-store-uri %s shows it; MLFLOW_TRACKING_URI names a server",
-                place,
+                "MLflow is offline: show it with mlflow ui --backend-store-uri %s, or set MLFLOW_TRACKING_URI",
+                database,
             )
         client.update_run(self._run_id, status="RUNNING")
 
@@ -183,15 +185,15 @@ class MLflowLog(MLFlowLogger):
         if self._is_open:
             self.experiment.set_terminated(self._run_id, status)
 
-    def _recorded(self) -> str | None:
+    def _read_run_id(self) -> str | None:
         """Return the id of the run of earlier launches."""
         with suppress(OSError, sqlite3.Error):
             if self._server:
                 return (self.folder / "run_id").read_text(encoding="utf-8")
             if (path := self.folder / "mlflow.db").exists():
                 with closing(sqlite3.connect(path)) as database:
-                    found = database.execute(
+                    row = database.execute(
                         "SELECT run_uuid FROM runs WHERE lifecycle_stage = 'active'"
                     ).fetchone()
-                    return str(found[0]) if found else None
+                    return str(row[0]) if row else None
         return None

@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lit_agentrl.checks import require
 from lit_agentrl.report import summary as reports
-from lit_agentrl.report.table import rows_up_to
+from lit_agentrl.report.table import iterate_rows
 
 _log = logging.getLogger(__name__)
 _NO_PROJECT = "/\\#?%:"  # characters that W&B refuses at the start of a run
@@ -58,14 +58,20 @@ class WandbLog(WandbLogger):
             raise ValueError("needs the package wandb; install it with: pip install 'lit-agentrl[wandb]'")
         is_project = project is None or (0 < len(project) <= 128 and not set(project) & set(_NO_PROJECT))
         require(
-            is_project, "project", project, f"a name of at most 128 signs without {' '.join(_NO_PROJECT)}"
+            is_project,
+            "project",
+            project,
+            f"a name of at most 128 characters without {' '.join(_NO_PROJECT)}",
         )
         for option, value in (("name", name), ("group", group)):
             require(
-                value is None or 0 < len(value) <= 128, option, value, "a text of 1 to 128 signs, or null"
+                value is None or 0 < len(value) <= 128,
+                option,
+                value,
+                "a text of 1 to 128 characters, or null",
             )
         for tag in tags:
-            require(0 < len(tag) <= 64, "tags", list(tags), "a list of texts of 1 to 64 signs each")
+            require(0 < len(tag) <= 64, "tags", list(tags), "a list of texts of 1 to 64 characters each")
         home = Path(save_dir).absolute()
         super().__init__(save_dir=home, project=project, name=name or home.name)
         has_key = bool(os.environ.get("WANDB_API_KEY"))
@@ -75,7 +81,7 @@ class WandbLog(WandbLogger):
             "resume": "allow" if self.is_live else None,
         }  # fmt: skip
         self._home = home
-        self._levels: dict[str, float] = {}
+        self._references: dict[str, float] = {}
         self._logged = -1  # last iteration that this launch logged
 
     @property
@@ -101,11 +107,11 @@ class WandbLog(WandbLogger):
                 reinit="create_new", console="off", **({} if self.is_live else _OFFLINE)
             )
             try:
-                with nullcontext() if self.is_live else _caches_in(self.folder / "cache"):
+                with nullcontext() if self.is_live else _redirect_caches(self.folder / "cache"):
                     self._experiment = wandb.init(id=self._id, settings=settings, **self._options)
             except wandb.errors.Error as error:
                 raise ValueError(
-                    f"W&B refuses the run ({error}); WANDB_MODE=offline keeps it here"
+                    f"W&B refuses the run ({error}); WANDB_MODE=offline records it on this machine"
                 ) from error
             if not self.is_live and self._id is None:
                 _log.warning(
@@ -117,7 +123,7 @@ class WandbLog(WandbLogger):
 
     def compare_with(self, **references: float) -> None:
         """Set the success levels to compare validation with, such as ``chance`` and ``oracle``."""
-        self._levels.update(references)
+        self._references.update(references)
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
@@ -127,7 +133,7 @@ class WandbLog(WandbLogger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Add the row of iteration ``step``."""
-        self.experiment.log({**reports.beside(metrics, self._levels)}, step=step, commit=True)
+        self.experiment.log({**reports.add_references(metrics, self._references)}, step=step, commit=True)
         self._logged = max(self._logged, step or 0)
 
     @rank_zero_only
@@ -138,18 +144,18 @@ class WandbLog(WandbLogger):
         if self._experiment is not None and self._logged <= iterations:
             return
         self._close(exit_code=0)
-        found = sorted(self.folder.glob("*run-*-*"))
-        self._id = found[-1].name.rpartition("-")[2] if found else self._id
+        folders = sorted(self.folder.glob("*run-*-*"))
+        self._id = folders[-1].name.rpartition("-")[2] if folders else self._id
         if not self.is_live:
             shutil.rmtree(self.folder, ignore_errors=True)
         self._logged = -1
-        for step, row in rows_up_to(self._home / "metrics.csv", iterations):
+        for step, row in iterate_rows(self._home / "metrics.csv", iterations):
             self.log_metrics(row, step)
 
     @rank_zero_only
     def conclude(self, summary: reports.Summary) -> None:
         """Record the closing scores, and end the run."""
-        self.experiment.summary.update({"status": summary["status"], **reports.flat_scores(summary)})
+        self.experiment.summary.update({"status": summary["status"], **reports.flatten_scores(summary)})
         self._close(exit_code=0)
 
     @rank_zero_only
@@ -174,7 +180,7 @@ _OFFLINE: dict[str, Any] = {
 
 
 @contextmanager
-def _caches_in(folder: Path) -> Iterator[None]:
+def _redirect_caches(folder: Path) -> Iterator[None]:
     """Keep W&B's own logs and caches in the run folder."""
     before = {name: os.environ.get(name) for name in _CACHES}
     os.environ.update(dict.fromkeys(_CACHES, str(folder)))

@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 
 from lit_agentrl import seeds
 from lit_agentrl.checks import require_number, require_whole
-from lit_agentrl.models.routers import routers_of
+from lit_agentrl.models.routers import find_routers
 
 ALL_LINEAR = "all-linear"
 NAME = "default"  # name of a single adapter
@@ -83,7 +83,7 @@ class LoRA:
 
         layers = self.find_layers(network)  # raises if there are none
         targets = ALL_LINEAR if ALL_LINEAR in self._names else self._names
-        if targets == ALL_LINEAR and routers_of(network):
+        if targets == ALL_LINEAR and find_routers(network):
             # in a mixture of experts peft would also take routers and experts, which are no linear layers
             targets = layers
         base = {"base": name, "fingerprint": hash_parameters(network)}

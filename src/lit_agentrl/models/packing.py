@@ -250,7 +250,7 @@ def attend_segments(
     options: dict[str, Any] = {"scale": scale, "window_size": (-1, 0)}
     groups = query_MHD.shape[1] // key_MGD.shape[1]
     if groups > 1:
-        if _takes_groups(varlen_attn):
+        if _has_grouped_heads(varlen_attn):
             options["enable_gqa"] = True
         else:
             key_MGD, value_MGD = (_repeat_heads(states, groups) for states in (key_MGD, value_MGD))
@@ -259,7 +259,7 @@ def attend_segments(
 
 
 @lru_cache
-def _takes_groups(kernel: Callable[..., Any]) -> bool:
+def _has_grouped_heads(kernel: Callable[..., Any]) -> bool:
     """Return whether a kernel lets several query heads read one key head."""
     return "enable_gqa" in inspect.signature(kernel).parameters
 

@@ -139,8 +139,8 @@ def load_pretrained(
         if not bool(weight.isfinite().all()):
             raise ValueError(f"name={name} holds weights that are not finite, in {key}; give an intact model")
     network.train(False)
-    if routing.given():
-        Routers(network, routing.given())  # raises if the network has none
+    if routing.format_first_option():
+        Routers(network, routing.format_first_option())  # raises if the network has none
     with name_errors("lora"):
         adapters = None if lora is None else lora.attach(network, name)
     if routing.frozen:

@@ -38,7 +38,7 @@ class Routing:
         require(isinstance(self.frozen, bool), "freeze_router", self.frozen, "true or false")
         require_one_of("routing_replay", self.replay, REPLAYS)
 
-    def given(self) -> str:
+    def format_first_option(self) -> str:
         """Return the first active option as typed on the command line, or an empty string."""
         typed = {
             f"router_loss={self.loss}": self.loss,
@@ -48,7 +48,7 @@ class Routing:
         return next((text for text, is_on in typed.items() if is_on), "")
 
 
-def routers_of(network: nn.Module) -> list[nn.Module]:
+def find_routers(network: nn.Module) -> list[nn.Module]:
     """Return the modules that choose experts, in order; empty for a dense network.
 
     These are the modules whose logits transformers records as ``router_logits``.
@@ -64,6 +64,6 @@ def routers_of(network: nn.Module) -> list[nn.Module]:
 
 def freeze(network: nn.Module) -> None:
     """Freeze the routers, so that they have no gradient and no optimizer updates them."""
-    for router in routers_of(network):
+    for router in find_routers(network):
         for parameter in router.parameters():
             parameter.requires_grad_(False)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.models.packing import ATTENTION, Packing, Segments, pick
 from lit_agentrl.models.patching import Forward, patch_forwards
-from lit_agentrl.models.routers import routers_of
+from lit_agentrl.models.routers import find_routers
 
 NO_EXPERT = -1  # marks tokens without a recorded choice; the router then chooses itself
 _TOPK = (torch.topk, torch.Tensor.topk)
@@ -38,7 +38,7 @@ class Routers:
 
     def __init__(self, network: PreTrainedModel, option: str) -> None:
         self._network = network
-        self.modules = routers_of(network)
+        self.modules = find_routers(network)
         if not self.modules:
             raise ValueError(
                 f"{option} needs a mixture of experts, and {type(network).__name__} has no router; leave it out"

@@ -15,7 +15,7 @@ from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.models.adapters import add_base, check_base, remove_base
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.report.episodes import EpisodeMetrics, evaluation_row
+from lit_agentrl.report.episodes import EpisodeMetrics, compute_evaluation_row
 from lit_agentrl.rl.objective import Objective, coefficients, set_coefficients
 from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.update.critic import Critic
@@ -173,7 +173,7 @@ class AgentModule(LightningModule):
         self._log_evaluation("test")
 
     def _log_evaluation(self, split: str) -> None:
-        self.row |= evaluation_row(split, self.eval_metrics, self.levels)
+        self.row |= compute_evaluation_row(split, self.eval_metrics, self.levels)
         success = self.row.get(f"{split}/success")
         if success is not None:
             self.log(f"{split}/success", success, logger=False, batch_size=1, sync_dist=False)

@@ -16,7 +16,7 @@ from lit_agentrl.models.lora import merge_adapters
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.models.reward_model import RewardModelInfo, hash_weights, save_head
 from lit_agentrl.modules.policy import PolicyModule
-from lit_agentrl.report.verdicts import NEAR, PAIRS, of_head_named, outcomes
+from lit_agentrl.report.verdicts import NEAR, PAIRS, convert_to_outcomes, name_head_game
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.objective import Objective, Tensors
 from lit_agentrl.rl.preference.judging import Verdicts, judge, sign_metrics
@@ -101,9 +101,9 @@ class RewardModule(PolicyModule):
         overall = verdicts.metrics()
         self.row |= {f"{split}/{name}": value for name, value in overall.items()}
         self.log(f"{split}/success", overall.get("success", 0.0), logger=False, batch_size=1, sync_dist=False)
-        batch.outcomes = [*outcomes(verdicts, PAIRS), *outcomes(verdicts, NEAR)]
+        batch.outcomes = [*convert_to_outcomes(verdicts, PAIRS), *convert_to_outcomes(verdicts, NEAR)]
         for name, table_PC in zip(heads, tables, strict=False):
-            batch.outcomes += outcomes(Verdicts(table_PC), of_head_named(name))
+            batch.outcomes += convert_to_outcomes(Verdicts(table_PC), name_head_game(name))
         if split == "val":
             self.score_mean.copy_(torch.stack(means).view_as(self.score_mean))
             self.score_std.copy_(torch.stack(stds).view_as(self.score_std))

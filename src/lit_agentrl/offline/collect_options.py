@@ -31,7 +31,7 @@ def check_options(cfg: DictConfig) -> None:
         require_whole("trained_in", cfg.trained_in, 0, 2**32 - 1, alternative=", or null")
         if cfg.split != "train":
             raise UserError(
-                f"trained_in names training instances, and split={cfg.split}; leave one of them out"
+                f"trained_in selects training tasks, which split={cfg.split} does not have; leave one of the two out"
             )
     require_number("temperature", cfg.temperature, "a number >= 0", lambda value: value >= 0)
     require(isinstance(cfg.out, str) and bool(cfg.out.strip()), "out", cfg.out, "the name of a folder")
@@ -41,7 +41,7 @@ def check_options(cfg: DictConfig) -> None:
         )
     if cfg.members > 1 and cfg.temperature == 0:
         raise UserError(
-            f"members={cfg.members} with temperature=0 would record the same episode again; use members=1"
+            f"members={cfg.members} with temperature=0 would record the same episode several times; use members=1"
         )
 
 
@@ -49,14 +49,14 @@ def _check_best(cfg: DictConfig) -> None:
     """Refuse options without effect on best play, which is deterministic."""
     if cfg.get("run") is not None:
         raise UserError(
-            "plays=best asks the game, and no run; describe a model, whose prompts tell it: model=nano"
+            "plays=best has no policy, so run= has no effect; give the model that the prompts are for: model=nano"
         )
     if cfg.members != 1:
         raise UserError(
-            f"members={cfg.members} with plays=best would record the same episode again; use members=1"
+            f"members={cfg.members} with plays=best would record the same episode several times; use members=1"
         )
-    for name, plain in (("temperature", 1), ("continuations", 0)):
-        if cfg[name] != plain:
+    for name, default in (("temperature", 1), ("continuations", 0)):
+        if cfg[name] != default:
             raise UserError(
                 f"{name}={cfg[name]} has no effect with plays=best, which samples nothing; leave it out"
             )

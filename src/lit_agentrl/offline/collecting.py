@@ -38,10 +38,10 @@ from lit_agentrl.rollout.structures.continued import Continued, shares
 from lit_agentrl.rollout.worlds.pool import GamePools
 from lit_agentrl.runs.run_folder import lock_folder, require_idle
 from lit_agentrl.text.token_bytes import hash_tokenizer
-from lit_agentrl.update.critic import played_with
+from lit_agentrl.update.critic import reweight_by_critic
 
 # sections of a config that determine what is played, and how
-_DESCRIBED = (
+_IDENTIFYING = (
     "env",
     "prompt",
     "dialect",
@@ -85,21 +85,21 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
 
     def record(spec: EvalSpec) -> list[Episode]:
         keep.episodes = []
-        run.rollouts.test = _evaluation(cfg, params, settings, run.games.tasks[spec.task])
+        run.rollouts.test = _build_evaluation(cfg, params, settings, run.games.tasks[spec.task])
         run.stream.test = [spec]
         run.trainer.test(run.module, run.stream, verbose=False)
-        return _kept(cfg, keep.episodes)
+        return _select_episodes(cfg, keep.episodes)
 
     stage = "start" if checkpoint is None else checkpoint.stem
-    policy = {"name": run.module.policy.name, "stage": stage, **_identity(run.module.policy)}
+    policy = {"name": run.module.policy.name, "stage": stage, **_identify(run.module.policy)}
     if beta := read_beta(
         run.cfg
-    ):  # the critic reweighs the policy, so the network alone does not identify it
+    ):  # the critic reweights the policy, so the network alone does not identify it
         policy |= {
             "beta": beta,
-            "fingerprint": hash_parameters(played_with(run.module.policy.network, run.module.critic)),
+            "fingerprint": hash_parameters(reweight_by_critic(run.module.policy.network, run.module.critic)),
         }
-    return _collect(cfg, _described(cfg, saved, policy), run.games, record)
+    return _collect(cfg, _describe(cfg, saved, policy), run.games, record)
 
 
 def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
@@ -118,47 +118,52 @@ def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
         _check_forks(cfg, model.saved)
 
         def record(spec: EvalSpec) -> list[Episode]:
-            found = _evaluation(cfg, params, model.settings, model.games.tasks[spec.task])
-            return _kept(cfg, model.play(found, [spec]))
+            evaluation = _build_evaluation(cfg, params, model.settings, model.games.tasks[spec.task])
+            return _select_episodes(cfg, model.play(evaluation, [spec]))
 
         if cfg.plays == BEST:
             return _collect_best(cfg, model)
-        policy = {"name": model.name, "stage": "start", **_identity(model.policy)}
+        policy = {"name": model.name, "stage": "start", **_identify(model.policy)}
         if model.policy.network is None:
             policy["described"] = describe_model(model.saved)
-        return _collect(cfg, _described(cfg, model.saved, policy), model.games, record)
+        return _collect(cfg, _describe(cfg, model.saved, policy), model.games, record)
 
 
 def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
     """Record best play, written with the model's prompts, tokenizer and dialect."""
     tokenizer = hash_tokenizer(model.policy.tokenizer)
     player = {"name": "best play", "stage": "start", "fingerprint": None, "tokenizer": tokenizer}
-    with closing(GamePools(model.rules.tasks, {})) as desk, name_errors("plays=best"):
+    with closing(GamePools(model.rules.tasks, {})) as pool, name_errors("plays=best"):
 
         def record(spec: EvalSpec) -> list[Episode]:
-            return play_demonstrations(desk, model.rules, model.make_batch(spec), split=cfg.split)
+            return play_demonstrations(pool, model.rules, model.make_batch(spec), split=cfg.split)
 
-        return _collect(cfg, _described(cfg, model.saved, player), model.games, record)
+        return _collect(cfg, _describe(cfg, model.saved, player), model.games, record)
 
 
 def _check_forks(cfg: DictConfig, saved: DictConfig) -> None:
     if cfg.continuations:
-        require_shared_weights(saved, f"continuations={cfg.continuations} go on from turns of other episodes")
+        require_shared_weights(saved, f"continuations={cfg.continuations} continue turns of other episodes")
 
 
-def _evaluation(cfg: DictConfig, params: SamplingParams, settings: RolloutSettings, task: Task) -> Evaluation:
+def _build_evaluation(
+    cfg: DictConfig, params: SamplingParams, settings: RolloutSettings, task: Task
+) -> Evaluation:
     """Build the evaluation of a shard, with continuations of turns if requested."""
     plain = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
     if not cfg.continuations:
         return plain
     require_whole(
-        "continuations", cfg.continuations, task.max_turns - 1, alternative=f": {task.name} has so many turns"
+        "continuations",
+        cfg.continuations,
+        task.max_turns - 1,
+        alternative=f": {task.name} has {task.max_turns} turns",
     )
     members = cfg.members * (1 + cfg.continuations)
     return replace(plain, members=members, branching=Continued(cfg.continuations))
 
 
-def _kept(cfg: DictConfig, episodes: list[Episode]) -> list[Episode]:
+def _select_episodes(cfg: DictConfig, episodes: list[Episode]) -> list[Episode]:
     """Select the episodes of a shard to write.
 
     Without continuations it is all of them; otherwise the episodes that were continued, with labels for their turns.
@@ -168,7 +173,7 @@ def _kept(cfg: DictConfig, episodes: list[Episode]) -> list[Episode]:
     return [set_step_returns(episode, labels) for episode, labels in shares(episodes, cfg.continuations)]
 
 
-def _identity(policy: Any) -> dict[str, Any]:
+def _identify(policy: Any) -> dict[str, Any]:
     """Compute hashes that identify a policy's weights and tokenizer.
 
     The fingerprint is None if the weights are not in this process.
@@ -179,16 +184,16 @@ def _identity(policy: Any) -> dict[str, Any]:
     }
 
 
-def _described(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:
     """Describe the episodes of a folder.
 
     Only a command with the same description may continue the folder.
     """
     parts = OmegaConf.to_container(
-        OmegaConf.masked_copy(saved, [n for n in _DESCRIBED if "." not in n]), resolve=True
+        OmegaConf.masked_copy(saved, [n for n in _IDENTIFYING if "." not in n]), resolve=True
     )
     assert isinstance(parts, dict)
-    limits = {name: OmegaConf.select(saved, name) for name in _DESCRIBED if "." in name}
+    limits = {name: OmegaConf.select(saved, name) for name in _IDENTIFYING if "." in name}
     games = saved.test.envs
     return {
         "lit_agentrl": __version__,
@@ -209,21 +214,21 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
     path = Path(str(cfg.out))
     plan = list(_plan(cfg, games))
     with name_errors("out"):
-        is_there = open_folder(path)  # checked first, so that a wrong folder is not changed by the lock
+        existing = open_folder(path)  # checked first, so that a wrong folder is not changed by the lock
     with lock_folder(path):
-        folder = is_there or EpisodeFolder(path, described, planned=len(plan))
-        if is_there is None:
+        folder = existing or EpisodeFolder(path, described, planned=len(plan))
+        if existing is None:
             folder.write_manifest()
-        elif differs := difference(folder.described, described):
-            raise UserError(f"out={path} holds episodes of another command: {differs}; name another folder")
+        elif differs := describe_difference(folder.described, described):
+            raise UserError(f"out={path} holds episodes of another command: {differs}; choose another folder")
         done = len(folder.shards)
         outcomes = [episode.outcome for episode in folder.read()]
         if done and not folder.is_complete:
-            screen.note(f"{path}: going on after {len(outcomes)} episodes")
+            screen.note(f"{path}: continuing after {len(outcomes)} episodes")
         for name, spec in plan[done:]:
             game = games.tasks[spec.task].name
             screen.announce(
-                f"playing {screen.describe_episodes([game], spec.prompts * cfg.members)}, from instance {spec.first}"
+                f"playing {screen.describe_episodes([game], spec.prompts * cfg.members)}, from task {spec.first}"
             )
             episodes = record(spec)
             folder = folder.add(name, episodes)
@@ -231,7 +236,7 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
     levels = {
         games.tasks[spec.task].name: find_levels(games.tasks[spec.task], cfg.split) for spec in games.test
     }
-    return Collected(folder, tuple(_line(cfg, name, levels[name], outcomes) for name in levels))
+    return Collected(folder, tuple(_format_result(cfg, name, levels[name], outcomes) for name in levels))
 
 
 def _plan(cfg: DictConfig, games: Games) -> Iterator[tuple[str, EvalSpec]]:
@@ -246,32 +251,32 @@ def _plan(cfg: DictConfig, games: Games) -> Iterator[tuple[str, EvalSpec]]:
             )
 
 
-def difference(there: Mapping[str, Any], asked: Mapping[str, Any], at: str = "") -> str:
+def describe_difference(recorded: Mapping[str, Any], requested: Mapping[str, Any], prefix: str = "") -> str:
     """Describe the first difference of two descriptions; empty if they are equal."""
-    for name in sorted({*there, *asked}, key=str):
-        one, other, place = there.get(name), asked.get(name), f"{at}{name}"
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            if found := difference(one, other, f"{place}."):
+    for name in sorted({*recorded, *requested}, key=str):
+        before, now, place = recorded.get(name), requested.get(name), f"{prefix}{name}"
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            if found := describe_difference(before, now, f"{place}."):
                 return found
-        elif one != other:
-            return f"{place} is {format_value(one)} there, and {format_value(other)} here"
+        elif before != now:
+            return f"{place} is {format_value(before)} there, and {format_value(now)} here"
     return ""
 
 
-def _line(cfg: DictConfig, game: str, levels: Levels, outcomes: Sequence[Outcome]) -> str:
-    mine = [each for each in outcomes if each.task_name == game]
+def _format_result(cfg: DictConfig, game: str, levels: Levels, outcomes: Sequence[Outcome]) -> str:
+    of_game = [outcome for outcome in outcomes if outcome.task_name == game]
     known = {"chance_success": levels.chance_success, "oracle_success": levels.oracle_success}
     record = make_record(
-        OmegaConf.create({"split": cfg.split, "pass_k": []}), game, float(cfg.temperature), mine, known
+        OmegaConf.create({"split": cfg.split, "pass_k": []}), game, float(cfg.temperature), of_game, known
     )
     score = record["success"]
-    told = ["–" if value is None else f"{value:.3f}" for value in known.values()]
+    references = ["–" if value is None else f"{value:.3f}" for value in known.values()]
     interval = "" if score["low"] is None else f" [{score['low']:.3f}, {score['high']:.3f}]"
     failed = f", {record['failed']} failed" if record["failed"] else ""
-    if missing := (cfg.episodes - len(mine)) * (cfg.plays == BEST):
-        failed = f", {missing} instances left out, of which best play is not known"
+    if missing := (cfg.episodes - len(of_game)) * (cfg.plays == BEST):
+        failed = f", {missing} tasks left out, whose best play is unknown"
     return (
-        f"{game}: success {score['mean']:.3f}{interval} (chance {told[0]}, oracle {told[1]}), "
-        f"n = {score['n']} instances, {len(mine)} episodes{failed}, split {cfg.split}, T = {cfg.temperature:g}, "
+        f"{game}: success {score['mean']:.3f}{interval} (chance {references[0]}, oracle {references[1]}), "
+        f"n = {score['n']} tasks, {len(of_game)} episodes{failed}, split {cfg.split}, T = {cfg.temperature:g}, "
         f"in {cfg.out}"
     )

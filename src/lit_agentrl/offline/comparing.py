@@ -17,14 +17,14 @@ from lit_agentrl.rewards.learned.judge import Judge
 
 
 class Comparing:
-    """The labels of ``asks=better``: a judge compares episodes of a prompt; see `labelling.Way`.
+    """The labels of ``asks=better``: a judge compares episodes of a prompt; see `labelling.LabelKind`.
 
     Args:
         cfg: the options of ``conf/label.yaml``.
     """
 
     least = 2
-    why = "pairs are compared, and nothing is paid"
+    why = "pairs are compared, and no reward is given"
     nouns = ("verdict", "comparisons")
     folder = EpisodeFolder
     open = staticmethod(open_folder)
@@ -46,34 +46,34 @@ class Comparing:
         asked = [
             (number, i, j)
             for number, group in enumerate(prompts)
-            for i, j in self._ring(group, start + number)
+            for i, j in self._iterate_pairs(group, start + number)
         ]
         pairs = [(prompts[number][i], prompts[number][j]) for number, i, j in asked]
         verdicts = judge.labels.compare(pairs, address=start)
-        found: list[list[Comparison]] = [[] for _ in prompts]
+        comparisons_by_prompt: list[list[Comparison]] = [[] for _ in prompts]
         counts = Counter[str](asked=len(asked))
         for (number, i, j), (first, second), verdict in zip(asked, pairs, verdicts, strict=True):
             counts[verdict if isinstance(verdict, str) else "consistent"] += 1
             if isinstance(verdict, str):
                 continue
-            found[number].append((i, j, verdict))
+            comparisons_by_prompt[number].append((i, j, verdict))
             gap = first.total_reward - second.total_reward
             if gap and verdict != 0.5:
                 counts["decided"] += 1
                 counts["agreed"] += (gap > 0) == (verdict == 1)
         rated = []
-        for group, comparisons in zip(prompts, found, strict=True):
+        for group, comparisons in zip(prompts, comparisons_by_prompt, strict=True):
             strengths = estimate_ratings(comparisons, len(group))
-            kept = find_connected(comparisons, len(group)) if comparisons else []
-            rated += [set_return(group[place], strengths[place]) for place in kept]
+            connected = find_connected(comparisons, len(group)) if comparisons else []
+            rated += [set_return(group[place], strengths[place]) for place in connected]
         counts.update(episodes=sum(map(len, prompts)), rated=len(rated))
         return rated, counts
 
-    def add(self, folder: EpisodeFolder, found: Sequence[Episode], start: int) -> EpisodeFolder:
+    def add(self, folder: EpisodeFolder, episodes: Sequence[Episode], start: int) -> EpisodeFolder:
         """Write a shard of rated episodes."""
-        return folder.add(f"judged-{start:07d}", found)
+        return folder.add(f"judged-{start:07d}", episodes)
 
-    def lines(self, folder: EpisodeFolder, counts: Mapping[str, int]) -> Iterator[str]:
+    def describe_result(self, folder: EpisodeFolder, counts: Mapping[str, int]) -> Iterator[str]:
         """Yield lines about the comparisons of this process."""
         share = {
             name: counts.get(name, 0) / max(counts["asked"], 1)
@@ -88,19 +88,19 @@ class Comparing:
             yield f"the judge agrees with the returns in {agreed:.3f} of {decided} that differ"
         yield f"{counts['rated']} of {counts['episodes']} episodes are rated, in {self._cfg.out}"
 
-    def _ring(self, group: Sequence[Episode], number: int) -> Iterator[tuple[int, int]]:
+    def _iterate_pairs(self, group: Sequence[Episode], number: int) -> Iterator[tuple[int, int]]:
         """Yield each pair of a prompt's episodes once, except pairs of equal replies."""
-        drawn = np.random.default_rng(seeds.make_key(self._cfg.seed, "ring", number))
-        order = drawn.permutation(len(group)).tolist()
-        met = set()
+        rng = np.random.default_rng(seeds.make_key(self._cfg.seed, "ring", number))
+        order = rng.permutation(len(group)).tolist()
+        paired = set()
         for step in range(1, self._cfg.rounds + 1):
-            for place, one in enumerate(order):
-                other = order[(place + step) % len(order)]
-                pair = frozenset((one, other))
+            for place, first in enumerate(order):
+                second = order[(place + step) % len(order)]
+                pair = frozenset((first, second))
                 if (
                     len(pair) == 2
-                    and pair not in met
-                    and list_replies(group[one]) != list_replies(group[other])
+                    and pair not in paired
+                    and list_replies(group[first]) != list_replies(group[second])
                 ):
-                    met.add(pair)
-                    yield one, other
+                    paired.add(pair)
+                    yield first, second

@@ -18,14 +18,14 @@ Row = dict[str, Any]
 
 
 class Criticising:
-    """The labels of ``asks=critique``: a judge criticises episodes; see `labelling.Way`.
+    """The labels of ``asks=critique``: a judge criticises episodes; see `labelling.LabelKind`.
 
     Args:
         cfg: the options of ``conf/label.yaml``.
     """
 
     least = 1
-    why = "critiques are asked for, and nothing is paid"
+    why = "critiques are written, and no reward is given"
     nouns = ("reply", "critiques")
     folder = partial(RowFolder, kind="critiques")
     open = staticmethod(partial(open_rows, kind="critiques"))
@@ -42,12 +42,12 @@ class Criticising:
         """
         if self._cfg.rounds > 1 and not judge.temperature:
             raise UserError(
-                f"rounds={self._cfg.rounds} with reward.judge.temperature=0 would ask for the same critique again; "
-                "raise it, or set rounds=1"
+                f"rounds={self._cfg.rounds} with reward.judge.temperature=0 would ask for the same critique several "
+                "times; raise it, or set rounds=1"
             )
         if judge.shows_end:
             raise UserError(
-                "reward.judge.shows_end=true tells the label that a reward model is to learn; leave it out"
+                "reward.judge.shows_end=true shows the judge the label that a reward model is to learn; leave it out"
             )
 
     def settle(self, folder: RowFolder) -> str:
@@ -60,29 +60,29 @@ class Criticising:
     ) -> tuple[list[Row], Counter[str]]:
         """Return a row for each critique, and counts that include ``unread`` ones."""
         episodes = [episode for group in prompts for episode in group]
-        texts, heard = judge.labels.criticise(episodes, rounds=self._cfg.rounds, address=start)
+        texts, answers = judge.labels.criticise(episodes, rounds=self._cfg.rounds, address=start)
         rows = [
-            row_of(text, critique, episode)
-            for text, episode, found in zip(texts, episodes, heard.parsed, strict=True)
-            for critique, _ in found
+            build_row(text, critique, episode)
+            for text, episode, critiques in zip(texts, episodes, answers.parsed, strict=True)
+            for critique, _ in critiques
         ]
         asked = len(episodes) * self._cfg.rounds
         counts = Counter(
-            asked=asked, unread=asked - len(rows), episodes=len(episodes), replies=heard.counts.pop("asked")
+            asked=asked, unread=asked - len(rows), episodes=len(episodes), replies=answers.counts.pop("asked")
         )
-        return rows, counts + heard.counts
+        return rows, counts + answers.counts
 
-    def add(self, folder: RowFolder, found: Sequence[Row], start: int) -> RowFolder:
+    def add(self, folder: RowFolder, rows: Sequence[Row], start: int) -> RowFolder:
         """Write a shard of rows."""
-        return folder.add(found, good=sum(row["label"] for row in found))
+        return folder.add(rows, good=sum(row["label"] for row in rows))
 
-    def lines(self, folder: RowFolder, counts: Mapping[str, int]) -> Iterator[str]:
+    def describe_result(self, folder: RowFolder, counts: Mapping[str, int]) -> Iterator[str]:
         """Yield lines about the questions of this process and the rows in the folder."""
         read = counts["asked"] - counts["unread"]
         reasons = [f"{name} {counts[name]}" for name in sorted(counts) if name.startswith("unread_")]
         yield (
             f"{counts['asked']} critiques of {counts['episodes']} episodes: {read} were read, in {counts['replies']} "
-            f"replies{''.join(f', {each}' for each in reasons)}"
+            f"replies{''.join(f', {reason}' for reason in reasons)}"
         )
         rows, good = (sum(getattr(piece, name) for piece in folder.shards) for name in ("rows", "good"))
         yield f"{rows} rows, {good} of them of successes, in {folder.rows}"
@@ -90,7 +90,7 @@ class Criticising:
             yield "all rows have the same label, so no reward model can learn from them; record other episodes"
 
 
-def row_of(question: str, critique: str, episode: Episode) -> dict[str, Any]:
+def build_row(question: str, critique: str, episode: Episode) -> dict[str, Any]:
     """Build a row of ``data=unpaired``, with the critique as answer and success as label.
 
     A question belongs to one episode, so ``held_out_with`` groups rows by task: rows of a task are all held out or all

@@ -26,7 +26,7 @@ from lit_agentrl.data.episodes import open_folder
 from lit_agentrl.data.kinds import MOST, group_by_prompt
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.remote import load_remote
-from lit_agentrl.offline.collecting import difference
+from lit_agentrl.offline.collecting import describe_difference
 from lit_agentrl.offline.comparing import Comparing
 from lit_agentrl.offline.criticising import Criticising
 from lit_agentrl.offline.revising import Revising
@@ -36,13 +36,13 @@ from lit_agentrl.rollout.adviser import Adviser
 from lit_agentrl.runs.run_folder import lock_folder
 
 # options of the judge that have an effect here
-_OF_JUDGE = {
+_JUDGE_OPTIONS = {
     "engine", "model", "temperature", "max_reply_tokens", "max_context_tokens", "principles", "shows_end",
     "most_characters", "retries",
 }  # fmt: skip
 
 
-class Way(Protocol):
+class LabelKind(Protocol):
     """A kind of label: the questions to the judge, and the files of its answers.
 
     Attributes:
@@ -55,7 +55,7 @@ class Way(Protocol):
         settle: repairs what a killed process left, and describes how much there is.
         ask: returns the labels of some prompts and counts of the questions, including ``asked`` and ``unread``.
         add: writes a shard of labels.
-        lines: yields the lines to print at the end.
+        describe_result: yields the lines to print at the end.
     """
 
     least: int
@@ -67,10 +67,10 @@ class Way(Protocol):
     settle: Callable[[Any], str]
     ask: Callable[[Judge, Sequence[Sequence[Episode]], int], tuple[Sequence[Any], Counter[str]]]
     add: Callable[[Any, Sequence[Any], int], Any]
-    lines: Callable[[Any, Mapping[str, int]], Iterator[str]]
+    describe_result: Callable[[Any, Mapping[str, int]], Iterator[str]]
 
 
-WAYS: Mapping[str, Callable[[DictConfig], Any]] = {
+LABEL_KINDS: Mapping[str, Callable[[DictConfig], Any]] = {
     "better": Comparing,
     "critique": Criticising,
     "revision": Revising,
@@ -93,88 +93,92 @@ def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
         ValueError: an option makes no sense, a folder holds something else, or too many replies of the judge are
             unreadable.
     """
-    way = _way(cfg)
+    kind = _choose_kind(cfg)
     with name_errors("data"):
         source = open_folder(Path(str(cfg.data)))
     if source is None or not source.is_complete:
-        raise UserError(f"data={cfg.data} is empty or not complete; give the command that collects it again")
+        raise UserError(f"data={cfg.data} is empty or incomplete; run the command that collects it again")
     out = Path(str(cfg.out))
     with name_errors("out"):
-        is_there = way.open(out)
-    section, judge = _judge(described, way)
+        existing = kind.open(out)
+    section, judge = _build_judge(described, kind)
     prompts = [
         group
         for group in group_by_prompt(e for e in source.read() if not e.failed)
-        if len(group) >= way.least
+        if len(group) >= kind.least
     ]
     if not prompts:
         raise UserError(
-            f"data={cfg.data} has no prompt with {way.least} episodes that did not fail; collect it with "
-            f"members={way.least} or more"
+            f"data={cfg.data} has no prompt with {kind.least} episodes that did not fail; collect it with "
+            f"members={kind.least} or more"
         )
     numbers = {name: cfg[name] for name in ("rounds", "shard", "seed")}
-    told = {
+    description = {
         **source.described,
         "judged": {"by": section, "shards": [s.sha256 for s in source.shards], **numbers},
     }
     starts = range(0, len(prompts), cfg.shard)
     with lock_folder(out):
-        folder = is_there or way.folder(out, told, planned=len(starts))
-        if is_there is not None and (differs := difference(folder.described, told)):
-            raise UserError(f"out={out} holds the labels of another command: {differs}; name another folder")
+        folder = existing or kind.folder(out, description, planned=len(starts))
+        if existing is not None and (differs := describe_difference(folder.described, description)):
+            raise UserError(
+                f"out={out} holds the labels of another command: {differs}; choose another folder"
+            )
         with name_errors("out"):
-            settled = way.settle(folder)
+            settled = kind.settle(folder)
         if len(folder.shards) >= len(starts):
             yield f"{out} is complete: {settled}"
             return
-        _set_up(judge, cfg.seed)
-        if is_there is None:
+        _set_up_judge(judge, cfg.seed)
+        if existing is None:
             folder.write_manifest()
         counts: Counter[str] = Counter()
         with closing(judge):
             for start in starts[len(folder.shards) :]:
-                here = prompts[start : start + cfg.shard]
-                screen.announce(f"judging prompts {start + 1} to {start + len(here)} of {len(prompts)}")
-                found, counted = way.ask(judge, here, start)
-                _require_readable(cfg, way, counted)
-                counts += counted
-                folder = way.add(folder, found, start)
-            yield from way.lines(folder, counts)
+                batch = prompts[start : start + cfg.shard]
+                screen.announce(f"judging prompts {start + 1} to {start + len(batch)} of {len(prompts)}")
+                labels, batch_counts = kind.ask(judge, batch, start)
+                _require_readable(cfg, kind, batch_counts)
+                counts += batch_counts
+                folder = kind.add(folder, labels, start)
+            yield from kind.describe_result(folder, counts)
             yield "judge: " + ", ".join(f"{name} {number:g}" for name, number in judge.get_usage().items())
 
 
-def _way(cfg: DictConfig) -> Way:
+def _choose_kind(cfg: DictConfig) -> LabelKind:
     for name in ("data", "out"):
         require(
             isinstance(cfg[name], str) and bool(cfg[name].strip()), name, cfg[name], "the name of a folder"
         )
-    require_one_of("asks", cfg.asks, tuple(WAYS))
+    require_one_of("asks", cfg.asks, tuple(LABEL_KINDS))
     for name in ("rounds", "shard"):
         require_whole(name, cfg[name], 1, MOST)
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     require_number("max_unread_share", cfg.max_unread_share, "in [0, 1]", lambda share: 0 <= share <= 1)
-    way: Way = WAYS[cfg.asks](cfg)
-    return way
+    kind: LabelKind = LABEL_KINDS[cfg.asks](cfg)
+    return kind
 
 
-def _judge(described: Sequence[str], way: Way) -> tuple[dict[str, Any], Judge]:
-    for each in parse(described):
-        name = each.key_or_group.removeprefix("reward.judge.").partition(".")[0]
-        if each.key_or_group != "reward" and name not in _OF_JUDGE:
-            raise UserError(f"{each.input_line} has no effect: {way.why}; leave it out")
+def _build_judge(described: Sequence[str], kind: LabelKind) -> tuple[dict[str, Any], Judge]:
+    for override in parse(described):
+        name = override.key_or_group.removeprefix("reward.judge.").partition(".")[0]
+        if override.key_or_group != "reward" and name not in _JUDGE_OPTIONS:
+            raise UserError(f"{override.input_line} has no effect: {kind.why}; leave it out")
     saved = compose_job("train", list(described))
     if list(saved.reward) != ["judge"]:
-        raise UserError("reward must be judge or judge_local: it says who judges, such as reward=judge")
+        raise UserError(
+            "reward must be judge or judge_local, since it defines the judge, such as reward=judge"
+        )
     section = OmegaConf.masked_copy(saved, ["reward"])
     check_targets(section)
     with name_errors("reward.judge"):
-        found = instantiate(section.reward.judge)
-    way.check(found)
+        judge = instantiate(section.reward.judge)
+    kind.check(judge)
     plain: Any = OmegaConf.to_container(section.reward.judge, resolve=True)
-    return plain, found
+    return plain, judge
 
 
-def _set_up(judge: Judge, seed: int) -> None:
+def _set_up_judge(judge: Judge, seed: int) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     opened = partial(Adviser, device=device)
     with name_errors("reward.judge"):
@@ -183,9 +187,9 @@ def _set_up(judge: Judge, seed: int) -> None:
         )
 
 
-def _require_readable(cfg: DictConfig, way: Way, counts: Mapping[str, int]) -> None:
+def _require_readable(cfg: DictConfig, kind: LabelKind, counts: Mapping[str, int]) -> None:
     if counts.get("unread", 0) > cfg.max_unread_share * max(counts["asked"], 1):
-        read, asked = way.nouns
+        read, asked = kind.nouns
         raise UserError(
             f"the judge gave no readable {read} in {counts['unread']} of {counts['asked']} {asked} (more than "
             f"max_unread_share={cfg.max_unread_share:g}); choose another judge, or raise reward.judge.retries"

@@ -23,14 +23,14 @@ Row = dict[str, Any]
 
 
 class Revising:
-    """The labels of ``asks=revision``: a judge revises replies; see `labelling.Way`.
+    """The labels of ``asks=revision``: a judge revises replies; see `labelling.LabelKind`.
 
     Args:
         cfg: the options of ``conf/label.yaml``.
     """
 
     least = 1
-    why = "revisions are asked for, and nothing is paid"
+    why = "revisions are written, and no reward is given"
     nouns = ("reply", "revisions")
     folder = partial(RowFolder, kind="revisions")
     open = staticmethod(partial(open_rows, kind="revisions"))
@@ -46,8 +46,8 @@ class Revising:
         """
         if judge.shows_end:
             raise UserError(
-                "reward.judge.shows_end=true tells how the game ended, and a revision is asked for without what came "
-                "after the reply; leave it out"
+                "reward.judge.shows_end=true shows how the game ended, but a revision must not depend on what "
+                "came after the reply; leave it out"
             )
 
     def settle(self, folder: RowFolder) -> str:
@@ -66,36 +66,36 @@ class Revising:
             (episode, place)
             for group in prompts
             for episode in group
-            for place in chosen(episode, self._cfg.rounds, self._cfg.seed)
+            for place in choose_turns(episode, self._cfg.rounds, self._cfg.seed)
         ]
-        heard = judge.labels.revise(turns, address=start)
+        answers = judge.labels.revise(turns, address=start)
         rows, unread, same = [], 0, 0
-        for (episode, place), found in zip(turns, heard.parsed, strict=True):
-            if not found:
+        for (episode, place), revision in zip(turns, answers.parsed, strict=True):
+            if not revision:
                 unread += 1
-            elif found[0][0] == episode.turns[place].reply_text.strip():
+            elif revision[0][0] == episode.turns[place].reply_text.strip():
                 same += 1
             else:
-                rows.append(row_of(episode, place, found[0][0]))
-        counts = Counter(asked=len(turns), unread=unread, same=same, replies=heard.counts.pop("asked"))
-        return rows, counts + heard.counts
+                rows.append(build_row(episode, place, revision[0][0]))
+        counts = Counter(asked=len(turns), unread=unread, same=same, replies=answers.counts.pop("asked"))
+        return rows, counts + answers.counts
 
-    def add(self, folder: RowFolder, found: Sequence[Row], start: int) -> RowFolder:
+    def add(self, folder: RowFolder, rows: Sequence[Row], start: int) -> RowFolder:
         """Write a shard of rows."""
-        return folder.add(found, good=len(found))
+        return folder.add(rows, good=len(rows))
 
-    def lines(self, folder: RowFolder, counts: Mapping[str, int]) -> Iterator[str]:
+    def describe_result(self, folder: RowFolder, counts: Mapping[str, int]) -> Iterator[str]:
         """Yield lines about the questions of this process and the rows in the folder."""
         reasons = [f"{name} {counts[name]}" for name in sorted(counts) if name.startswith("unread_")]
         yield (
-            f"{counts['asked']} replies were to be revised: {counts['asked'] - counts['unread']} revisions were read, "
-            f"in {counts['replies']} replies of the judge{''.join(f', {each}' for each in reasons)}; {counts['same']} "
-            "say what was said"
+            f"{counts['asked']} replies to revise: {counts['asked'] - counts['unread']} revisions were read, "
+            f"in {counts['replies']} replies of the judge{''.join(f', {reason}' for reason in reasons)}; "
+            f"{counts['same']} are equal to the reply"
         )
         yield f"{sum(piece.rows for piece in folder.shards)} rows in {folder.rows}"
 
 
-def chosen(episode: Episode, most: int, seed: int) -> list[int]:
+def choose_turns(episode: Episode, most: int, seed: int) -> list[int]:
     """Choose at random the indices of up to ``most`` turns to revise.
 
     The choice depends only on the seed, the episode's place in the data and the turn's index.  A row of messages holds
@@ -106,25 +106,25 @@ def chosen(episode: Episode, most: int, seed: int) -> list[int]:
     last = next(
         (place for place, turn in enumerate(episode.turns) if place and turn.starts_row), len(episode.turns)
     )
-    of_episode = (episode.iteration, episode.wave, episode.group, episode.member, episode.instance_seed)
+    key = (episode.iteration, episode.wave, episode.group, episode.member, episode.instance_seed)
     places = [place for place, turn in enumerate(episode.turns[:last]) if turn.reply_text.strip()]
-    return sorted(sorted(places, key=lambda place: seeds.make_key(seed, "revise", *of_episode, place))[:most])
+    return sorted(sorted(places, key=lambda place: seeds.make_key(seed, "revise", *key, place))[:most])
 
 
-def row_of(episode: Episode, place: int, revision: str) -> Row:
+def build_row(episode: Episode, place: int, revision: str) -> Row:
     """Build a row of ``data=demonstrations`` and ``data=pairs``.
 
     It holds the messages that the policy read, the revision, and the reply that was given.
     """
-    said: list[Message] = list(episode.opening)
+    prompt: list[Message] = list(episode.opening)
     for number, turn in enumerate(episode.turns[: place + 1]):
         if number and turn.message:
-            said.append({"role": "user", "content": turn.message})
+            prompt.append({"role": "user", "content": turn.message})
         if number < place:
-            said.append({"role": "assistant", "content": turn.reply_text})
+            prompt.append({"role": "assistant", "content": turn.reply_text})
     better: list[Message] = [{"role": "assistant", "content": revision}]
     return {
-        "prompt": said,
+        "prompt": prompt,
         "completion": better,
         "chosen": better,
         "rejected": [{"role": "assistant", "content": episode.turns[place].reply_text}],

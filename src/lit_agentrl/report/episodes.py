@@ -48,24 +48,24 @@ class EpisodeMetrics(nn.Module):
         self._count("episodes").update(len(played))
         self._count("failed").update(len(outcomes) - len(played))
         self._count("broken_markers").update(sum(outcome.broken for outcome in outcomes))
-        for each in played:
+        for outcome in played:
             values = {
-                "success": each.success,
-                "return": each.total_reward,
-                "turns": each.turns,
-                "actions": each.actions,
-                "truncated_share": each.end is EndReason.CONTEXT_LIMIT,
+                "success": outcome.success,
+                "return": outcome.total_reward,
+                "turns": outcome.turns,
+                "actions": outcome.actions,
+                "truncated_share": outcome.end is EndReason.CONTEXT_LIMIT,
             }
-            if each.cost is not None:
-                values["cost"] = each.cost
+            if outcome.cost is not None:
+                values["cost"] = outcome.cost
             for name, value in values.items():
                 self._add(name, float(value), 1)
-            if each.taken:
-                self._add("reply_tokens", each.tokens / each.taken, each.taken)
-                self._add("invalid_share", each.invalid / each.taken, each.taken)
-                self._add("surplus_actions", each.surplus / each.taken, each.taken)
-                if not math.isnan(each.entropy):  # NaN if the engine records no entropy
-                    self._add("entropy", each.entropy / each.tokens, each.tokens)
+            if outcome.taken:
+                self._add("reply_tokens", outcome.tokens / outcome.taken, outcome.taken)
+                self._add("invalid_share", outcome.invalid / outcome.taken, outcome.taken)
+                self._add("surplus_actions", outcome.surplus / outcome.taken, outcome.taken)
+                if not math.isnan(outcome.entropy):  # NaN if the engine records no entropy
+                    self._add("entropy", outcome.entropy / outcome.tokens, outcome.tokens)
         self._add_groups(played)
 
     def update_texts(self, episodes: Sequence[Episode]) -> None:
@@ -109,8 +109,8 @@ class EpisodeMetrics(nn.Module):
 
     def _add_groups(self, outcomes: Sequence[Outcome]) -> None:
         groups: dict[int, list[float]] = {}
-        for each in outcomes:
-            groups.setdefault(each.group, []).append(each.total_reward)
+        for outcome in outcomes:
+            groups.setdefault(outcome.group, []).append(outcome.total_reward)
         for returns in groups.values():
             if len(returns) > 1:
                 mean = math.fsum(returns) / len(returns)
@@ -119,8 +119,8 @@ class EpisodeMetrics(nn.Module):
                 self._add("dead_group_share", float(variance < 1e-12), 1)
 
 
-def evaluation_row(
-    split: str, metrics: Mapping[str, EpisodeMetrics], levels: Mapping[str, tuple[float, float]]
+def compute_evaluation_row(
+    split: str, metrics: Mapping[str, EpisodeMetrics], references: Mapping[str, tuple[float, float]]
 ) -> dict[str, float]:
     """Return the metrics row of an evaluation.
 
@@ -131,13 +131,13 @@ def evaluation_row(
     Args:
         split: prefix of the keys.
         metrics: episode metrics by game name.
-        levels: chance and oracle success by game name, where they are known.  ``normalised`` is computed for these
+        references: chance and oracle success by game name, where they are known.  ``normalised`` is computed for these
             games, and its mean is over these games.
     """
     results = {name: metric.compute() for name, metric in metrics.items()}
     for name, result in results.items():
-        if name in levels and "success" in result:  # no success if every episode failed
-            chance, oracle = levels[name]
+        if name in references and "success" in result:  # no success if every episode failed
+            chance, oracle = references[name]
             result["normalised"] = (result["success"] - chance) / max(oracle - chance, 1e-9)
     row: dict[str, float] = {}
     for key in EVALUATED:

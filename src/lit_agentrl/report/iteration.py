@@ -24,30 +24,33 @@ from lit_agentrl.episode import EndReason, Episode, Outcome
 from lit_agentrl.report.episodes import EpisodeMetrics
 
 
-def of_all_ranks(episodes: Sequence[Episode]) -> list[Outcome]:
+def gather_outcomes(episodes: Sequence[Episode]) -> list[Outcome]:
     """Gather the outcomes of one evaluation from all ranks, in single-process order."""
     own = [episode.outcome for episode in episodes]
     names = [field.name for field in fields(Outcome) if field.name not in ("task_name", "error")]
-    rows = [[getattr(each, name) for name in names] for each in own]
+    rows = [[getattr(outcome, name) for name in names] for outcome in own]
     numbers = torch.tensor([[math.nan if x is None else x for x in row] for row in rows], dtype=torch.float64)
     table, _ = gather_rows({"numbers": numbers.reshape(len(own), len(names))})
-    texts = (gather_texts([each.task_name for each in own]), gather_texts([each.error for each in own]))
-    found = [
-        Outcome(**_typed(dict(zip(names, row, strict=True))), task_name=task, error=error)
+    texts = (
+        gather_texts([outcome.task_name for outcome in own]),
+        gather_texts([outcome.error for outcome in own]),
+    )
+    gathered = [
+        Outcome(**_convert_types(dict(zip(names, row, strict=True))), task_name=task, error=error)
         for row, task, error in zip(table["numbers"].tolist(), *texts, strict=True)
     ]
-    return sorted(found, key=lambda each: (each.wave, each.group, each.member))
+    return sorted(gathered, key=lambda outcome: (outcome.wave, outcome.group, outcome.member))
 
 
-def _typed(numbers: dict[str, float]) -> dict[str, Any]:
+def _convert_types(numbers: dict[str, float]) -> dict[str, Any]:
     """Convert gathered numbers to the field types of `Outcome`; float64 represents them all exactly."""
     reals: dict[str, Any] = {name: numbers.pop(name) for name in ("total_reward", "entropy", "cost")}
     reals["cost"] = None if math.isnan(reals["cost"]) else reals["cost"]
-    whole = {name: int(number) for name, number in numbers.items()}
-    return {**reals, **whole, "end": EndReason(whole["end"]), "success": bool(whole["success"])}
+    integers = {name: int(number) for name, number in numbers.items()}
+    return {**reals, **integers, "end": EndReason(integers["end"]), "success": bool(integers["success"])}
 
 
-def failure(episode: Episode) -> str:
+def describe_failure(episode: Episode) -> str:
     """Describe a failed episode: game, task seed, turn and error."""
     where = f"turn {len(episode.turns)}" if episode.turns else "reset"
     return f"game {episode.task_name} instance seed {episode.instance_seed}, {where}: {episode.error}"
@@ -61,24 +64,26 @@ def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> Non
         NotFinite: the policy sampled from logits that are not finite; it names the weights that gave them.
     """
     failed = [episode for episode in episodes if episode.failed]
-    mine = [failure(episode) for episode in failed[:1]]
-    told = gather_objects([(get_rank(), len(failed), len(episodes), mine, _broken_versions(episodes))])
-    if broken := [version for each in told for version in each[4]]:
+    first_here = [describe_failure(episode) for episode in failed[:1]]
+    reports = gather_objects(
+        [(get_rank(), len(failed), len(episodes), first_here, _find_broken_versions(episodes))]
+    )
+    if broken := [version for report in reports for version in report[4]]:
         raise NotFinite(
-            f"the policy draws from logits that are not finite, with its weights after {min(broken)} optimizer steps: "
-            "lower optim.lr, or choose a temperature nearer to 1", version=min(broken),
+            f"the policy sampled from logits that are not finite, with its weights after {min(broken)} optimizer "
+            "steps: lower optim.lr, or choose a temperature nearer to 1", version=min(broken),
         )  # fmt: skip
-    num_failed, number = sum(each[1] for each in told), sum(each[2] for each in told)
+    num_failed, number = sum(report[1] for report in reports), sum(report[2] for report in reports)
     if num_failed > max_failed_share * number:
-        of_rank, first = next((each[0], each[3][0]) for each in told if each[3])
-        where = f"of rank {of_rank}, " if len(told) > 1 else ""
+        rank, first = next((report[0], report[3][0]) for report in reports if report[3])
+        where = f"of rank {rank}, " if len(reports) > 1 else ""
         raise ValueError(
             f"{num_failed} of {number} episodes failed, more than rollout.max_failed_share={max_failed_share}; "
             f"the first, {where}{first}"
         )
 
 
-def _broken_versions(episodes: Sequence[Episode]) -> list[int]:
+def _find_broken_versions(episodes: Sequence[Episode]) -> list[int]:
     """Find the oldest weights that gave a log-prob which is not finite, if any."""
     # an engine that returns only text records no version and no log-probs
     turns = [turn for episode in episodes for turn in episode.turns if turn.policy_version >= 0]
@@ -87,7 +92,7 @@ def _broken_versions(episodes: Sequence[Episode]) -> list[int]:
     return sorted({turn.policy_version for turn in turns if not np.isfinite(turn.reply_logps).all()})[:1]
 
 
-def rollout_row(
+def compute_rollout_row(
     batch: StepBatch,
     task_names: Sequence[str],
     *,
@@ -114,7 +119,7 @@ def rollout_row(
     result = metrics.compute()
     result["return_mean"] = result.pop("return")
     row = {f"rollout/{name}": value for name, value in result.items()}
-    row |= _by_task(own, task_names, device) | _of_branches(batch.episodes)
+    row |= _compute_success_by_game(own, task_names, device) | _compute_branch_metrics(batch.episodes)
     played = [*batch.episodes, *batch.greedy_episodes]
     counts = torch.tensor(
         [
@@ -129,7 +134,7 @@ def rollout_row(
         ],
         dtype=torch.float64,
     )
-    actions, given, prefilled, shared, number, greedy, num_greedy, env = sum_over_ranks(counts).tolist()
+    actions, new, prefilled, shared, number, greedy, num_greedy, env = sum_over_ranks(counts).tolist()
     if num_greedy:
         row["rollout/greedy_return"] = greedy / num_greedy
     playing = seconds if playing_seconds is None else playing_seconds
@@ -141,12 +146,12 @@ def rollout_row(
         "time/env": env,
         "speed/action_tokens_per_s": actions / playing,
         "speed/episodes_per_s": number / playing,
-        "speed/prefill_reuse": given / max(prefilled + shared, 1.0),
+        "speed/prefill_reuse": new / max(prefilled + shared, 1.0),
         "speed/shared_prefill": shared / max(prefilled + shared, 1.0),
     }
 
 
-def _of_branches(episodes: Sequence[Episode]) -> dict[str, float]:
+def _compute_branch_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Compute the number of branches, if any, and the share of reused action tokens."""
     counts = [sum(bool(e.branches) for e in episodes), sum(e.num_sampled for e in episodes)]
     counts.append(sum(e.num_action_tokens for e in episodes))
@@ -156,7 +161,7 @@ def _of_branches(episodes: Sequence[Episode]) -> dict[str, float]:
     return {"rollout/branches": branches, "rollout/taken_over_share": 1 - sampled / max(tokens, 1.0)}
 
 
-def _by_task(
+def _compute_success_by_game(
     episodes: Sequence[Episode], task_names: Sequence[str], device: torch.device
 ) -> dict[str, float]:
     """Compute the success rate of each game, if several were played."""

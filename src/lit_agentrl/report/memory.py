@@ -16,18 +16,18 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 
-def peak_of(work: Callable[[], None], held: Sequence[Tensor], device: torch.device) -> float:
+def measure_peak(work: Callable[[], None], held: Sequence[Tensor], device: torch.device) -> float:
     """Measure the most bytes alive at once while ``work`` runs, ``held`` included."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         work()
         return float(torch.cuda.max_memory_allocated(device))
-    with Counter(held) as counter:
+    with StorageCounter(held) as counter:
         work()
     return float(counter.peak)
 
 
-class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StorageCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that counts the bytes of all storages until they are freed."""
 
     def __init__(self, held: Sequence[Tensor]) -> None:

@@ -17,10 +17,10 @@ Solved = Sequence[
 Key = tuple[str, str, str]  # game, split, stage
 
 
-def of(played: Sequence[Outcome]) -> list[bool | None]:
+def list_solved(played: Sequence[Outcome]) -> list[bool | None]:
     """Return whether each episode of one game was solved, in task order; None: it failed."""
-    ordered = sorted(played, key=lambda each: (each.group, each.member))
-    return [None if each.failed else each.success for each in ordered]
+    ordered = sorted(played, key=lambda outcome: (outcome.group, outcome.member))
+    return [None if outcome.failed else outcome.success for outcome in ordered]
 
 
 def write(path: Path, solved: Mapping[Key, Solved]) -> None:
@@ -42,15 +42,15 @@ def parse(text: str) -> dict[Key, Solved]:
     Raises:
         ValueError: it is no list of outcomes of this version.
     """
-    found = json.loads(text)
+    content = json.loads(text)
     if (
-        not isinstance(found, dict)
-        or found.get("version") != VERSION
-        or not isinstance(found.get("scores"), list)
+        not isinstance(content, dict)
+        or content.get("version") != VERSION
+        or not isinstance(content.get("scores"), list)
     ):
-        raise ValueError(f"it is no list of outcomes of version {VERSION}")
+        raise ValueError(f"it is not a list of outcomes of version {VERSION}")
     solved: dict[Key, Solved] = {}
-    for line in found["scores"]:
+    for line in content["scores"]:
         values = line["solved"]
         if not isinstance(values, list) or not all(
             value is None or isinstance(value, bool) for value in values

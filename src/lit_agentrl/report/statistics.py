@@ -32,7 +32,7 @@ def _check_counts(successes: float, n: float) -> None:
         raise ValueError(f"successes={successes} of n={n}: impossible; valid: n > 0, 0 <= successes <= n")
 
 
-def _t_central(t: float, freedom: int) -> float:
+def _compute_central_t(t: float, freedom: int) -> float:
     """Compute P(|T| < t) of Student's t with ``freedom`` degrees of freedom.
 
     Abramowitz & Stegun, Handbook of Mathematical Functions, 26.7.3 (odd degrees of freedom) and 26.7.4 (even).
@@ -47,7 +47,7 @@ def _t_central(t: float, freedom: int) -> float:
     return 2 / math.pi * (angle + sine * total) if is_odd else sine * total
 
 
-def t_quantile(confidence: float, freedom: int) -> float:
+def compute_t_quantile(confidence: float, freedom: int) -> float:
     """Compute the two-sided critical value of Student's t: P(|T| < value) = confidence.
 
     It is found by bisection of the exact distribution.  Above 1000 degrees of freedom it is the first two terms of
@@ -63,15 +63,15 @@ def t_quantile(confidence: float, freedom: int) -> float:
     if freedom > EXACT_FREEDOM:
         return z + (z**3 + z) / (4 * freedom)
     low, high = 0.0, 1.0
-    while _t_central(high, freedom) < confidence:
+    while _compute_central_t(high, freedom) < confidence:
         high *= 2
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _t_central(middle, freedom) < confidence else (low, middle)
+        low, high = (middle, high) if _compute_central_t(middle, freedom) < confidence else (low, middle)
     return (low + high) / 2
 
 
-def _wilson_bounds(share: float, n: float, z: float) -> tuple[float, float]:
+def _compute_wilson_bounds(share: float, n: float, z: float) -> tuple[float, float]:
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     # at share 0 and 1 the bound is exactly 0 and 1; rounding would miss it by an ulp
@@ -79,7 +79,7 @@ def _wilson_bounds(share: float, n: float, z: float) -> tuple[float, float]:
     return (0.0 if share == 0 else low), (1.0 if share == 1 else high)
 
 
-def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interval:
+def compute_wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interval:
     """Compute the score interval of a proportion p = successes / n (Wilson, JASA 1927).
 
     (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n).  It is never degenerate, not even at 0 or n successes.
@@ -90,10 +90,10 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interva
     _check_counts(successes, n)
     _check_confidence(confidence)
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    return Interval(successes / n, *_wilson_bounds(successes / n, n, z), n)
+    return Interval(successes / n, *_compute_wilson_bounds(successes / n, n, z), n)
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+def compute_mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
     """Compute Student's interval of a mean: m ± t_{n−1} s / √n.
 
     The bounds of a single value are infinite.
@@ -107,11 +107,11 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     n, mean = len(values), fmean(values)
     if n == 1:
         return Interval(mean, -math.inf, math.inf, 1)
-    half = t_quantile(confidence, n - 1) * stdev(values) / math.sqrt(n)
+    half = compute_t_quantile(confidence, n - 1) * stdev(values) / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n)
 
 
-def difference_interval(
+def compute_difference_interval(
     successes_a: int, n_a: int, successes_b: int, n_b: int, confidence: float = 0.95
 ) -> Interval:
     """Compute the interval of p_a − p_b for two independent proportions.
@@ -122,27 +122,27 @@ def difference_interval(
     Raises:
         ValueError: impossible counts or confidence.
     """
-    a = wilson_interval(successes_a, n_a, confidence)
-    b = wilson_interval(successes_b, n_b, confidence)
+    a = compute_wilson_interval(successes_a, n_a, confidence)
+    b = compute_wilson_interval(successes_b, n_b, confidence)
     difference = a.mean - b.mean
     low = difference - math.hypot(a.mean - a.low, b.high - b.mean)
     high = difference + math.hypot(a.high - a.mean, b.mean - b.low)
     return Interval(difference, low, high, min(n_a, n_b))
 
 
-def group_means(values: Sequence[float], groups: Sequence[int]) -> list[float]:
+def compute_group_means(values: Sequence[float], groups: Sequence[int]) -> list[float]:
     """Return the mean of each group, in order of first appearance.
 
     Raises:
         ValueError: ``values`` and ``groups`` differ in length.
     """
-    members: dict[int, list[float]] = {}
+    values_by_group: dict[int, list[float]] = {}
     for value, group in zip(values, groups, strict=True):
-        members.setdefault(group, []).append(value)
-    return [fmean(group) for group in members.values()]
+        values_by_group.setdefault(group, []).append(value)
+    return [fmean(group) for group in values_by_group.values()]
 
 
-def clustered_mean_interval(
+def compute_clustered_mean_interval(
     values: Sequence[float], groups: Sequence[int], confidence: float = 0.95
 ) -> Interval:
     """Compute the interval of a mean over episodes, some of which share a prompt.
@@ -153,25 +153,25 @@ def clustered_mean_interval(
     Raises:
         ValueError: no values, lengths that differ, or a confidence outside (0, 1).
     """
-    return mean_interval(group_means(values, groups), confidence)
+    return compute_mean_interval(compute_group_means(values, groups), confidence)
 
 
-def clustered_share_interval(
+def compute_clustered_share_interval(
     successes: Sequence[bool], groups: Sequence[int], confidence: float = 0.95
 ) -> Interval:
     """Compute the interval of a success share over episodes, some of which share a prompt.
 
-    It is `shares_interval` of the prompts' shares, and ``n`` is the number of groups.  At group size 1 it equals
+    It is `compute_share_interval` of the prompts' shares, and ``n`` is the number of groups.  At group size 1 it equals
     Wilson's interval.
 
     Raises:
         ValueError: no episodes, lengths that differ, or a confidence outside (0, 1).
     """
-    shares = group_means([float(success) for success in successes], groups)
-    return shares_interval(shares, len(successes), confidence)
+    shares = compute_group_means([float(success) for success in successes], groups)
+    return compute_share_interval(shares, len(successes), confidence)
 
 
-def shares_interval(shares: Sequence[float], num_episodes: int, confidence: float = 0.95) -> Interval:
+def compute_share_interval(shares: Sequence[float], num_episodes: int, confidence: float = 0.95) -> Interval:
     """Compute the interval, within [0, 1], of the mean of independent shares.
 
     An example of a share is the pass@k of one task.  The interval is Wilson's at the effective sample size (Dean &
@@ -197,7 +197,7 @@ def shares_interval(shares: Sequence[float], num_episodes: int, confidence: floa
             "valid: shares in [0, 1], each of one episode or more"
         )
     if num_groups == num_episodes:
-        return wilson_interval(round(sum(shares)), num_episodes, confidence)
+        return compute_wilson_interval(round(sum(shares)), num_episodes, confidence)
     # equal shares or a single group give no variance between groups, so each group counts as one sample
     effective = float(num_groups)
     if 0 < share < 1 and num_groups > 1:
@@ -205,11 +205,11 @@ def shares_interval(shares: Sequence[float], num_episodes: int, confidence: floa
         # groups that hold both outcomes and have zero variance between them: treat episodes as independent
         effective = share * (1 - share) / variance if variance > 0 else num_episodes
         effective = min(effective, num_episodes)
-    critical = t_quantile(confidence, max(num_groups - 1, 1))
-    return Interval(share, *_wilson_bounds(share, effective, critical), num_groups)
+    critical = compute_t_quantile(confidence, max(num_groups - 1, 1))
+    return Interval(share, *_compute_wilson_bounds(share, effective, critical), num_groups)
 
 
-def pass_at_k(n: int, successes: int, k: int) -> float:
+def estimate_pass_at_k(n: int, successes: int, k: int) -> float:
     """Estimate the chance that at least one of k samples succeeds.
 
     The unbiased estimate from n samples with c successes is 1 − C(n−c, k) / C(n, k) (Chen et al. 2021,
@@ -224,7 +224,7 @@ def pass_at_k(n: int, successes: int, k: int) -> float:
     return 1 - math.comb(n - successes, k) / math.comb(n, k)
 
 
-def best_of_k(scores: Sequence[float], solved: Sequence[bool], k: int) -> float:
+def estimate_best_of_k(scores: Sequence[float], solved: Sequence[bool], k: int) -> float:
     """Estimate the chance that the sample with the highest score of k succeeds.
 
     The estimate is unbiased.  It is the mean over all subsets of k of the n samples: Σ_i s_i C(b_i, k−1) / C(n, k),
@@ -237,20 +237,20 @@ def best_of_k(scores: Sequence[float], solved: Sequence[bool], k: int) -> float:
     n = len(scores)
     if not 1 <= k <= n:
         raise ValueError(f"k={k} is out of range; valid: 1 to n={n}")
-    of_score: dict[float, list[bool]] = {}
+    solved_by_score: dict[float, list[bool]] = {}
     for score, is_solved in zip(scores, solved, strict=True):
-        of_score.setdefault(score, []).append(is_solved)
-    found, below = 0.0, 0
-    for score in sorted(of_score):
-        alike = of_score[score]
+        solved_by_score.setdefault(score, []).append(is_solved)
+    chance, below = 0.0, 0
+    for score in sorted(solved_by_score):
+        tied = solved_by_score[score]
         # subsets whose highest score is this one
-        subsets = math.comb(below + len(alike), k) - math.comb(below, k)
-        found += fmean(alike) * subsets / math.comb(n, k)
-        below += len(alike)
-    return found
+        subsets = math.comb(below + len(tied), k) - math.comb(below, k)
+        chance += fmean(tied) * subsets / math.comb(n, k)
+        below += len(tied)
+    return chance
 
 
-def normalised(score: float, chance: float, oracle: float) -> float:
+def normalise(score: float, chance: float, oracle: float) -> float:
     """Compute a score on the scale where chance is 0 and the oracle is 1.
 
     A score below 0 is worse than chance.

@@ -14,9 +14,9 @@ from rich.table import Table
 from lit_agentrl.files import write_atomic
 from lit_agentrl.report.statistics import (
     Interval,
-    clustered_mean_interval,
-    clustered_share_interval,
-    normalised,
+    compute_clustered_mean_interval,
+    compute_clustered_share_interval,
+    normalise,
 )
 
 VERSION = 1
@@ -113,8 +113,8 @@ def score(
     groups = range(len(successes)) if groups is None else groups
     return {
         "iteration": iteration,
-        "success": estimate(clustered_share_interval(successes, groups)),
-        "return": None if returns is None else estimate(clustered_mean_interval(returns, groups)),
+        "success": estimate(compute_clustered_share_interval(successes, groups)),
+        "return": None if returns is None else estimate(compute_clustered_mean_interval(returns, groups)),
     }
 
 
@@ -159,7 +159,9 @@ def _check_fields(value: Any, fields: Mapping[str, Any], where: str) -> None:
         low, high = value["low"], value["high"]
         mean = value["mean"]
         if value["n"] < 1 or (low is not None and low > mean) or (high is not None and high < mean):
-            raise ValueError(f"summary {where} is no estimate: low <= mean <= high and n >= 1 do not hold")
+            raise ValueError(
+                f"summary {where} is not an estimate: low <= mean <= high and n >= 1 do not hold"
+            )
 
 
 def validate(summary: Mapping[str, Any]) -> None:
@@ -192,7 +194,7 @@ def read(path: str | Path) -> Summary:
     try:
         summary = json.loads(Path(path).read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}; move the file away to go on without it") from error
+        raise ValueError(f"{path} is not JSON: {error}; move the file away to continue without it") from error
     if isinstance(summary, dict):
         summary.setdefault("warnings", [])  # older runs lack these fields
         summary.setdefault("monitored", None)
@@ -201,11 +203,11 @@ def read(path: str | Path) -> Summary:
     try:
         validate(summary)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}; move the file away to go on without it") from error
+        raise ValueError(f"{path}: {error}; move the file away to continue without it") from error
     return summary  # type: ignore[no-any-return]
 
 
-def flat_scores(summary: Summary) -> dict[str, float]:
+def flatten_scores(summary: Summary) -> dict[str, float]:
     """Flatten the known scores to keys ``<split>/<game>/<policy>/<score>``.
 
     The policy is ``chance``, ``start``, ``best``, ``last`` or ``oracle``; the score is ``success`` or ``return``.
@@ -214,28 +216,32 @@ def flat_scores(summary: Summary) -> dict[str, float]:
     flat: dict[str, float] = {}
     for game in summary["games"]:
         for stage in ("chance", *STAGES, "oracle"):
-            scored: Score | None = game[stage]  # type: ignore[literal-required]
+            score: Score | None = game[stage]  # type: ignore[literal-required]
             for name in ("success", "return"):
-                found: Estimate | None = scored[name] if scored else None
-                parts = {"": found["mean"], "_low": found["low"], "_high": found["high"]} if found else {}
+                estimate: Estimate | None = score[name] if score else None
+                parts = (
+                    {"": estimate["mean"], "_low": estimate["low"], "_high": estimate["high"]}
+                    if estimate
+                    else {}
+                )
                 path = f"{game['split']}/{game['name']}/{stage}/{name}"
                 flat |= {path + end: value for end, value in parts.items() if value is not None}
     return flat
 
 
-def beside(row: Mapping[str, Any], levels: Mapping[str, float]) -> dict[str, Any]:
+def add_references(row: Mapping[str, Any], references: Mapping[str, float]) -> dict[str, Any]:
     """Return a metrics row with chance and oracle success added if it has validation success.
 
     Args:
         row: metrics of an iteration.
-        levels: success by ``chance`` and ``oracle``; each is added as ``val/<name>``.
+        references: success by ``chance`` and ``oracle``; each is added as ``val/<name>``.
     """
     if "val/success" not in row:
         return dict(row)
-    return {**row, **{f"val/{name}": value for name, value in levels.items()}}
+    return {**row, **{f"val/{name}": value for name, value in references.items()}}
 
 
-def told(used: Mapping[str, float]) -> str:
+def format_usage(used: Mapping[str, float]) -> str:
     """Format the usage of an engine as text."""
     return ", ".join(
         f"{name.replace('_', ' ')} {f'{value:.0f}' if value == int(value) else f'{value:.4g}'}"
@@ -243,23 +249,23 @@ def told(used: Mapping[str, float]) -> str:
     )
 
 
-def with_interval(found: Estimate | None) -> str:
+def format_estimate(score: Estimate | None) -> str:
     """Format a mean and its bounds; a dash if it is not known."""
-    if found is None:
+    if score is None:
         return "–"
-    if found["low"] is None or found["high"] is None:
-        return f"{found['mean']:.3f}"
-    return f"{found['mean']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
+    if score["low"] is None or score["high"] is None:
+        return f"{score['mean']:.3f}"
+    return f"{score['mean']:.3f} [{score['low']:.3f}, {score['high']:.3f}]"
 
 
-def _normalised(scored: Score, chance: Score | None, oracle: Score | None) -> str:
+def _format_normalised(score: Score, chance: Score | None, oracle: Score | None) -> str:
     if chance is None or oracle is None:
         return "–"
     low, high = chance["success"]["mean"], oracle["success"]["mean"]
-    return f"{normalised(scored['success']['mean'], low, high):.2f}" if high > low else "–"
+    return f"{normalise(score['success']['mean'], low, high):.2f}" if high > low else "–"
 
 
-def closing_table(summary: Summary) -> Table:
+def build_closing_table(summary: Summary) -> Table:
     """Build the table of success by game and split: chance, start, best, last, oracle.
 
     It fits 80 columns.  Scores that a stopped run never measured are dashes.
@@ -272,21 +278,21 @@ def closing_table(summary: Summary) -> Table:
         table.add_column(column, justify="right")
     for game in summary["games"]:
         for number, stage in enumerate(("chance", *STAGES, "oracle")):
-            scored: Score | None = game[stage]  # type: ignore[literal-required]
+            score: Score | None = game[stage]  # type: ignore[literal-required]
             name = (
                 (game["name"], game["split"])[number] if number < 2 else ""
             )  # game and split share a column, on two lines
-            if scored is None:
+            if score is None:
                 table.add_row(name, stage, "–", "–", "–", "–", end_section=stage == "oracle")
                 continue
-            iteration = scored["iteration"]
+            iteration = score["iteration"]
             table.add_row(
                 name,
                 stage,
                 "–" if iteration is None else str(iteration),
-                str(scored["success"]["n"]),
-                with_interval(scored["success"]),
-                _normalised(scored, game["chance"], game["oracle"]),
+                str(score["success"]["n"]),
+                format_estimate(score["success"]),
+                _format_normalised(score, game["chance"], game["oracle"]),
                 end_section=stage == "oracle",
             )
     return table

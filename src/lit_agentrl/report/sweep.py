@@ -37,13 +37,13 @@ def read(sweep: Path) -> list[Entry]:
     return [json.loads(line) for line in read_complete_lines(sweep / FILE)[0]]
 
 
-def latest(entries: Sequence[Entry]) -> list[Entry]:
+def list_latest(entries: Sequence[Entry]) -> list[Entry]:
     """Return the last line of each run, in the order of run numbers."""
-    found = {entry["run"]: entry for entry in entries}
-    return [found[run] for run in sorted(found)]
+    last_by_run = {entry["run"]: entry for entry in entries}
+    return [last_by_run[run] for run in sorted(last_by_run)]
 
 
-def best_of(entries: Sequence[Entry]) -> Entry | None:
+def find_best(entries: Sequence[Entry]) -> Entry | None:
     """Find the run with the best value, the first of those that tie.
 
     None if no run has a value, or if the runs have different metrics.
@@ -55,7 +55,7 @@ def best_of(entries: Sequence[Entry]) -> Entry | None:
     return min(known, key=lambda pair: sign * pair[1]["value"])[0]
 
 
-def differing(entries: Sequence[Entry]) -> dict[int, str]:
+def list_differing_overrides(entries: Sequence[Entry]) -> dict[int, str]:
     """Return, by run number, the overrides that not all runs share."""
     shared = set.intersection(*(set(entry["overrides"]) for entry in entries)) if len(entries) > 1 else set()
     return {
@@ -63,7 +63,7 @@ def differing(entries: Sequence[Entry]) -> dict[int, str]:
     }
 
 
-def table(entries: Sequence[Entry], planned: Mapping[int, list[str]] | None = None) -> Table:
+def build_table(entries: Sequence[Entry], planned: Mapping[int, list[str]] | None = None) -> Table:
     """Build the table of a sweep: differing options, status and value of each run.
 
     It fits 80 columns.
@@ -74,10 +74,10 @@ def table(entries: Sequence[Entry], planned: Mapping[int, list[str]] | None = No
             as not started.
     """
     missing = {run: texts for run, texts in (planned or {}).items() if run not in {e["run"] for e in entries}}
-    rows = [*entries, *(_never_begun(run, texts) for run, texts in missing.items())]
+    rows = [*entries, *(_make_unstarted(run, texts) for run, texts in missing.items())]
     names = sorted({entry["monitored"]["name"] for entry in entries if entry["monitored"] is not None})
     completed = [entry for entry in entries if entry["status"] == "completed"]
-    best, differs = best_of(entries), differing(rows)
+    best, differs = find_best(entries), list_differing_overrides(rows)
     result = Table(title=f"sweep: {len(completed)} of {len(rows)} runs completed")
     result.add_column("run", justify="right")
     result.add_column("options", overflow="fold")
@@ -98,7 +98,7 @@ def table(entries: Sequence[Entry], planned: Mapping[int, list[str]] | None = No
     return result
 
 
-def _never_begun(run: int, overrides: list[str]) -> Entry:
+def _make_unstarted(run: int, overrides: list[str]) -> Entry:
     return {
-        "run": run, "folder": "", "overrides": overrides, "status": "not begun", "monitored": None, "error": None
+        "run": run, "folder": "", "overrides": overrides, "status": "not started", "monitored": None, "error": None
     }  # fmt: skip

@@ -15,7 +15,7 @@ Row = dict[str, float | None]  # None: not measured in that iteration
 SHOWN = (  # columns that are printed if a run has them; all others are available by name
     "iteration", "rollout/success", "rollout/return_mean", "rollout/entropy", "train/grad_norm", "val/success",
 )  # fmt: skip
-_MOST = 20  # most rows of a printed table
+_MAX_ROWS = 20  # of a printed table
 
 
 def as_text(renderable: RenderableType, width: int = 80) -> str:
@@ -61,16 +61,16 @@ class Metrics:
         """Return one metric over the iterations.
 
         Raises:
-            KeyError: no metric of that name.
+            KeyError: there is no metric of that name.
         """
         if column not in self.columns:
-            raise KeyError(f"{column} is no metric of this run; valid: {', '.join(self.columns)}")
+            raise KeyError(f"{column} is not a metric of this run; valid: {', '.join(self.columns)}")
         return [row.get(column) for row in self.rows]
 
     def __rich__(self) -> Table:
         shown = [name for name in SHOWN if name in self.columns]
-        left = len(self.rows) - _MOST
-        more = f"the last {_MOST} of {len(self.rows)} rows; " if left > 0 else ""
+        left = len(self.rows) - _MAX_ROWS
+        more = f"the last {_MAX_ROWS} of {len(self.rows)} rows; " if left > 0 else ""
         table = Table(caption=f"{more}{len(shown)} of {len(self.columns)} columns")
         for name in shown:
             table.add_column(name.replace("/", "\n"), justify="right")
@@ -82,7 +82,7 @@ class Metrics:
         return as_text(self)
 
 
-def rows_up_to(path: Path, iterations: int) -> Iterator[tuple[int, dict[str, float]]]:
+def iterate_rows(path: Path, iterations: int) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield the iteration and the values of each row up to ``iterations``."""
     for row in Metrics.read(path).rows:
         values = {name: value for name, value in row.items() if value is not None}

@@ -14,12 +14,12 @@ from lit_agentrl.rl.preference.judging import Verdicts
 PAIRS, NEAR = "pairs", "equal length"  # names used in place of games when a reward model is evaluated
 
 
-def of_head_named(head: str) -> str:
+def name_head_game(head: str) -> str:
     """Name the pairs of one head as a game, if there are several heads."""
     return f"head {head}"
 
 
-def outcomes(verdicts: Verdicts, name: str) -> list[Outcome]:
+def convert_to_outcomes(verdicts: Verdicts, name: str) -> list[Outcome]:
     """Convert pairs to outcomes of a game called ``name``.
 
     With ``NEAR`` as the name only pairs of equal length are converted.

@@ -62,11 +62,11 @@ class Adviser:
         """Answer questions; see `rewards.base.Answerer`."""
         if not questions:
             return []
-        found = ask(self._open_engine(), self._chat, [Question(*each) for each in questions], self._params)
+        asked = ask(self._open_engine(), self._chat, [Question(*each) for each in questions], self._params)
         self._counts.update(
-            {"requests": len(questions), "tokens_in": found.num_read, "tokens_out": found.num_written}
+            {"requests": len(questions), "tokens_in": asked.num_read, "tokens_out": asked.num_written}
         )
-        return found.texts
+        return asked.texts
 
     def meter(self) -> dict[str, float]:
         """Return the usage, with what a server bills, if any; see `rewards.base.Answerer`."""

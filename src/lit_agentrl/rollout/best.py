@@ -60,10 +60,10 @@ def play_best(
     is_known = True
     while is_known and not play.is_over:
         pools.look(0, asks)
-        found = pools.take(0).found
-        is_known = found is not None
-        if found is not None:
-            thought, actions = json.loads(found)
+        best = pools.take(0).result
+        is_known = best is not None
+        if best is not None:
+            thought, actions = json.loads(best)
             text = dialect.write(actions, thought=thought if rules.prompt.think else None)
             asked = episode.turns[-1].message or episode.opening[-1]["content"]
             dialogue += [{"role": "user", "content": asked}, {"role": "assistant", "content": text}]

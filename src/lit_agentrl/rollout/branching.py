@@ -127,9 +127,9 @@ class Admission:
         if not self._waiting.get(group):
             return
         with blame("algo.structure"):
-            found = list(self._growths[group].after(episode, is_over=is_over))
+            branches = list(self._growths[group].after(episode, is_over=is_over))
         # ahead of groups that have not started: a complete group frees room
-        self._ready.extendleft(reversed(self._start(group, found)))
+        self._ready.extendleft(reversed(self._start(group, branches)))
 
     def may_branch(self, index: int) -> bool:
         """Return whether another episode may still start from this one."""

@@ -17,7 +17,7 @@ from lit_agentrl.checks import blame
 from lit_agentrl.distributed import gather_rows, get_rank, sum_over_ranks
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.facts import MORE_GROUPS
-from lit_agentrl.report.iteration import rollout_row, stop_if_failing
+from lit_agentrl.report.iteration import compute_rollout_row, stop_if_failing
 from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind
@@ -159,7 +159,7 @@ class Collector:
         batch.used = sum_usage(played)
         row |= {f"engine/{name}": value for name, value in batch.used.items()}
         names, seconds = [task.name for task in self.rules.tasks], time.perf_counter() - started
-        return row | rollout_row(
+        return row | compute_rollout_row(
             batch, names, seconds=seconds, device=device, playing_seconds=worker_seconds or None
         )
 
@@ -249,7 +249,7 @@ class Collector:
         """Score the training episodes and select groups over all ranks.
 
         Returns:
-            The scored episodes, the kept groups, and whether the selection asks for further groups.
+            The scored episodes, the selected groups, and whether the selection asks for further groups.
         """
         with _name_structure():
             trained = self.structure.train_on(self._describe_progress(batch, waves, want_more=False))
@@ -276,14 +276,14 @@ class Collector:
         return trained, keep, selection.want_more
 
     def _pack(
-        self, batch: StepBatch, chosen: Sequence[Episode], kept: set[int], device: torch.device
+        self, batch: StepBatch, chosen: Sequence[Episode], groups: set[int], device: torch.device
     ) -> None:
         played = [e for e in chosen if e.num_action_tokens and not e.failed]
         if not int(sum_over_ranks(torch.tensor(len(played), device=device))):
             raise ValueError(
                 "no episode of this iteration can be trained on: each is empty, failed or was not scored"
             )
-        trained = [episode for episode in played if episode.group in kept]
+        trained = [episode for episode in played if episode.group in groups]
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
         if not trained:
             return

@@ -36,7 +36,7 @@ class EpisodeInPlay:
         episode: The record; complete once :attr:`is_over`.
         is_over: Whether no further reply is wanted.
         asks: Function to call on the game before the next reply.
-        found: The result of ``asks``.
+        note: The result of ``asks``.
         rules: Rules by which it is played.
         tries_again: Whether the game must be reset for another try at the same task.
 
@@ -105,7 +105,7 @@ class EpisodeInPlay:
             self.continue_play(answer)
         else:
             self._record_answer(answer)
-            self.asks, self.note = None, answer.found
+            self.asks, self.note = None, answer.result
 
     def begin(self, answer: Answer) -> None:
         """Write the opening prompt from the game's answer to its reset.
@@ -121,7 +121,7 @@ class EpisodeInPlay:
             self._after_reset, self.asks = answer, look
             return
         if self._after_reset is not None:
-            asked, answer, self.asks = answer.found, self._after_reset, None
+            asked, answer, self.asks = answer.result, self._after_reset, None
             if asked is None:
                 self._end(EndReason.ERROR, error=self._hook.no_answer)
                 return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.episode import Outcome
-from lit_agentrl.report.iteration import of_all_ranks, stop_if_failing
+from lit_agentrl.report.iteration import gather_outcomes, stop_if_failing
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.structures.base import make_specs
@@ -53,7 +53,7 @@ class Evaluation:
         played = play(wave, version)
         batch.episodes, batch.used = played.episodes, sum_usage([played])
         stop_if_failing(batch.episodes, self.max_failed_share)
-        batch.outcomes = of_all_ranks(batch.episodes)
+        batch.outcomes = gather_outcomes(batch.episodes)
         self.take(batch, is_first=is_first)
 
     def take(self, batch: StepBatch, *, is_first: bool = True) -> None:

@@ -101,7 +101,7 @@ class Player:
             return
         is_ahead = self._first_wave is not None
         device = next(self._network.parameters()).device
-        network = self._hooks.whole_copy(self._network).to(device)
+        network = self._hooks.unshard_on_every_rank(self._network).to(device)
         worker = self._worker.open(self._rules, network, self._context, is_ahead=is_ahead)
         if self._first_wave is None:
             self._schedule = PlayNow(SyncedWorker(worker, self._get_weights).play, worker.stop)
@@ -115,7 +115,7 @@ class Player:
 
     def _get_weights(self) -> dict[str, Tensor]:
         """Return the weights, gathered completely before anything is sent."""
-        return get_named_weights(self._hooks.whole_copy(self._network))
+        return get_named_weights(self._hooks.unshard_on_every_rank(self._network))
 
     @contextmanager
     def _wait_for_ranks(self, event: str) -> Iterator[None]:

@@ -76,7 +76,7 @@ def play_text(pools: GamePools, play: EpisodeInPlay, text: str) -> None:
 
 def _draw_random_action(pools: GamePools, name: str, seed: tuple[int, int]) -> str | None:
     pools.look(0, partial(random_action, rng=np.random.default_rng(seed)))
-    found = pools.take(0)
-    if found.error:
-        raise ValueError(f"env: game {name}: {found.error.removeprefix('ValueError: ')}")
-    return found.found
+    answer = pools.take(0)
+    if answer.error:
+        raise ValueError(f"env: game {name}: {answer.error.removeprefix('ValueError: ')}")
+    return answer.result

@@ -157,11 +157,11 @@ class WeightSync:
         short = replace(params, max_reply_tokens=min(_REPLY, params.max_reply_tokens))
         key = seeds.make_key(self._rules.seed, "probe", cast(int, self._version))
         self._engine.submit(TurnRequest(_EPISODE, text, key, short))
-        found: list[TurnResult] = []
-        while not found and self._engine.num_pending:
-            found = self._engine.poll()
+        results: list[TurnResult] = []
+        while not results and self._engine.num_pending:
+            results = self._engine.poll()
         self._engine.close(_EPISODE)
-        return found[0] if found else TurnResult(_EPISODE, error="nothing")
+        return results[0] if results else TurnResult(_EPISODE, error="nothing")
 
     @torch.no_grad()
     def _compute_gap(

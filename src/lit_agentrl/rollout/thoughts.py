@@ -44,7 +44,7 @@ class Thought:
 
 def list_thoughts(episodes: Sequence[Episode]) -> list[Thought]:
     """Return the thoughts of all turns, in order; failed episodes have none."""
-    found = []
+    thoughts = []
     for index, episode in enumerate(episodes):
         for number, turn in enumerate(episode.turns if not episode.failed else ()):
             places = np.flatnonzero(turn.reply_segments == Segment.THINK)
@@ -54,13 +54,13 @@ def list_thoughts(episodes: Sequence[Episode]) -> list[Thought]:
             reply = turn.reply_tokens.tolist()
             row = list_row_tokens(episode.turns[: number + 1])
             before = row[: len(row) - len(reply)]
-            found.append(
+            thoughts.append(
                 Thought(
                     index, episode.group, number, (*before, *reply[:first]), tuple(reply[first:end]),
                     tuple(reply[:first]), turn.player == PLANNER,
                 )
             )  # fmt: skip
-    return found
+    return thoughts
 
 
 def select_first_turns(thoughts: Sequence[Thought], number: int) -> list[Thought]:

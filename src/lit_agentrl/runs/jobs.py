@@ -101,9 +101,9 @@ def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str
         Interrupted: the run was interrupted.
     """
     if flags or len(resumed) > 1:
-        given = " ".join([*flags, *resumed[1:]])
+        not_allowed = " ".join([*flags, *resumed[1:]])
         raise UserError(
-            f"{given} cannot be given with {resumed[0]}: one run is continued with its own saved config"
+            f"{not_allowed} cannot be given with {resumed[0]}: one run is continued with its own saved config"
         )
     folder = Path(resumed[0].removeprefix("resume="))
     cfg, folders = read_resumed_config(folder, overrides)
@@ -125,12 +125,12 @@ def join(job: ranks.Job, *, on_failure: OnFailure) -> None:
         job: the job received from that process.
         on_failure: called if the run fails.
     """
-    cfg, number = job.cfg, ranks.get_rank()
+    cfg, rank = job.cfg, ranks.get_rank()
     try:
         load_train()(cfg, job)
     except Exception as error:
-        is_named = not number or hasattr(error, "is_reported")
-        on_failure(error, cfg.traceback, "" if is_named else f"rank {number}: ")
+        is_named = not rank or hasattr(error, "is_reported")
+        on_failure(error, cfg.traceback, "" if is_named else f"rank {rank}: ")
 
 
 def prepare(cfg: DictConfig, command: str, checked: list[CheckedJob]) -> tuple[ranks.Job, Parts | None]:
@@ -180,7 +180,9 @@ def refuse_trust(overrides: Sequence[str]) -> None:
         UserError: the option is given.
     """
     if any(text.startswith(f"{TRUST_RUN}=") for text in overrides):
-        raise UserError(f"{TRUST_RUN} goes with resume=FOLDER: a run that begins names its code itself")
+        raise UserError(
+            f"{TRUST_RUN} applies only with resume=FOLDER: a new run needs no permission for its code"
+        )
 
 
 def is_help(flags: Sequence[str]) -> bool:
@@ -236,9 +238,9 @@ def set_command_line(flags: Sequence[str], overrides: Sequence[str]) -> Iterator
 @contextmanager
 def clear_hydra() -> Iterator[None]:
     """Clear Hydra's global state inside the context, and restore it afterwards, for notebooks."""
-    theirs = GlobalHydra.instance().hydra
+    previous = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         yield
     finally:
-        GlobalHydra.instance().hydra = theirs
+        GlobalHydra.instance().hydra = previous

@@ -19,9 +19,15 @@ def check_environment() -> None:
     Raises:
         UserError: one is invalid; the message names it.
     """
+    for problem in _find_problems():
+        raise UserError(problem)
+
+
+def _find_problems() -> Iterator[str]:
+    """Yield a line about each invalid environment variable."""
     for name in (*RANKS, "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES"):
         if not (value := os.environ.get(name, "0")).strip().isdecimal():
-            raise UserError(
+            yield (
                 f"the environment variable {name}={value} must be a whole number, as torchrun and srun set it; unset it"
             )
     for name, size_name in (
@@ -31,45 +37,40 @@ def check_environment() -> None:
     ):
         rank, size = os.environ.get(name), os.environ.get(size_name)
         if rank is not None and size is not None and int(rank) >= int(size):
-            raise UserError(
+            yield (
                 f"the environment variable {name}={rank} must be less than {size_name}={size}, as torchrun and srun "
                 "set them; unset both"
             )
-    _check_launched()
+    yield from _find_launcher_problems()
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         value_given = os.environ.get(name, "1")
         if not all(part.strip().isdecimal() and int(part) for part in value_given.split(",")):
-            raise UserError(
-                f"the environment variable {name}={value_given} must be a whole number >= 1; unset it"
-            )
+            yield f"the environment variable {name}={value_given} must be a whole number >= 1; unset it"
 
 
-def _check_launched() -> None:
-    """Refuse the variables of a launcher that did not start this process.
+def _find_launcher_problems() -> Iterator[str]:
+    """Yield a line about each variable of a launcher that did not start this process.
 
     The process would otherwise wait for others that never start.
-
-    Raises:
-        UserError: there is one, which the message names.
     """
     environ = os.environ
     if "TORCHELASTIC_RUN_ID" not in environ and "SLURM_NTASKS" not in environ:
         at_most = {"RANK": 0, "LOCAL_RANK": 0, "GROUP_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
         for name, most in at_most.items():
             if int(environ.get(name, "0")) > most or (name == "LOCAL_RANK" and name in environ):
-                raise UserError(
+                yield (
                     f"the environment variable {name}={environ[name]} names one of several processes, and neither "
                     "torchrun nor srun started them; unset it, or start the run with torchrun (one process alone "
                     "starts the others itself: strategy=ddp trainer.devices=2)"
                 )
     if int(environ.get("NODE_RANK", "0")) and not {"MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
-        raise UserError(
-            f"the environment variable NODE_RANK={environ['NODE_RANK']} needs MASTER_ADDR and MASTER_PORT, where "
-            "the first machine is met; set them, or unset it"
+        yield (
+            f"the environment variable NODE_RANK={environ['NODE_RANK']} needs MASTER_ADDR and MASTER_PORT, the "
+            "address of the first machine; set them, or unset it"
         )
     port = environ.get("MASTER_PORT", "1")
     if not (port.isdecimal() and 0 < int(port) < 65536):
-        raise UserError(
+        yield (
             f"the environment variable MASTER_PORT={port} must be a whole number from 1 to 65535; unset it"
         )
 
@@ -111,13 +112,14 @@ class Load:
         if self._since is None or any(name in os.environ for name in _THREAD_VARIABLES):
             return None
         if self._number is None:
-            (started_at, before), (now, after) = self._since, measure_seconds()
-            busy, default = max(0.0, after - before) / max(now - started_at, 1e-3), torch.get_num_threads()
+            (started_at, before), (ended_at, after) = self._since, measure_seconds()
+            busy = max(0.0, after - before) / max(ended_at - started_at, 1e-3)
+            default = torch.get_num_threads()
             self._number = max(1, min(default, count_cores() - int(busy + 0.5)))
             if self._number < default:
                 self._note = (
-                    f"torch computes with {self._number} of {default} threads: other programs keep {busy:.1f} of "
-                    f"{count_cores()} cores busy. OMP_NUM_THREADS={default} takes all; last bits depend on the number"
+                    f"torch uses {self._number} of {default} threads: other programs keep {busy:.1f} of "
+                    f"{count_cores()} cores busy; OMP_NUM_THREADS={default} uses all, which changes the last bits"
                 )
         torch.set_num_threads(self._number)
         return self._note
@@ -128,9 +130,9 @@ LOAD = Load()  # measured by this process
 
 def measure_seconds() -> tuple[float, float]:
     """Return the clock's seconds, and the core seconds spent on other programs."""
-    everyone, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    mine = own.user + own.system + own.children_user + own.children_system
-    return time.monotonic(), everyone.user + everyone.system - mine
+    all_programs, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    own_seconds = own.user + own.system + own.children_user + own.children_system
+    return time.monotonic(), all_programs.user + all_programs.system - own_seconds
 
 
 def shorten_spin() -> None:
@@ -157,8 +159,8 @@ def restore_threads(before: int) -> str | None:
         return None
     if (variable := next((name for name in _THREAD_VARIABLES if name in os.environ), None)) is not None:
         return (
-            f"{variable} gives {now} threads, and this run began with {before}: its numbers will differ in their last "
-            f"bits from those of a run that was not interrupted; {variable}={before} keeps them"
+            f"{variable} gives {now} threads, and this run was started with {before}: its numbers will differ in their "
+            f"last bits from those of a run that was not interrupted; {variable}={before} keeps them"
         )
     torch.set_num_threads(before)
     return None

@@ -148,7 +148,7 @@ def share(job: Job, num_nodes: int) -> None:
         except RuntimeError as error:
             absent = others - store.add("readers", 0)
             raise UserError(
-                f"{absent} of the {others} other processes did not come for the job within {WAIT_S:g} seconds: "
+                f"{absent} of the {others} other processes did not fetch the job within {WAIT_S:g} seconds: "
                 f"{_name_remedy()}"
             ) from error
 
@@ -239,7 +239,7 @@ def _name_remedy() -> str:
             "start one process on each machine, with equal MASTER_ADDR and MASTER_PORT and its own NODE_RANK"
         )
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        return "see what the others that torchrun started have printed"
+        return "see the output of the others that torchrun started"
     return (
         f"SLURM_NTASKS={os.environ['SLURM_NTASKS']} announces {launched[0] * launched[1]} processes; start them with "
         "srun, or unset SLURM_NTASKS to run one"
@@ -257,7 +257,7 @@ def receive() -> Job | None:
             store = _open_store(is_first=False)
             text = store.get("job").decode()
     except RuntimeError as error:
-        raise UserError(f"the first process of the run gave no job: {_name_remedy()}") from error
+        raise UserError(f"the first process of the run sent no job: {_name_remedy()}") from error
     store.set(f"read{store.add('readers', 1)}", "1")
     os.environ[JOB] = text  # for the processes that this one starts on its machine
     job = Job(**json.loads(text))

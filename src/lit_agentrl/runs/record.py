@@ -22,14 +22,14 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lit_agentrl import __version__
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint
-from lit_agentrl.callbacks.iteration_log import measured
+from lit_agentrl.callbacks.iteration_log import get_iteration_metrics
 from lit_agentrl.config.errors import get_first_line
 from lit_agentrl.envs.levels import Levels
 from lit_agentrl.episode import Outcome
 from lit_agentrl.files import read_complete_lines
 from lit_agentrl.report import outcomes as outcomes_file
 from lit_agentrl.report import summary as reports
-from lit_agentrl.report.statistics import wilson_interval
+from lit_agentrl.report.statistics import compute_wilson_interval
 from lit_agentrl.runs.run_folder import FolderInUse, lock_folder
 
 _PHASES = ("rollout", "update", "validate")
@@ -67,7 +67,7 @@ class Totals(Callback):
         self.used.update(batch.used)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        row = measured(pl_module)
+        row = get_iteration_metrics(pl_module)
         self.counts["iterations"] = trainer.current_epoch + 1
         for name in ("action_tokens", "prefilled_tokens"):
             self.counts[name] += int(row.get(f"rollout/{name}", 0))
@@ -192,7 +192,7 @@ class RunRecord:
             of_game = [e for e in outcomes if e.task_name == name]
             finished = [e for e in of_game if not e.failed]
             if of_split == split and finished:
-                self._solved[name, split, stage] = outcomes_file.of(of_game)
+                self._solved[name, split, stage] = outcomes_file.list_solved(of_game)
                 game[stage] = reports.score(
                     [e.success for e in finished],
                     [e.total_reward for e in finished],
@@ -292,7 +292,7 @@ def require_not_lost(folder: Path, every: int) -> None:
     if max(done) > every:
         raise ValueError(
             f"{folder} has no checkpoints/last.ckpt to continue from, though it has logged {max(done)} iterations; put "
-            "the checkpoint back, or begin another run"
+            "the checkpoint back, or start another run"
         )
 
 
@@ -322,7 +322,7 @@ def flatten_hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
 def _estimate_level(share: float | None, n: int) -> reports.Score | None:
     if share is None:
         return None
-    interval = reports.estimate(wilson_interval(round(share * n), n))
+    interval = reports.estimate(compute_wilson_interval(round(share * n), n))
     return {"iteration": None, "success": interval, "return": None}
 
 

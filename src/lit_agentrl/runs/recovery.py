@@ -10,7 +10,7 @@ from lit_agentrl.checks import NotFinite
 from lit_agentrl.config.errors import get_first_line
 from lit_agentrl.strategies.checkpoint_io import (
     CheckpointError,
-    progress_of,
+    load_progress,
     remove_checkpoint,
 )
 
@@ -38,7 +38,7 @@ def name_good_checkpoint(error: Exception, cause: NotFinite, folder: Path, *, is
         for path, saved in progress.items()
         if saved and saved["version"] < cause.version
     }
-    note = "there is no checkpoint of before" if is_writing else ""
+    note = "there is no earlier checkpoint" if is_writing else ""
     if good:
         path = max(good, key=lambda candidate: good[candidate])
         if path == previous:
@@ -56,7 +56,7 @@ def _read_progress(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        saved = progress_of(path)
+        saved = load_progress(path)
         return {
             "version": saved["policy"]["version"],
             "iterations": saved["callbacks"]["Totals"]["counts"]["iterations"],

@@ -131,7 +131,7 @@ def _lock(descriptor: int, folder: Path) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        _log.warning("%s cannot be locked (%s): start no second process on it", folder, error.strerror)
+        _log.warning("%s cannot be locked (%s): do not start a second process on it", folder, error.strerror)
     return True
 
 
@@ -200,19 +200,23 @@ def require_new(option: str, folder: Path) -> None:
         raise UserError(
             f"{option}={shortened} cannot be created: {error.strerror}; choose another with {option}=FOLDER"
         ) from error
+    for problem in _find_conflicts(option, folder, parent_folder):
+        raise UserError(f"{option}={folder} {problem}")
+
+
+def _find_conflicts(option: str, folder: Path, parent_folder: Path) -> Iterator[str]:
+    """Yield each reason why a folder cannot be used by a new run."""
     if not parent_folder.is_dir() or not os.access(parent_folder, os.W_OK):
         reason = "is not writable" if parent_folder.is_dir() else "is not a folder"
-        raise UserError(
-            f"{option}={folder} cannot be created: {parent_folder} {reason}; choose another with {option}=FOLDER"
-        )
+        yield f"cannot be created: {parent_folder} {reason}; choose another with {option}=FOLDER"
     if folder.is_dir() and not _is_unused(folder):
         is_run = (folder / _CONFIG / "config.yaml").is_file()
         otherwise = f", or continue it with resume={folder}" if is_run else ""
         what = "holds a run" if is_run else "is not empty"
-        raise UserError(f"{option}={folder} {what} already; choose a new folder{otherwise}")
+        yield f"{what} already; choose a new folder{otherwise}"
     for parent in folder.absolute().parents:
         if (other := find_owner(parent)) is not None:
-            raise UserError(f"{option}={folder} lies in {parent}, which is in use by {other}; choose another")
+            yield f"lies in {parent}, which is in use by {other}; choose another"
 
 
 def _is_unused(folder: Path) -> bool:
@@ -245,7 +249,7 @@ def require_separate_folders(jobs: Sequence[DictConfig], *, is_new: bool = True)
         folder = Path(os.path.abspath(Path(str(jobs[0].hydra.sweep.dir)) / place))
         if folder in seen:
             raise UserError(
-                f"hydra.sweep.subdir={place} is the folder of several runs of the sweep; leave it out, or name what "
+                f"hydra.sweep.subdir={place} is the folder of several runs of the sweep; leave it out, or include what "
                 "differs, such as hydra.sweep.subdir='seed${seed}'"
             )
         seen.add(folder)
@@ -276,7 +280,7 @@ def require_within(cfg: DictConfig) -> None:
                     else Path(place).is_relative_to(folder)
                 ):
                     continue
-                where = "another place than its checkpoints/" if is_checkpoint else "outside of it"
+                where = "to another folder than its checkpoints/" if is_checkpoint else "outside of it"
                 raise UserError(
                     f"{section}.{name}.{option}={entry[option]} would write {where}: the run folder is {folder}; leave "
                     f"{option} out, and choose the folder with hydra.run.dir=FOLDER"
@@ -295,7 +299,7 @@ def require_untouched(folder: Path, of_hydra: set[str | None]) -> None:
     """
     if {path.name for path in folder.iterdir()} - {LOCK, *of_hydra}:
         raise UserError(
-            f"{folder} holds a run already; let hydra.sweep.subdir tell the runs of the sweep apart"
+            f"{folder} holds a run already; give each run of the sweep its own hydra.sweep.subdir"
         )
 
 
@@ -307,7 +311,7 @@ def require_not_started(folder: Path) -> None:
     """
     if any((folder / name).exists() for name in _FIRST_OUTPUTS):
         raise FolderInUse(
-            f"{folder} holds a run that another process has begun meanwhile; continue that with resume={folder}, or "
+            f"{folder} holds a run that another process has started meanwhile; continue that with resume={folder}, or "
             "choose a new folder"
         )
 
@@ -318,16 +322,20 @@ def require_writable(folder: Path) -> None:
     Raises:
         UserError: a part of it is not writable, or is a file in place of a folder or vice versa.
     """
+    for problem in _find_unwritable(folder):
+        raise UserError(f"resume={folder}: {problem}")
+
+
+def _find_unwritable(folder: Path) -> Iterator[str]:
+    """Yield a line about each part of a run folder that cannot be written."""
     for place in (folder, *(folder / name for name in _FOLDERS)):
         if place.exists() and not place.is_dir():
-            raise UserError(f"resume={folder}: {place} is no folder, as a run leaves one there; move it away")
+            yield f"{place} is not a folder, but a run writes one there; move it away"
         if place.is_dir() and not os.access(place, os.W_OK):
-            raise UserError(
-                f"resume={folder}: {place} is not writable; make it so, or continue a copy of the run"
-            )
+            yield f"{place} is not writable; make it writable, or continue a copy of the run"
     for place in (folder / name for name in _FILES):
         if place.exists() and not place.is_file():
-            raise UserError(f"resume={folder}: {place} is no file, as a run leaves one there; move it away")
+            yield f"{place} is not a file, but a run writes one there; move it away"
 
 
 def discard_unused(folder: Path, printed: str | None = None) -> None:

@@ -30,7 +30,7 @@ from lit_agentrl.report import summary as reports
 from lit_agentrl.runs import process, ranks, record, run_folder
 from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.recovery import name_good_checkpoint
-from lit_agentrl.strategies.checkpoint_io import checkpoint_exists, progress_of
+from lit_agentrl.strategies.checkpoint_io import has_checkpoint, load_progress
 from lit_agentrl.strategies.hooks import get_hooks
 
 _T = TypeVar("_T")
@@ -111,7 +111,7 @@ def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run
     totals = Totals()
     add_worker(cfg)  # so that the record names it, even if the parts are built already
     note = add_correction(cfg)
-    screen.announce("making the policy and trying the games")
+    screen.announce("building the policy and testing the games")
     run = build(cfg, make_task_loader(job.folders), parts=parts, extra_callbacks=[totals])
     if run.recorded:
         screen.note(run.recorded.description)
@@ -123,7 +123,7 @@ def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run
 def find_checkpoint(run: Run) -> str | None:
     """Return the path of ``last.ckpt``; None for a run stopped before its first checkpoint."""
     last = run.folder / "checkpoints" / "last.ckpt"
-    return str(last) if checkpoint_exists(last) else None
+    return str(last) if has_checkpoint(last) else None
 
 
 def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
@@ -184,11 +184,11 @@ def restore_totals(run: Run, checkpoint: Path) -> int:
     """
     totals, planned = find_callback(run, Totals), run.trainer.max_epochs or 0
     assert totals is not None, "build_run adds it"
-    state = progress_of(checkpoint)["callbacks"][totals.state_key]
+    state = load_progress(checkpoint)["callbacks"][totals.state_key]
     done: int = state["counts"]["iterations"]
     if planned < done:
         raise ValueError(
-            f"trainer.max_epochs={planned} is less than the {done} iterations that this run has behind it; "
+            f"trainer.max_epochs={planned} is less than the {done} iterations that this run has done; "
             f"give at least {done}"
         )
     totals.load_state_dict(state)
@@ -222,7 +222,7 @@ def record_failure(run: Run, tracker: record.RunRecord) -> Iterator[None]:
         tracker.finish("stopped", error="interrupted")
         raise KeyboardInterrupt from error
     except Exception as error:
-        cause = get_hooks(run.trainer.strategy).failed(error)
+        cause = get_hooks(run.trainer.strategy).resolve_failure(error)
         if isinstance(error, NotFinite):
             name_good_checkpoint(cause, error, run.folder, is_writing=ranks.is_first())
         tracker.finish("failed", error=(str(cause) or type(cause).__name__).splitlines()[0])
@@ -235,7 +235,7 @@ def measure_start(run: Run, tracker: record.RunRecord, checkpoint: str | None) -
     """Evaluate the untrained policy on val (row 0 of the metrics) and test."""
     if checkpoint is not None:
         summary = tracker.finish("stopped", error=KILLED)
-        screen.announce(f"going on after iteration {summary['iterations']}")
+        screen.announce(f"continuing after iteration {summary['iterations']}")
         return
     screen.announce(f"measuring the start: val, {describe_episodes(run, 'val')}")
     run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
@@ -313,14 +313,14 @@ def print_results(run: Run, summary: reports.Summary) -> None:
         if isinstance(logger, Concludes):
             logger.conclude(summary)
     console = Console()
-    console.print(reports.closing_table(summary))
+    console.print(reports.build_closing_table(summary))
     if summary["engine"]:
-        console.print(f"engine, of the whole run: {reports.told(summary['engine'])}", soft_wrap=True)
+        console.print(f"engine totals: {reports.format_usage(summary['engine'])}", soft_wrap=True)
     console.print(f"results in {run.folder}", soft_wrap=True)
-    console.print(f"look at them with: tensorboard --logdir {run.folder}", soft_wrap=True)
+    console.print(f"view them with: tensorboard --logdir {run.folder}", soft_wrap=True)
     if trust := format_trust_option(run.folder):
         evaluate = get_program("train").replace("train", "evaluate")
-        line = f"its config names code of your own, or another machine: {evaluate} run={run.folder}{trust}"
+        line = f"its config names your own code, or another machine: {evaluate} run={run.folder}{trust}"
         console.print(line, soft_wrap=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def longest_first(
+def assign_longest_first(
     *, loads: Sequence[int], parts: Sequence[int], ranks: Sequence[int], world_size: int
 ) -> list[int]:
     """Assign trajectories to ranks greedily, longest first, each to the least loaded rank.
@@ -23,7 +23,7 @@ def longest_first(
     Returns:
         The new rank of each trajectory.
 
-    >>> longest_first(loads=[5, 4, 3, 2], parts=[0] * 4, ranks=[0, 0, 1, 1], world_size=2)
+    >>> assign_longest_first(loads=[5, 4, 3, 2], parts=[0] * 4, ranks=[0, 0, 1, 1], world_size=2)
     [0, 1, 1, 0]
     """
     total = [0] * world_size

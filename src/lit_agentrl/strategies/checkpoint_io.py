@@ -52,7 +52,7 @@ def is_intact(path: str | Path) -> bool:
     return True
 
 
-def checkpoint_exists(path: str | Path) -> bool:
+def has_checkpoint(path: str | Path) -> bool:
     """Check whether ``path`` or its predecessor ``<path>.prev`` exists."""
     return os.path.exists(path) or os.path.exists(f"{path}.prev")
 
@@ -96,7 +96,7 @@ class AtomicIO(TorchCheckpointIO):
             os.replace(f"{target}.tmp", target)
             self._finish(target, keep)
         except (OSError, NotPlain) as error:
-            raise _not_written(target, error) from error
+            raise _make_write_error(target, error) from error
 
     def save_sharded(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: dict[str, int] | None = None
@@ -111,10 +111,12 @@ class AtomicIO(TorchCheckpointIO):
         keep = (storage_options or {}).get("keep", 2)
         target = os.path.abspath(path)
         try:
-            sharded_io.together(lambda: remove_checkpoint(f"{target}.tmp") if get_rank() == 0 else None)
+            sharded_io.run_on_all_ranks(
+                lambda: remove_checkpoint(f"{target}.tmp") if get_rank() == 0 else None
+            )
             sharded_io.save(checkpoint, f"{target}.tmp")
             is_good = target in self._written or (get_rank() == 0 and is_intact(target))
-            sharded_io.together(lambda: _exchange(target, is_good) if get_rank() == 0 else None)
+            sharded_io.run_on_all_ranks(lambda: _exchange(target, is_good) if get_rank() == 0 else None)
             if get_rank() == 0:
                 self._finish(target, keep)
             self._written.add(target)
@@ -122,7 +124,7 @@ class AtomicIO(TorchCheckpointIO):
             if get_rank() == 0:
                 with suppress(OSError):
                     remove_checkpoint(f"{target}.tmp")
-            raise _not_written(target, error) from error
+            raise _make_write_error(target, error) from error
 
     def _finish(self, target: str, keep: int) -> None:
         if keep == 1:
@@ -144,26 +146,26 @@ class AtomicIO(TorchCheckpointIO):
             CheckpointError: neither file exists, neither is intact, or the file holds more than tensors and plain
                 data.
         """
-        if not checkpoint_exists(path):
+        if not has_checkpoint(path):
             raise CheckpointError(f"there is no checkpoint {path}")
         for candidate in (str(path), f"{path}.prev"):
-            of_folder = sharded_io.is_sharded(candidate)
-            is_shared = of_folder and self.mesh is not None
+            is_folder = sharded_io.is_sharded(candidate)
+            is_shared = is_folder and self.mesh is not None
             if sharded_io.is_intact(candidate, shared=True) if is_shared else is_intact(candidate):
                 if candidate != str(path):
                     rank_zero_warn(f"checkpoint {path} is damaged; using its predecessor {candidate}")
-                with plain_data_only(candidate):
-                    if of_folder:
+                with convert_load_errors(candidate):
+                    if is_folder:
                         return sharded_io.load(candidate, self.mesh, map_location)
                     return super().load_checkpoint(candidate, map_location, weights_only is not False)
         raise CheckpointError(
-            f"checkpoint {path} is damaged and it has no intact predecessor; copy it anew, or go by "
+            f"checkpoint {path} is damaged and it has no intact predecessor; copy it again, or use "
             "another checkpoint"
         )
 
 
 @contextmanager
-def plain_data_only(path: str | Path) -> Iterator[None]:
+def convert_load_errors(path: str | Path) -> Iterator[None]:
     """Convert errors about unsafe or unreadable contents of ``path`` to `CheckpointError`.
 
     Raises:
@@ -173,17 +175,17 @@ def plain_data_only(path: str | Path) -> Iterator[None]:
     try:
         yield
     except pickle.UnpicklingError as error:
-        found = _GLOBAL.search(str(error))
-        what = f" ({found[1]})" if found else ""
+        match = _GLOBAL.search(str(error))
+        kind = f" ({match[1]})" if match else ""
         raise CheckpointError(
-            f"checkpoint {path} is not read: it holds more than {PLAIN}{what}, which "
-            "could run code; the state_dict of a part of your own must hold these alone"
+            f"checkpoint {path} was not loaded: it holds more than {PLAIN}{kind}, which "
+            "could run code; the state_dict of your own parts must hold only these"
         ) from error
     except CheckpointException as error:  # from a sharded folder, on all ranks; not an Exception
-        raise CheckpointError(f"checkpoint {path} is not read: {sharded_io.first_cause(error)}") from error
+        raise CheckpointError(f"checkpoint {path} was not loaded: {sharded_io.find_cause(error)}") from error
 
 
-def progress_of(path: str | Path) -> dict[str, Any]:
+def load_progress(path: str | Path) -> dict[str, Any]:
     """Return the checkpoint that `AtomicIO.load_checkpoint` would read; from a folder, without sharded tensors.
 
     Raises:
@@ -191,7 +193,7 @@ def progress_of(path: str | Path) -> dict[str, Any]:
     """
     for candidate in (str(path), f"{path}.prev"):
         if sharded_io.is_sharded(candidate) and is_intact(candidate):
-            with plain_data_only(candidate):
+            with convert_load_errors(candidate):
                 rest: dict[str, Any] = sharded_io.load_rest(candidate)["rest"]
                 return rest
         if is_intact(candidate):
@@ -207,7 +209,7 @@ def remove_checkpoint(path: str | Path) -> None:
         os.unlink(path)
 
 
-def _not_written(target: str, error: OSError | NotPlain) -> CheckpointError:
+def _make_write_error(target: str, error: OSError | NotPlain) -> CheckpointError:
     reason = (error.strerror if isinstance(error, OSError) else None) or error
     return CheckpointError(f"cannot write {target}: {reason}; earlier checkpoints are intact")
 
@@ -231,10 +233,10 @@ def _write_synced(checkpoint: dict[str, Any], path: str) -> None:
     except (OSError, RuntimeError, NotPlain) as error:
         with suppress(OSError):
             os.unlink(path)  # frees space on a full disk
-        raise _cause_of(error) from None
+        raise _find_cause(error) from None
 
 
-def _cause_of(error: BaseException) -> BaseException:
+def _find_cause(error: BaseException) -> BaseException:
     """Return the underlying OSError or KeyboardInterrupt of ``error``, or ``error`` itself.
 
     torch's zip writer hides both behind a RuntimeError about file positions.

@@ -48,16 +48,16 @@ class FaultWatch:
         self._fault: Fault | None = None
         self._is_over = threading.Event()
         self._is_awaited = True  # the launcher still waits for this process
-        self._thread = threading.Thread(target=self._look, daemon=True, name="fault-watch")
+        self._thread = threading.Thread(target=self._poll, daemon=True, name="fault-watch")
         self._thread.start()
 
     def report(self, cause: str) -> Fault:
         """Record that this process failed, and return the first failure of the run."""
         if self._fault is None:
-            self._fault = self._told(Fault(self._rank, f"rank {self._rank}: {cause}"))
+            self._fault = self._publish(Fault(self._rank, f"rank {self._rank}: {cause}"))
         return self._fault
 
-    def first(self, wait_s: float = 0.0) -> Fault | None:
+    def wait_for_fault(self, wait_s: float = 0.0) -> Fault | None:
         """Return the first failure of the run, waiting up to ``wait_s`` seconds; None if unknown."""
         deadline = time.monotonic() + wait_s
         while self._fault is None and time.monotonic() < deadline:
@@ -69,16 +69,16 @@ class FaultWatch:
         self._is_over.set()
         self._thread.join()
 
-    def _told(self, mine: Fault) -> Fault:
+    def _publish(self, fault: Fault) -> Fault:
         try:
-            text = self._store.compare_set(_KEY, "", json.dumps(asdict(mine)))
+            text = self._store.compare_set(_KEY, "", json.dumps(asdict(fault)))
         except (RuntimeError, dist.DistError):  # no process is left to report to
-            return mine
+            return fault
         return Fault(**json.loads(text))
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         while not self._is_over.wait(LOOK_EVERY_S):
-            self._fault = self._fault or self._found()
+            self._fault = self._fault or self._fetch_fault()
             if self._fault is not None:
                 break
         if self._fault is None or self._is_over.wait(self._grace_s):
@@ -87,7 +87,7 @@ class FaultWatch:
             print(f"error: {self._fault.cause}", file=sys.stderr, flush=True)
         os._exit(1)  # the main thread hangs where no exception reaches it
 
-    def _found(self) -> Fault | None:
+    def _fetch_fault(self) -> Fault | None:
         try:
             return Fault(**json.loads(self._store.get(_KEY))) if self._store.check([_KEY]) else None
         except (RuntimeError, dist.DistError):

@@ -93,7 +93,7 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         self._accumulate_sharded = accumulate_sharded
         self._offload_frozen = offload_frozen
         self._trained: list[nn.Module] = []
-        self._hollow: dict[int, nn.Module] = {}
+        self._structures: dict[int, nn.Module] = {}
 
     # ------------------------------------------------------------------ set-up
     def setup_environment(self) -> None:
@@ -105,12 +105,12 @@ class FSDP(Multiprocess, ModelParallelStrategy):
     @property
     def requires(self) -> list[Fact | Requirement]:
         """A model without adapters; with ``offload_frozen`` also a fixed reference read in every update."""
-        whole = Requirement(NO_ADAPTERS, reason="it does not shard adapters yet", remedy="strategy=ddp")
+        unadapted = Requirement(NO_ADAPTERS, reason="it does not shard adapters yet", remedy="strategy=ddp")
         if not self._offload_frozen:
-            return [whole]
+            return [unadapted]
         by, off = "strategy.offload_frozen=true", "strategy.offload_frozen=false"
         still = [Requirement(fact, by=by, remedy=off) for fact in (STILL_REFERENCE, HELD_REFERENCE)]
-        return [whole, *still]
+        return [unadapted, *still]
 
     def shard(self, trained: Sequence[nn.Module], frozen: Sequence[nn.Module]) -> None:
         """Shard networks in place, each once; the module calls this in ``configure_model``.
@@ -126,17 +126,17 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         self._refuse_idle_options(frozen)
         mesh = self.device_mesh["data_parallel"]
         for network in (*trained, *frozen):
-            if not sharding.units_of(network):
-                is_trained = any(network is each for each in trained)
+            if not sharding.find_units(network):
+                is_trained = any(network is module for module in trained)
                 if is_trained:
-                    self._hollow[id(network)] = sharding.hollow(network)
+                    self._structures[id(network)] = sharding.copy_structure(network)
                 sharding.shard(
                     network, mesh, precision=self.precision, reshard_after_forward=self._reshard_after_forward,
                     recompute_activations=self._activation_checkpointing and is_trained,
                 )  # fmt: skip
         self._trained = list(trained)
         for network in frozen:
-            self._put_away(network)
+            self._offload(network)
 
     def _refuse_idle_options(self, frozen: Sequence[nn.Module]) -> None:
         if self._offload_frozen and not frozen:
@@ -156,33 +156,33 @@ class FSDP(Multiprocess, ModelParallelStrategy):
     @property
     def hooks(self) -> StrategyHooks:
         return replace(
-            super().hooks, is_sharded=True, shard=self.shard, in_use=self.in_use, gathered=self.gathered,
-            whole_network=self.whole_network, whole_copy=self.whole_copy,
-            clip_gradient_norm=self.clip_gradient_norm,
+            super().hooks, is_sharded=True, shard=self.shard, place_on_device=self.place_on_device,
+            gather_weights=self.gather_weights, unshard_on_rank_zero=self.unshard_on_rank_zero,
+            unshard_on_every_rank=self.unshard_on_every_rank, clip_gradient_norm=self.clip_gradient_norm,
         )  # fmt: skip
 
-    def gathered(self, network: nn.Module) -> AbstractContextManager[None]:
-        """Gather a network for generation, without collectives within; see `sharding.gathered`."""
-        return sharding.gathered(network, reshard_after_forward=self._reshard_after_forward)
+    def gather_weights(self, network: nn.Module) -> AbstractContextManager[None]:
+        """Gather a network for generation, without collectives within; see `sharding.gather_units`."""
+        return sharding.gather_units(network, reshard_after_forward=self._reshard_after_forward)
 
     @contextmanager
-    def in_use(self, network: nn.Module, device: torch.device) -> Iterator[None]:
+    def place_on_device(self, network: nn.Module, device: torch.device) -> Iterator[None]:
         """Move an offloaded frozen network to ``device`` while it is used."""
         if self._offload_frozen:
             network.to(device)
         try:
             yield
         finally:
-            self._put_away(network)
+            self._offload(network)
 
-    def _put_away(self, network: nn.Module) -> None:
+    def _offload(self, network: nn.Module) -> None:
         if self._offload_frozen:
             network.to("cpu")
 
     @contextmanager
     def block_backward_sync(self) -> Generator[None, None, None]:
         """Skip gradient reduction in all backward passes of a step but the last."""
-        with nullcontext() if self._accumulate_sharded else sharding.unsynchronised(self._trained):
+        with nullcontext() if self._accumulate_sharded else sharding.skip_gradient_sync(self._trained):
             yield
 
     def clip_gradient_norm(self, parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
@@ -194,16 +194,16 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     # ------------------------------------------------------------------ whole weights
-    def whole_network(self, network: nn.Module) -> nn.Module | None:
+    def unshard_on_rank_zero(self, network: nn.Module) -> nn.Module | None:
         """Return the unsharded network with current weights on rank 0, None elsewhere; a collective.
 
         The network lies on the CPU, in the precision in which weights are stored.
         """
-        return sharding.filled(self._hollow[id(network)], network, keep=self.is_global_zero)
+        return sharding.fill_structure(self._structures[id(network)], network, keep=self.is_global_zero)
 
-    def whole_copy(self, network: nn.Module) -> PreTrainedModel:
-        """Return `whole_network` on every rank, with parameters in the compute precision."""
-        full = sharding.filled(self._hollow[id(network)], network, keep=True)
+    def unshard_on_every_rank(self, network: nn.Module) -> PreTrainedModel:
+        """Return `unshard_on_rank_zero` on every rank, with parameters in the compute precision."""
+        full = sharding.fill_structure(self._structures[id(network)], network, keep=True)
         assert isinstance(full, PreTrainedModel)
         full.tie_weights()  # loading shares the storage of tied weights, but makes separate parameters
         if self.precision.param_dtype is not None:
@@ -214,16 +214,16 @@ class FSDP(Multiprocess, ModelParallelStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return whole weights on rank 0, or each rank's shards, under unsharded names."""
         assert self.lightning_module is not None
-        return self._saved(sharding.state_of(self.lightning_module))
+        return self._unshard_for_saving(sharding.get_state(self.lightning_module))
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return whole states on rank 0, or each rank's shards, under the optimizer's own numbers."""
-        return self._saved(getattr(optimizer, "optimizer", optimizer).state_dict())
+        return self._unshard_for_saving(getattr(optimizer, "optimizer", optimizer).state_dict())
 
-    def _saved(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _unshard_for_saving(self, state: dict[str, Any]) -> dict[str, Any]:
         if self._save_distributed_checkpoint:
             return state
-        whole: dict[str, Any] = sharding.whole(state, keep=self.is_global_zero)
+        whole: dict[str, Any] = sharding.gather_tensors(state, keep=self.is_global_zero)
         return whole
 
     # ------------------------------------------------------------------ checkpoints
@@ -254,9 +254,9 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         assert self.lightning_module is not None
         own = self.lightning_module.state_dict()
         saved = checkpoint["state_dict"]
-        shares = {name: sharding.share_like(value, own.get(name, value)) for name, value in saved.items()}
+        shares = {name: sharding.shard_like(value, own.get(name, value)) for name, value in saved.items()}
         self.lightning_module.load_state_dict(shares, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            optimizer.load_state_dict(sharding.optimizer_shares(optimizer, state))
+            optimizer.load_state_dict(sharding.shard_optimizer_state(optimizer, state))

@@ -21,7 +21,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-MEET_S = 300  # limit for all machines, and then for all processes, to start
+START_TIMEOUT_S = 300  # limit for all machines, and then for all processes, to start
 _RUN_ID = "lit_agentrl-"
 _VARIABLES = ("OMP_NUM_THREADS", "TORCHELASTIC_SIGNALS_TO_HANDLE")  # set by launch() or by the agent
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # handled by the agent
@@ -61,7 +61,7 @@ def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:
     count = found if isinstance(found, int) else len(found or ())
     if count < 1:
         raise ValueError(
-            f"devices={devices} is no device of trainer.accelerator={accelerator} here, which has "
+            f"devices={devices} does not exist for trainer.accelerator={accelerator} here, which has "
             f"{kind.auto_device_count()}; use another number, or trainer.accelerator=cpu"
         )
     return count
@@ -91,23 +91,23 @@ def launch(command: Sequence[str], *, processes: int, job: str, num_nodes: int =
     address, port = "127.0.0.1", find_free_network_port()
     if num_nodes > 1:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    with tempfile.TemporaryDirectory() as folder, _own_ways():
-        os.environ.setdefault("OMP_NUM_THREADS", str(threads_of_each(processes)))
+    with tempfile.TemporaryDirectory() as folder, _restore_process_state():
+        os.environ.setdefault("OMP_NUM_THREADS", str(count_threads_per_process(processes)))
         config = LaunchConfig(
             min_nodes=num_nodes, max_nodes=num_nodes, nproc_per_node=processes, run_id=run_id(job), max_restarts=0,
             rdzv_backend="static", rdzv_endpoint=f"{address}:{port}",
-            rdzv_configs={"rank": int(os.environ.get("NODE_RANK", "0")), "timeout": MEET_S},
+            rdzv_configs={"rank": int(os.environ.get("NODE_RANK", "0")), "timeout": START_TIMEOUT_S},
             local_addr=address if num_nodes == 1 else None, logs_specs=DefaultLogsSpecs(log_dir=folder),
         )  # fmt: skip
         try:
             elastic_launch(config, command[0])(*command[1:])
         except ChildFailedError as error:
-            raise RankFailed(_cause(error)) from None
+            raise RankFailed(_describe_cause(error)) from None
         except SignalException as error:
             raise KeyboardInterrupt from error
 
 
-def threads_of_each(processes: int) -> int:
+def count_threads_per_process(processes: int) -> int:
     """Return the number of torch threads per process when ``processes`` share the available cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // processes)
@@ -129,18 +129,18 @@ def tell_launcher(cause: str) -> bool:
     return is_launched()
 
 
-def _cause(error: ChildFailedError) -> str:
+def _describe_cause(error: ChildFailedError) -> str:
     rank, failure = error.get_first_failure()
-    told = failure.message
-    if isinstance(told, dict):  # written by `tell_launcher`
-        return str(told["message"]).removeprefix(f"{RankFailed.__name__}: ")
+    message = failure.message
+    if isinstance(message, dict):  # written by `tell_launcher`
+        return str(message["message"]).removeprefix(f"{RankFailed.__name__}: ")
     if failure.exitcode < 0:
         return f"rank {rank} was killed by {failure.signal_name()}"
     return f"rank {rank} ended with code {failure.exitcode}"
 
 
 @contextmanager
-def _own_ways() -> Iterator[None]:
+def _restore_process_state() -> Iterator[None]:
     """Restore environment and signal handlers on exit, and silence the agent's log within.
 
     The log would repeat the causes of failures.

@@ -13,9 +13,9 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from lit_agentrl.checks import require_number
 from lit_agentrl.distributed import StrategyHooks, leave_group
-from lit_agentrl.strategies.balance import longest_first
+from lit_agentrl.strategies.balance import assign_longest_first
 from lit_agentrl.strategies.faults import GRACE_S, FaultWatch, explain, is_secondary
-from lit_agentrl.strategies.launching import MEET_S, RankFailed, threads_of_each
+from lit_agentrl.strategies.launching import START_TIMEOUT_S, RankFailed, count_threads_per_process
 
 
 class Multiprocess(ParallelStrategy):
@@ -32,17 +32,17 @@ class Multiprocess(ParallelStrategy):
 
     def __init__(self, *, timeout_s: float = 1800.0, **options: Any) -> None:
         require_number("timeout_s", timeout_s, "> 0 seconds", lambda seconds: seconds > 0)
-        options["timeout"] = timedelta(seconds=max(timeout_s, MEET_S))
+        options["timeout"] = timedelta(seconds=max(timeout_s, START_TIMEOUT_S))
         super().__init__(**options)
         self.timeout_s = timeout_s
         self._watch: FaultWatch | None = None
-        self._meeting: dist.ProcessGroup | None = None  # gloo, whose barrier names the absent rank
+        self._barrier_group: dist.ProcessGroup | None = None  # gloo, whose barrier names the absent rank
 
-    # ------------------------------------------------------------------ beginning
+    # ------------------------------------------------------------------ start
     def _get_process_group_backend(self) -> str:
         """Return a backend that uses gloo for CPU tensors, whatever device tensors use."""
-        own: str = super()._get_process_group_backend()  # type: ignore[misc]
-        return f"cpu:gloo,{self.root_device.type}:{own}" if own in ("nccl", "xccl") else own
+        backend: str = super()._get_process_group_backend()  # type: ignore[misc]
+        return f"cpu:gloo,{self.root_device.type}:{backend}" if backend in ("nccl", "xccl") else backend
 
     def setup_environment(self) -> None:
         """Join the process group, then start to watch the other processes.
@@ -55,30 +55,30 @@ class Multiprocess(ParallelStrategy):
         assert self.cluster_environment is not None
         self.cluster_environment.validate_settings(num_devices=count, num_nodes=nodes)
         if self._watch is None and "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(threads_of_each(count))
+            torch.set_num_threads(count_threads_per_process(count))
         super().setup_environment()
         if self._watch is not None or not dist.is_initialized():
             return
         limit = timedelta(seconds=self.timeout_s)
         self._watch = FaultWatch(self.global_rank, min(GRACE_S, self.timeout_s))
-        dist.monitored_barrier(dist.new_group(backend="gloo"), timedelta(seconds=MEET_S))
+        dist.monitored_barrier(dist.new_group(backend="gloo"), timedelta(seconds=START_TIMEOUT_S))
         # The group's timeout is longer, so that rank 0 names the absent rank before the other ranks give up.
-        self._meeting = dist.new_group(backend="gloo", timeout=limit + timedelta(seconds=GRACE_S))
+        self._barrier_group = dist.new_group(backend="gloo", timeout=limit + timedelta(seconds=GRACE_S))
         _set_pg_timeout(limit)
 
-    # ------------------------------------------------------------------ on the way
+    # ------------------------------------------------------------------ while the run goes on
     @property
     def hooks(self) -> StrategyHooks:
         """The hooks that modules, callbacks and entry points call."""
         return StrategyHooks(
-            deal=longest_first, block_backward_sync=self.block_backward_sync, barrier=self.barrier,
-            finish=self.finish, failed=self.failed, close=self.close,
+            deal=assign_longest_first, block_backward_sync=self.block_backward_sync, barrier=self.barrier,
+            finish=self.finish, resolve_failure=self.resolve_failure, close=self.close,
         )  # fmt: skip
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks; the error names a rank that does not arrive in time."""
-        if self._meeting is not None:
-            dist.monitored_barrier(self._meeting, timedelta(seconds=self.timeout_s))
+        if self._barrier_group is not None:
+            dist.monitored_barrier(self._barrier_group, timedelta(seconds=self.timeout_s))
 
     # ------------------------------------------------------------------ end
     def on_exception(self, exception: BaseException) -> None:
@@ -87,10 +87,10 @@ class Multiprocess(ParallelStrategy):
         if self._watch is not None and isinstance(exception, Exception):
             cause = explain(exception, self.timeout_s)
             if is_secondary(exception):  # the rank at fault may report a little later
-                self._watch.first(wait_s=3.0)
+                self._watch.wait_for_fault(wait_s=3.0)
             self._watch.report(cause)
 
-    def failed(self, error: Exception) -> Exception:
+    def resolve_failure(self, error: Exception) -> Exception:
         """Return the error that stopped the run, to be raised in place of ``error``."""
         if self._watch is None:  # there is no process group yet
             return error
@@ -112,5 +112,5 @@ class Multiprocess(ParallelStrategy):
         """Leave the process group without waiting for the others."""
         if self._watch is not None:
             self._watch.close()
-        self._watch = self._meeting = None
+        self._watch = self._barrier_group = None
         leave_group()

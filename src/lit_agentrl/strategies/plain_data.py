@@ -15,7 +15,7 @@ import torch
 PLAIN = "tensors, numbers, texts, lists and dicts"
 _NOT_SAVED = (pickle.PicklingError, AttributeError, TypeError)  # pickle cannot save an object
 
-_SURELY = {torch.Tensor, torch.nn.Parameter, str, int, float, bool, type(None)}
+_ALWAYS_PLAIN = {torch.Tensor, torch.nn.Parameter, str, int, float, bool, type(None)}
 
 
 class NotPlain(ValueError):
@@ -38,31 +38,31 @@ def save_plain(value: Any, path: str | Path) -> None:
             os.fsync(file.fileno())
         torch.load(path, map_location="meta", mmap=True, weights_only=True)
     except (pickle.UnpicklingError, *_NOT_SAVED) as error:
-        found = next(_refused(value, ()), None)
-        if found is None:
+        refused = next(_find_refused(value, ()), None)
+        if refused is None:
             raise
-        place, what = found
-        kind = f"{type(what).__module__}.{type(what).__qualname__}"
+        place, item = refused
+        kind = f"{type(item).__module__}.{type(item).__qualname__}"
         raise NotPlain(
-            f"{'.'.join(map(str, place))} is a {kind}, and a checkpoint holds {PLAIN} alone; let the state_dict of "
-            "this part hold these"
+            f"{'.'.join(map(str, place))} is a {kind}, but a checkpoint holds only {PLAIN}; return only these "
+            "from the state_dict of this part"
         ) from error
 
 
-def _refused(value: Any, place: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def _find_refused(value: Any, place: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yield the place and the object of everything that is not plain data."""
     if type(value) in (dict, OrderedDict):
-        for key, each in value.items():
-            yield from _refused(key, (*place, "key"))
-            yield from _refused(each, (*place, key))
+        for key, item in value.items():
+            yield from _find_refused(key, (*place, "key"))
+            yield from _find_refused(item, (*place, key))
     elif type(value) in (list, tuple):
-        for number, each in enumerate(value):
-            yield from _refused(each, (*place, number))
-    elif type(value) not in _SURELY and not _is_read(value):
+        for number, item in enumerate(value):
+            yield from _find_refused(item, (*place, number))
+    elif type(value) not in _ALWAYS_PLAIN and not _is_loadable(value):
         yield place, value
 
 
-def _is_read(value: Any) -> bool:
+def _is_loadable(value: Any) -> bool:
     buffer = io.BytesIO()
     try:
         torch.save(value, buffer)

@@ -26,9 +26,8 @@ from lit_agentrl.strategies.plain_data import save_plain
 
 REST = "rest.ckpt"  # everything that is not sharded
 SUMS = "checksums.json"  # written last: a folder without it is incomplete
-Path_ = tuple[Any, ...]
 # the types of which torch builds the metadata of the shards
-_DESCRIBING = {
+_METADATA_TYPES = {
     "torch.distributed.checkpoint.metadata": {
         "Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex",
         "StorageMeta", "_MEM_FORMAT_ENCODING",
@@ -58,18 +57,20 @@ def save(checkpoint: dict[str, Any], folder: str | Path) -> None:
     """
     folder = Path(folder)
     shares, rest = split(checkpoint)
-    together(lambda: folder.mkdir(parents=True) if get_rank() == 0 else None)
+    run_on_all_ranks(lambda: folder.mkdir(parents=True) if get_rank() == 0 else None)
 
     def write() -> None:
         if get_rank() == 0:
             save_plain(rest, folder / REST)
 
-    together(write)
+    run_on_all_ranks(write)
     writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
-    together(lambda: dcp.save(shares, storage_writer=writer, no_dist=not dist.is_initialized()))
+    run_on_all_ranks(lambda: dcp.save(shares, storage_writer=writer, no_dist=not dist.is_initialized()))
     names = sorted(path.name for path in folder.iterdir())
     sums = dict(
-        gather_objects([(name, checksum(folder / name)) for name in names[get_rank() :: get_world_size()]])
+        gather_objects(
+            [(name, compute_checksum(folder / name)) for name in names[get_rank() :: get_world_size()]]
+        )
     )
 
     def seal() -> None:
@@ -80,10 +81,10 @@ def save(checkpoint: dict[str, Any], folder: str | Path) -> None:
                 os.fsync(file.fileno())
             fsync_folder(folder)
 
-    together(seal)
+    run_on_all_ranks(seal)
 
 
-def together(work: Callable[[], Any]) -> None:
+def run_on_all_ranks(work: Callable[[], Any]) -> None:
     """Run ``work`` on every rank, and raise on all ranks if any of them failed.
 
     Raises:
@@ -93,17 +94,17 @@ def together(work: Callable[[], Any]) -> None:
     try:
         work()
     except (Exception, CheckpointException) as error:  # CheckpointException is not an Exception
-        failure = first_cause(error)
+        failure = find_cause(error)
     failures = [each for each in gather_objects([failure]) if each is not None]
     if failures:
         raise OSError(failures[0])
 
 
-def first_cause(error: BaseException) -> str:
+def find_cause(error: BaseException) -> str:
     """Return the operating system's message for a failure, from inside wrapped exceptions."""
     failures = getattr(error, "failures", None)  # set by torch.distributed.checkpoint: failures by rank
     if failures:
-        return first_cause(next(iter(failures.values()))[0])
+        return find_cause(next(iter(failures.values()))[0])
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
@@ -112,7 +113,7 @@ def first_cause(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-def checksum(path: Path) -> list[int]:
+def compute_checksum(path: Path) -> list[int]:
     """Compute the size in bytes and the CRC-32 of a file."""
     size = total = 0
     with open(path, "rb") as file:
@@ -133,7 +134,7 @@ def is_intact(folder: str | Path, *, shared: bool = False) -> bool:
     try:
         sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
         mine = sorted(sums.items())[part::parts]
-        good = bool(sums) and all(checksum(folder / name) == expected for name, expected in mine)
+        good = bool(sums) and all(compute_checksum(folder / name) == expected for name, expected in mine)
     except (OSError, ValueError, AttributeError):  # the checksum file itself may be damaged
         good = False
     return all(gather_objects([good])) if shared else good
@@ -151,7 +152,7 @@ def load(folder: str | Path, mesh: DeviceMesh | None = None, map_location: Any =
     reader = PlainReader(folder)
     shares: dict[str, Tensor] = {}
     for name, entry in reader.read_metadata().state_dict_metadata.items():
-        assert isinstance(entry, TensorStorageMetadata), "save() writes tensors alone"
+        assert isinstance(entry, TensorStorageMetadata), "save() writes only tensors"
         dtype = entry.properties.dtype
         shares[name] = (
             torch.empty(entry.size, dtype=dtype)
@@ -173,7 +174,7 @@ class PlainReader(FileSystemReader):
             UnpicklingError: the metadata holds any other type.
         """
         with open(Path(self.path) / ".metadata", "rb") as file:
-            metadata = _Description(file).load()
+            metadata = _MetadataUnpickler(file).load()
         if not isinstance(metadata, Metadata):
             raise pickle.UnpicklingError(f"GLOBAL {type(metadata).__name__} in place of Metadata")
         metadata.storage_meta = metadata.storage_meta or StorageMeta()
@@ -181,9 +182,9 @@ class PlainReader(FileSystemReader):
         return metadata
 
 
-class _Description(pickle.Unpickler):
+class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if name not in _DESCRIBING.get(module, ()):
+        if name not in _METADATA_TYPES.get(module, ()):
             raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
         return super().find_class(module, name)
 
@@ -211,21 +212,21 @@ def split(checkpoint: dict[str, Any]) -> tuple[dict[str, DTensor], dict[str, Any
     def visit(value: Any, path: list[Any]) -> Any:
         if isinstance(value, dict):
             parts = {key: visit(item, [*path, key]) for key, item in value.items()}
-            return {key: part for key, part in parts.items() if part is not _GONE}
+            return {key: part for key, part in parts.items() if part is not _SHARDED}
         if isinstance(value, list):  # list positions must not shift
-            return [None if (p := visit(item, [*path, i])) is _GONE else p for i, item in enumerate(value)]
+            return [None if (p := visit(item, [*path, i])) is _SHARDED else p for i, item in enumerate(value)]
         if not isinstance(value, DTensor):
             return value
         name = names.setdefault(id(value), "/".join(str(key) for key in path))
         shares[name] = value
         places.append((path, name))
-        return _GONE
+        return _SHARDED
 
     rest = visit(checkpoint, [])
     return shares, {"rest": rest, "shares": places}
 
 
-_GONE = object()
+_SHARDED = object()
 
 
 def join(shares: dict[str, Tensor], saved: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 State = dict[str, Any]
 
 
-def blocks_of(network: nn.Module) -> list[nn.Module]:
+def find_blocks(network: nn.Module) -> list[nn.Module]:
     """Return the repeated layers of a network, which its class lists in ``_no_split_modules``.
 
     The list is empty for a network without repeated layers, such as a value head.
@@ -26,13 +26,13 @@ def blocks_of(network: nn.Module) -> list[nn.Module]:
         ValueError: the network has repeated layers, and its class does not list them.
     """
     names = {name for m in network.modules() for name in getattr(m, "_no_split_modules", None) or ()}
-    found = [m for m in network.modules() if type(m).__name__ in names]
-    if not found and any(isinstance(m, nn.ModuleList) for m in network.modules()):
+    blocks = [m for m in network.modules() if type(m).__name__ in names]
+    if not blocks and any(isinstance(m, nn.ModuleList) for m in network.modules()):
         raise ValueError(
             f"strategy=fsdp cannot cut up {type(network).__name__}: its class names no blocks in _no_split_modules; "
             "choose strategy=ddp"
         )
-    return found
+    return blocks
 
 
 def shard(
@@ -56,24 +56,24 @@ def shard(
         recompute_activations: keep only a block's input, and recompute the block in the backward pass.
 
     Raises:
-        ValueError: see `blocks_of`.
+        ValueError: see `find_blocks`.
     """
     if isinstance(network, FSDPModule):
         return
-    for block in blocks_of(network):
+    for block in find_blocks(network):
         if recompute_activations:
             checkpoint(block)
         fully_shard(block, mesh=mesh, mp_policy=precision, reshard_after_forward=reshard_after_forward)
     fully_shard(network, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
 
 
-def units_of(network: nn.Module) -> list[FSDPModule]:
+def find_units(network: nn.Module) -> list[FSDPModule]:
     """Return the network's FSDP units, the outermost first."""
     return [module for module in network.modules() if isinstance(module, FSDPModule)]
 
 
 @contextmanager
-def gathered(network: nn.Module, *, reshard_after_forward: bool) -> Iterator[None]:
+def gather_units(network: nn.Module, *, reshard_after_forward: bool) -> Iterator[None]:
     """Gather the whole network on every rank, so that calls within need no collective.
 
     Entering is a collective: all ranks must enter.  Calls must be without gradient, and weights must not change
@@ -83,7 +83,7 @@ def gathered(network: nn.Module, *, reshard_after_forward: bool) -> Iterator[Non
         network: sharded by `shard`; any other is left unchanged.
         reshard_after_forward: the value that was passed to `shard`.
     """
-    units = units_of(network)
+    units = find_units(network)
     handles = [unit.unshard(async_op=True) for unit in units]  # transfers overlap with unpacking
     for unit, handle in zip(units, handles, strict=True):
         if handle is not None:
@@ -98,9 +98,9 @@ def gathered(network: nn.Module, *, reshard_after_forward: bool) -> Iterator[Non
 
 
 @contextmanager
-def unsynchronised(networks: list[nn.Module]) -> Iterator[None]:
+def skip_gradient_sync(networks: list[nn.Module]) -> Iterator[None]:
     """Accumulate whole gradients on each rank within, instead of reducing them over ranks."""
-    units = [unit for network in networks for unit in units_of(network)]
+    units = [unit for network in networks for unit in find_units(network)]
     for unit in units:
         unit.set_requires_gradient_sync(False, recurse=False)
     try:
@@ -111,14 +111,14 @@ def unsynchronised(networks: list[nn.Module]) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------- whole tensors and their shards
-def state_of(module: nn.Module) -> State:
+def get_state(module: nn.Module) -> State:
     """Return ``module.state_dict()`` with tied weights as one and the same tensor."""
     seen: dict[int, Tensor] = {}
     state = module.state_dict(keep_vars=True)
     return {name: seen.setdefault(id(value), value.detach()) for name, value in state.items()}
 
 
-def whole(state: Any, *, keep: bool = True) -> Any:
+def gather_tensors(state: Any, *, keep: bool = True) -> Any:
     """Copy nested dicts and lists, replacing sharded tensors by whole CPU tensors; a collective.
 
     Args:
@@ -142,18 +142,18 @@ def whole(state: Any, *, keep: bool = True) -> Any:
     return visit(state)
 
 
-def share_like(tensor: Tensor, like: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """Shard ``tensor`` in the same way as ``like``.
 
     Every rank must hold the whole tensor; nothing is sent.
     """
     if not isinstance(like, DTensor) or isinstance(tensor, DTensor):
         return tensor
-    own = distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
-    return own
+    local = distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    return local
 
 
-def optimizer_shares(optimizer: torch.optim.Optimizer, state: State) -> State:
+def shard_optimizer_state(optimizer: torch.optim.Optimizer, state: State) -> State:
     """Return a saved optimizer state with each tensor sharded like its parameter."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     ids = [number for group in state["param_groups"] for number in group["params"]]
@@ -163,7 +163,7 @@ def optimizer_shares(optimizer: torch.optim.Optimizer, state: State) -> State:
 
     def visit(number: Any, value: Any) -> Any:
         is_cut = isinstance(value, Tensor) and value.shape == owner[number].shape
-        return share_like(value, owner[number]) if is_cut else value
+        return shard_like(value, owner[number]) if is_cut else value
 
     per_parameter = {
         number: {name: visit(number, value) for name, value in entries.items()}
@@ -172,7 +172,7 @@ def optimizer_shares(optimizer: torch.optim.Optimizer, state: State) -> State:
     return {**state, "state": per_parameter}
 
 
-def hollow(network: nn.Module) -> nn.Module:
+def copy_structure(network: nn.Module) -> nn.Module:
     """Copy a network with parameters on the meta device; call it before sharding."""
     memo: dict[int, Any] = {
         id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad)
@@ -181,12 +181,12 @@ def hollow(network: nn.Module) -> nn.Module:
     return copy.deepcopy(network, memo)
 
 
-def filled(structure: nn.Module, network: nn.Module, *, keep: bool) -> nn.Module | None:
+def fill_structure(structure: nn.Module, network: nn.Module, *, keep: bool) -> nn.Module | None:
     """Return a copy of ``structure`` with the whole weights of ``network``; a collective.
 
     Ranks with ``keep=False`` only take part, and get None.
     """
-    state = whole(state_of(network), keep=keep)
+    state = gather_tensors(get_state(network), keep=keep)
     if not keep:
         return None
     full = copy.deepcopy(structure)

@@ -6,14 +6,14 @@ from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 
 
 def single() -> str:
-    """Return the name of Lightning's default strategy for one device; see `accelerator`.
+    """Return the name of Lightning's default strategy for one device; see `choose_accelerator`.
 
     A run on several devices needs a strategy that distributes work; assembly refuses such a run with this one.
     """
     return "auto"
 
 
-def accelerator(wanted: str) -> str:
+def choose_accelerator(wanted: str) -> str:
     """Return the accelerator to use: ``auto`` chooses CUDA if available, never an Apple GPU.
 
     On a machine with only an Apple GPU, ``auto`` is the CPU: random draws and statistics are computed in float64,

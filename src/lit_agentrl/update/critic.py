@@ -49,7 +49,8 @@ class Critic(nn.Module):
         target_rate: rate of `SlowWeights`, whose values are the ``target_value_BT`` of an estimator; 1: no slow
             weights, and targets use the values from before the update.
         head: selects the columns that the critic predicts; None: `StateValues`.
-        beta: strength, in 1 / reward, with which Q reweights the policy in evaluations, see `played_with`; 0: none.
+        beta: strength, in 1 / reward, with which Q reweights the policy in evaluations, see
+            `reweight_by_critic`; 0: none.
 
     Raises:
         ValueError: a value is out of range, or the loss needs a column that the head lacks; the message names the
@@ -79,20 +80,26 @@ class Critic(nn.Module):
         require_whole("warmup_iterations", warmup_iterations, 0)
         self.trunk = trunk
         require_number("target_rate", target_rate, "above 0 and at most 1", lambda share: 0 < share <= 1)
-        self.reads = head or StateValues()
+        self.outputs = head or StateValues()
         require_number("beta", beta, "finite and >= 0; 0 plays the policy alone", lambda value: value >= 0)
-        if beta and not isinstance(self.reads, TokensAndState):
-            raise ValueError(f"beta={beta:g} reweighs by Q of all tokens beside V; set critic=implicit")
+        if beta and not isinstance(self.outputs, TokensAndState):
+            raise ValueError(
+                f"beta={beta:g} reweights the policy by Q of all tokens, which this critic lacks; set critic=implicit"
+            )
         self.beta = beta
-        self.head = nn.Linear(hidden, self.reads.get_width(vocabulary))
+        self.head = nn.Linear(hidden, self.outputs.get_width(vocabulary))
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         try_out("loss", loss, ValueLoss, TrajectoryBatch.make_toy().to_dict())
-        asked = set(tensor_names(loss)) & {column for heads in _HEADS.values() for column in heads.columns}
+        read_columns = set(tensor_names(loss)) & {
+            column for heads in _HEADS.values() for column in heads.columns
+        }
         for critic, heads in _HEADS.items():
-            if asked <= set(heads.columns) and (lacking := sorted(asked - set(self.reads.columns))):
+            if read_columns <= set(heads.columns) and (
+                lacking := sorted(read_columns - set(self.outputs.columns))
+            ):
                 raise ValueError(
-                    f"loss asks for {lacking[0]}, which this critic does not have; set critic={critic}"
+                    f"loss reads {lacking[0]}, which this critic does not predict; set critic={critic}"
                 )
         self.loss = loss
         self.optim = optim
@@ -117,8 +124,8 @@ class Critic(nn.Module):
     ) -> Tensor:
         """Compute the columns of the head for action tokens; 0 elsewhere.
 
-        One column is (B, T), several are (B, T, C); `named` maps them to names.  Gradients flow into head and trunk.
-        Precision is as in `score_tokens`.
+        One column is (B, T), several are (B, T, C); `name_columns` maps them to names.  Gradients flow into head and
+        trunk.  Precision is as in `score_tokens`.
 
         Args:
             policy: the network whose trunk is read if the critic has none.
@@ -133,29 +140,29 @@ class Critic(nn.Module):
                 network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, packing=packing
             )
         out_AC = self.head(hidden_AD.to(self.head.weight.dtype))
-        found_A = self.reads.read(out_AC, tokens_BT[is_action_BT])
-        shape = (*tokens_BT.shape, *found_A.shape[1:])
-        found_BT = torch.zeros(shape, dtype=found_A.dtype, device=tokens_BT.device)
-        return found_BT.index_put(torch.nonzero(is_action_BT, as_tuple=True), found_A)
+        predicted_A = self.outputs.read(out_AC, tokens_BT[is_action_BT])
+        shape = (*tokens_BT.shape, *predicted_A.shape[1:])
+        predicted_BT = torch.zeros(shape, dtype=predicted_A.dtype, device=tokens_BT.device)
+        return predicted_BT.index_put(torch.nonzero(is_action_BT, as_tuple=True), predicted_A)
 
-    def named(self, found_BT: Tensor) -> dict[str, Tensor]:
+    def name_columns(self, predicted_BT: Tensor) -> dict[str, Tensor]:
         """Map the output of :meth:`forward` to (B, T) columns by name, always with ``value_BT``."""
-        parts = found_BT.unbind(-1) if found_BT.dim() > 2 else (found_BT,)
-        return dict(zip(self.reads.columns, parts, strict=True))
+        parts = predicted_BT.unbind(-1) if predicted_BT.dim() > 2 else (predicted_BT,)
+        return dict(zip(self.outputs.columns, parts, strict=True))
 
-    def value_loss(
-        self, found: dict[str, Tensor], part: dict[str, Tensor]
+    def compute_loss(
+        self, predictions: dict[str, Tensor], part: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute this micro-batch's part of the minibatch's mean loss, and metrics for `add_metrics`.
 
         Args:
-            found: the columns of :meth:`named`, with gradient.
+            predictions: the columns of :meth:`name_columns`, with gradient.
             part: holds ``old_value_BT``, ``return_BT``, ``is_value_target_BT`` and ``value_weight_BT``, which
                 sums to 1 over the targets of the whole minibatch on all ranks.
         """
         mask_BT = part["is_value_target_BT"]
-        value_BT = found["value_BT"]
-        result: ValueLoss = bind(self.loss, {**part, **found})
+        value_BT = predictions["value_BT"]
+        result: ValueLoss = bind(self.loss, {**part, **predictions})
         loss = masked_sum(part["value_weight_BT"] * result.loss_BT, mask_BT)
         count = mask_BT.sum().float()
         with torch.no_grad():
@@ -167,17 +174,17 @@ class Critic(nn.Module):
         return loss, metrics
 
 
-def played_with(network: Any, critic: Critic | None) -> Any:
+def reweight_by_critic(network: Any, critic: Critic | None) -> Any:
     """Return the network for evaluations: the policy's, reweighted by Q if ``critic.beta`` is set."""
     if critic is None or not critic.beta:
         return network
-    assert isinstance(critic.reads, TokensAndState) and critic.trunk is not None
+    assert isinstance(critic.outputs, TokensAndState) and critic.trunk is not None
     return Reweighted(
-        network, trunk=critic.trunk, head=critic.head, tokens=critic.reads.select_tokens, beta=critic.beta
+        network, trunk=critic.trunk, head=critic.head, tokens=critic.outputs.select_tokens, beta=critic.beta
     )
 
 
-def explained(tensors: dict[str, Tensor], kind: str = "") -> float:
+def compute_explained_variance(tensors: dict[str, Tensor], kind: str = "") -> float:
     """Compute the explained variance of the critic's predictions over the rows of all ranks.
 
     The predictions are those that the targets train: Q of tokens if the critic has it, else values of states.
@@ -186,15 +193,15 @@ def explained(tensors: dict[str, Tensor], kind: str = "") -> float:
         tensors: the rows of this rank.
         kind: ``cost_`` selects the values of costs.
     """
-    of = next((n for n in ("q_BT", "implicit_q_BT") if n in tensors), f"old_{kind}value_BT")
+    column = next((n for n in ("q_BT", "implicit_q_BT") if n in tensors), f"old_{kind}value_BT")
     targets = f"{kind}return_BT"
-    names = (of, targets, "is_value_target_BT")
-    everyone, _ = gather_rows({name: tensors[name] for name in names}, tensors["trajectory_B"])
+    names = (column, targets, "is_value_target_BT")
+    gathered, _ = gather_rows({name: tensors[name] for name in names}, tensors["trajectory_B"])
     return float(
         explained_variance(
-            value_BT=everyone[of],
-            return_BT=everyone[targets],
-            is_value_target_BT=everyone["is_value_target_BT"],
+            value_BT=gathered[column],
+            return_BT=gathered[targets],
+            is_value_target_BT=gathered["is_value_target_BT"],
         )
     )
 
@@ -230,7 +237,7 @@ def separate(
         ValueError: ``model`` cannot be loaded or knows fewer tokens than the policy.
     """
     if model is None:
-        trunk: Any = _copied_trunk(policy)
+        trunk: Any = _copy_trunk(policy)
     else:
         try:
             with hold_back_logs():
@@ -251,7 +258,7 @@ def separate(
     )  # fmt: skip
 
 
-def _copied_trunk(policy: Policy) -> Any:
+def _copy_trunk(policy: Policy) -> Any:
     trunk = policy.network.base_model
     if policy.adapters is None:
         return copy.deepcopy(trunk).requires_grad_(True)

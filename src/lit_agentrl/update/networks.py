@@ -83,7 +83,7 @@ class Networks:
                 "or use model/lora=default"
             )
         asks = routing.loss > 0 or routing.replay != "none"
-        self._routers = Routers(policy, routing.given()) if asks else None
+        self._routers = Routers(policy, routing.format_first_option()) if asks else None
         if routing.replay != "none" and settings.packing == "shared":
             raise ValueError(
                 "packing=shared computes common prefixes once, but under model.routing_replay each row has its own "
@@ -188,7 +188,10 @@ class Networks:
     def compute_reference_logp(self, tensors: Tensors, hooks: StrategyHooks) -> Tensor:
         """Compute log-probs (nats) of the rows under the reference."""
         assert self.reference is not None
-        with hooks.in_use(self.reference, tensors["tokens_BT"].device), disable_adapters(self.reference):
+        with (
+            hooks.place_on_device(self.reference, tensors["tokens_BT"].device),
+            disable_adapters(self.reference),
+        ):
             return self.compute_logp(tensors, self.reference)
 
     def describe_computation(self, device: torch.device) -> dict[str, Any]:
@@ -213,7 +216,7 @@ class Networks:
             self.critic, self.policy, tensors, form=self.form,
             tokens_per_microbatch=self._settings.tokens_per_microbatch, routers=self._routers,
         )  # fmt: skip
-        return self.critic.named(output_BT)
+        return self.critic.name_columns(output_BT)
 
     def compute_target_values(self, tensors: Tensors) -> Tensors:
         """Compute the values (reward) of the critic's slow weights, for states and tokens."""
@@ -273,8 +276,8 @@ class Networks:
         rows: dict[str, Any] = {name: part[name] for name in ("tokens_BT", "is_action_BT")}
         with save_memory(self._settings.checkpoint_activations, self._own_trunk):
             output_BT = self.critic(self.policy, **rows, packing=packing, hidden_AD=hidden_AD)
-        columns = self.critic.named(output_BT)
-        loss, metrics = self.critic.value_loss(columns, part)
+        columns = self.critic.name_columns(output_BT)
+        loss, metrics = self.critic.compute_loss(columns, part)
         if (extra := objective.value_loss(part | columns)) is not None:
             loss, metrics = loss + extra[0], metrics | extra[1]
         return self.critic.coef * loss, metrics

@@ -80,16 +80,18 @@ class UpdateSettings:
 
     @property
     def requires(self) -> list[Requirement]:
-        """What its limit and its measurement go by."""
-        found = []
+        """Requirements of the early stop and of the gradient measurement."""
+        requirements = []
         if self.stop is not None:
             by, off = f"update.stop.bound={self.stop.bound}", "update/stop=none"
-            found.append(Requirement(TRAINS_POLICY, by=by, reason="it goes by log-probs", remedy=off))
-            found.append(Requirement(STEPS, 2, by=by, reason="the first is always taken", remedy=off))
+            requirements.append(Requirement(TRAINS_POLICY, by=by, reason="it reads log-probs", remedy=off))
+            requirements.append(
+                Requirement(STEPS, 2, by=by, reason="the first step is always taken", remedy=off)
+            )
         if self.gradients is not None:
-            reason, off = "it measures what advantages teach", "update/gradients=none"
-            found.append(Requirement(NO_IMITATION, by="update.gradients", reason=reason, remedy=off))
-        return found
+            reason, off = "it measures gradients of advantages", "update/gradients=none"
+            requirements.append(Requirement(NO_IMITATION, by="update.gradients", reason=reason, remedy=off))
+        return requirements
 
     @property
     def provides(self) -> list[Offer]:

@@ -18,7 +18,7 @@ from lit_agentrl.models.policy import Policy
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.objective import ALWAYS, Objective, Term, add_metrics, metric_values
 from lit_agentrl.rl.policy.algorithm import Algorithm
-from lit_agentrl.update.critic import Critic, explained
+from lit_agentrl.update.critic import Critic, compute_explained_variance
 from lit_agentrl.update.gradients import assign_buckets
 from lit_agentrl.update.microbatches import select_rows
 from lit_agentrl.update.minibatches import add_fillers, name_units, split_minibatches
@@ -161,7 +161,7 @@ class Updater:
 
     # ------------------------------------------------------------------ before the first step
     def _fill_cache(self, loop: Loop) -> None:
-        """Score all rows with the reference, then free it, if they are cached and it is still there."""
+        """Fill the cache of reference log-probs, if there is one, and free the reference."""
         cache, reference = self._cache, self.networks.reference
         if cache is None or reference is None:
             return
@@ -206,9 +206,10 @@ class Updater:
         return tensors
 
     def _prepare(self, tensors: Tensors, row: dict[str, float], *, at_least: int) -> Tensors | None:
-        """Add the objective's columns and select its rows; None if no rank has a row left.
+        """Add the objective's columns and select its rows.
 
-        The columns are computed on the rows of all ranks; ``at_least`` units stay, some of them without weight.
+        None if no rank has a row left.  The columns are computed on the rows of all ranks; ``at_least`` units
+        stay, some of them without weight.
         """
         given = {name: t for name, t in tensors.items() if name in ALWAYS or self.objective.needs(name)}
         everyone, mine = gather_rows(given, tensors["trajectory_B"])
@@ -279,9 +280,9 @@ class Updater:
             row["train/steps"] = float(steps)
         self.progress.require_finite_weights(loop)
         if critic is not None:
-            row["critic/explained_variance"] = explained(tensors)
+            row["critic/explained_variance"] = compute_explained_variance(tensors)
             if "cost_return_BT" in tensors:
-                row["critic/cost_explained_variance"] = explained(tensors, "cost_")
+                row["critic/cost_explained_variance"] = compute_explained_variance(tensors, "cost_")
         for term in self.objective.terms():
             if not term.is_before:
                 row |= self._update_term(term, tensors, totals, row)

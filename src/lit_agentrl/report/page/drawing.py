@@ -24,7 +24,10 @@ except ImportError as error:
         "figures need the package matplotlib; install it with: pip install 'lit-agentrl[figures]'"
     ) from error
 
-INK, FAINT = "#01fe01", "#02fe02"  # placeholders that `_inline` replaces with the CSS variables of the page
+INK, FAINT = (
+    "#01fe01",
+    "#02fe02",
+)  # placeholders that `_extract_svg` replaces with the CSS variables of the page
 SERIES = tuple(f"#03fe{number:02x}" for number in range(8))
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (8, 3)))
 _STYLE: Any = {
@@ -35,13 +38,13 @@ _STYLE: Any = {
 }  # fmt: skip
 
 
-def pixels(size: tuple[float, float], dpi: int) -> tuple[Any, Any]:
+def create_pixel_figure(size: tuple[float, float], dpi: int) -> tuple[Any, Any]:
     """Create an empty figure of this size (inches), and its canvas."""
     figure = Figure(figsize=size, dpi=dpi, layout="constrained")
     return figure, FigureCanvasAgg(figure)
 
 
-def as_pixels(canvas: Any) -> NDArray[np.uint8]:
+def render_pixels(canvas: Any) -> NDArray[np.uint8]:
     """Render the canvas as bytes of shape (height, width, 3 colours)."""
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
@@ -67,28 +70,28 @@ class Drawing:
         figure.savefig(
             file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )
-        self.svg = _inline(file.getvalue(), self.name)
+        self.svg = _extract_svg(file.getvalue(), self.name)
 
 
 @contextmanager
-def drawing(name: str, title: str, *, panels: int = 1, height: float = 3.1) -> Iterator[Drawing]:
+def open_drawing(name: str, title: str, *, panels: int = 1, height: float = 3.1) -> Iterator[Drawing]:
     """Open a drawing of stacked panels, which is finished when the block ends."""
     with rc_context({**_STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=(5.2, height * panels), layout="constrained")
-        made = Drawing(name, title)
-        made.axes = list(figure.subplots(panels, 1, squeeze=False)[:, 0])
-        yield made
-        made._close(figure)
+        drawing = Drawing(name, title)
+        drawing.axes = list(figure.subplots(panels, 1, squeeze=False)[:, 0])
+        yield drawing
+        drawing._close(figure)
 
 
-def _inline(svg: str, name: str) -> str:
+def _extract_svg(svg: str, name: str) -> str:
     """Extract the ``<svg>`` element, with the page's colours and ids unique to this figure."""
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     colours = {INK: "var(--ink)", FAINT: "var(--faint)"}
-    colours |= {each: f"var(--series-{number})" for number, each in enumerate(SERIES)}
+    colours |= {colour: f"var(--series-{number})" for number, colour in enumerate(SERIES)}
     for sentinel, variable in colours.items():
         svg = svg.replace(sentinel, variable)
     return svg.replace("<svg ", '<svg aria-hidden="true" ', 1)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lit_agentrl.report.page.power import CONFIDENCE, RESAMPLES, Floats, detectable, iqm
+from lit_agentrl.report.page.power import CONFIDENCE, RESAMPLES, Floats, compute_detectable, compute_iqm
 from lit_agentrl.report.page.scientific import stats
 
 
@@ -19,30 +19,30 @@ class Bounds(NamedTuple):
     high: float | None
 
 
-def mean(values: Sequence[float]) -> Bounds:
+def compute_mean(values: Sequence[float]) -> Bounds:
     """Compute Student's interval of the mean over seeds: m ± t s / √n."""
-    found = float(np.mean(values))
+    estimate = float(np.mean(values))
     if len(values) < 2:
-        return Bounds(found, None, None)
+        return Bounds(estimate, None, None)
     if np.ptp(values) == 0:  # the standard error is zero, so the interval is the mean itself
-        return Bounds(found, found, found)
+        return Bounds(estimate, estimate, estimate)
     interval = stats.ttest_1samp(values, 0.0).confidence_interval(CONFIDENCE)
-    return Bounds(found, float(interval.low), float(interval.high))
+    return Bounds(estimate, float(interval.low), float(interval.high))
 
 
-def _bootstrap(
+def _compute_bootstrap_interval(
     strata: Sequence[Sequence[float]], statistic: Any, resamples: int
 ) -> tuple[float, float] | None:
-    if any(len(each) < 2 for each in strata):
+    if any(len(scores) < 2 for scores in strata):
         return None
     interval = stats.bootstrap(
-        [np.asarray(each, float) for each in strata], statistic, n_resamples=resamples, method="percentile",
+        [np.asarray(scores, float) for scores in strata], statistic, n_resamples=resamples, method="percentile",
         vectorized=True, axis=-1, confidence_level=CONFIDENCE, rng=np.random.default_rng(0),
     ).confidence_interval  # fmt: skip
     return float(interval.low), float(interval.high)
 
 
-def interquartile(strata: Sequence[Sequence[float]]) -> Bounds:
+def compute_interquartile_mean(strata: Sequence[Sequence[float]]) -> Bounds:
     """Compute the interquartile mean of all scores, with a stratified bootstrap interval.
 
     It is the mean of the middle half of all scores (Agarwal et al. 2021, arXiv:2108.13264).
@@ -50,12 +50,12 @@ def interquartile(strata: Sequence[Sequence[float]]) -> Bounds:
     Args:
         strata: scores of the runs, game by game; the runs of each game are resampled separately.
     """
-    arrays = [np.asarray(each, float) for each in strata]
-    bounds = _bootstrap(strata, iqm, RESAMPLES)
-    return Bounds(float(iqm(*arrays)), *(bounds or (None, None)))
+    arrays = [np.asarray(scores, float) for scores in strata]
+    bounds = _compute_bootstrap_interval(strata, compute_iqm, RESAMPLES)
+    return Bounds(float(compute_iqm(*arrays)), *(bounds or (None, None)))
 
 
-def improvement(strata_a: Sequence[Sequence[float]], strata_b: Sequence[Sequence[float]]) -> Bounds:
+def estimate_improvement(strata_a: Sequence[Sequence[float]], strata_b: Sequence[Sequence[float]]) -> Bounds:
     """Estimate the probability that a run of A beats one of B, averaged over games.
 
     For each game it is Mann and Whitney's U / (n m); ties count half.
@@ -65,7 +65,7 @@ def improvement(strata_a: Sequence[Sequence[float]], strata_b: Sequence[Sequence
         strata_b: scores of B, of the same games.
     """
 
-    def statistic(*samples: Floats, axis: int = -1) -> Any:
+    def compute_shares(*samples: Floats, axis: int = -1) -> Any:
         half = len(samples) // 2
         shares = [
             (np.sign(a[..., :, None] - b[..., None, :]) + 1).mean(axis=(-2, -1)) / 2
@@ -77,7 +77,7 @@ def improvement(strata_a: Sequence[Sequence[float]], strata_b: Sequence[Sequence
     value = float(np.mean([
         stats.mannwhitneyu(a, b).statistic / (len(a) * len(b)) for a, b in zip(strata_a, strata_b, strict=True)
     ]))  # fmt: skip
-    return Bounds(value, *(_bootstrap(strata, statistic, RESAMPLES) or (None, None)))
+    return Bounds(value, *(_compute_bootstrap_interval(strata, compute_shares, RESAMPLES) or (None, None)))
 
 
 class Difference(NamedTuple):
@@ -97,48 +97,50 @@ class Difference(NamedTuple):
     detectable: float | None
 
 
-def paired(a: Sequence[float], b: Sequence[float]) -> Difference:
+def compare_paired(a: Sequence[float], b: Sequence[float]) -> Difference:
     """Compare runs that share their seeds, given in the same order.
 
     The interval is Student's interval of the differences; the permutation test exchanges their signs.
     """
     differences = np.subtract(a, b)
-    bounds, n = mean(differences.tolist()), len(differences)
+    bounds, n = compute_mean(differences.tolist()), len(differences)
     p_value = None
     if n > 1:
         p_value = float(stats.permutation_test(
             (differences,), np.mean, permutation_type="samples", vectorized=True, n_resamples=9999,
             rng=np.random.default_rng(0),
         ).pvalue)  # fmt: skip
-    spread = float(np.std(differences, ddof=1)) if n > 1 else 0.0
-    return Difference(bounds, p_value, f"{n} pairs of seeds", detectable(spread / n**0.5, n - 1))
+    std = float(np.std(differences, ddof=1)) if n > 1 else 0.0
+    return Difference(bounds, p_value, f"{n} pairs of seeds", compute_detectable(std / n**0.5, n - 1))
 
 
-def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference:
+def compare_unpaired(a: Sequence[float], b: Sequence[float]) -> Difference:
     """Compare runs that do not share their seeds.
 
     The interval is Welch's; the permutation test exchanges runs between A and B.
     """
-    found, units = float(np.mean(a) - np.mean(b)), f"{len(a)} and {len(b)} runs"
+    estimate, units = float(np.mean(a) - np.mean(b)), f"{len(a)} and {len(b)} runs"
     if min(len(a), len(b)) < 2:
-        return Difference(Bounds(found, None, None), None, units, None)
+        return Difference(Bounds(estimate, None, None), None, units, None)
     squares = np.var(a, ddof=1) / len(a), np.var(b, ddof=1) / len(b)
     if sum(squares) == 0:
-        return Difference(Bounds(found, found, found), None, units, None)
+        return Difference(Bounds(estimate, estimate, estimate), None, units, None)
     test = stats.ttest_ind(a, b, equal_var=False)
     interval = test.confidence_interval(CONFIDENCE)
 
-    def difference(x: Floats, y: Floats, axis: int = -1) -> Any:
+    def subtract_means(x: Floats, y: Floats, axis: int = -1) -> Any:
         return np.mean(x, axis=axis) - np.mean(y, axis=axis)
 
     p_value = stats.permutation_test(
-        (a, b), difference, vectorized=True, n_resamples=9999, rng=np.random.default_rng(0)
+        (a, b), subtract_means, vectorized=True, n_resamples=9999, rng=np.random.default_rng(0)
     ).pvalue
-    seen = detectable(float(sum(squares)) ** 0.5, float(test.df))
-    return Difference(Bounds(found, float(interval.low), float(interval.high)), float(p_value), units, seen)
+    detectable = compute_detectable(float(sum(squares)) ** 0.5, float(test.df))
+    return Difference(
+        Bounds(estimate, float(interval.low), float(interval.high)), float(p_value), units, detectable
+    )
 
 
-def instances(a: Sequence[bool | None], b: Sequence[bool | None]) -> Difference | None:
+def compare_tasks(a: Sequence[bool | None], b: Sequence[bool | None]) -> Difference | None:
     """Compare two runs that played the same tasks, by McNemar's exact test.
 
     None if the number of tasks differs, or if there are none.  The interval is Clopper and Pearson's of the share π
@@ -153,7 +155,7 @@ def instances(a: Sequence[bool | None], b: Sequence[bool | None]) -> Difference 
     if not pairs:
         return None
     n, won, lost = len(pairs), sum(x and not y for x, y in pairs), sum(y and not x for x, y in pairs)
-    units, differing = f"{n} instances of one run each", won + lost
+    units, differing = f"{n} tasks of one run each", won + lost
     error = (differing / n) ** 0.5 / n**0.5
     if not differing:
         high = float(stats.binomtest(0, n).proportion_ci(CONFIDENCE).high)
@@ -161,10 +163,13 @@ def instances(a: Sequence[bool | None], b: Sequence[bool | None]) -> Difference 
     test = stats.binomtest(won, differing)
     low, high = ((2 * bound - 1) * differing / n for bound in test.proportion_ci(CONFIDENCE))
     return Difference(
-        Bounds((won - lost) / n, float(low), float(high)), float(test.pvalue), units, detectable(error, n - 1)
+        Bounds((won - lost) / n, float(low), float(high)),
+        float(test.pvalue),
+        units,
+        compute_detectable(error, n - 1),
     )
 
 
-def adjusted(p_values: Sequence[float]) -> list[float]:
+def adjust(p_values: Sequence[float]) -> list[float]:
     """Adjust the p-values of several tests for the false discovery rate (Benjamini and Hochberg)."""
-    return [float(each) for each in stats.false_discovery_control(p_values)] if len(p_values) else []
+    return [float(p_value) for p_value in stats.false_discovery_control(p_values)] if len(p_values) else []

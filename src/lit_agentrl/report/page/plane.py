@@ -7,54 +7,56 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lit_agentrl.report.page.cells import Cell
-from lit_agentrl.report.page.drawing import DASHES, FAINT, INK, SERIES, Drawing, drawing
-from lit_agentrl.report.page.regimes import STAGES, Played, Thinking, regime
+from lit_agentrl.report.page.drawing import DASHES, FAINT, INK, SERIES, Drawing, open_drawing
+from lit_agentrl.report.page.regimes import STAGES, Setting, ThoughtInformation, classify_regime
 from lit_agentrl.report.page.runs import Run
 
 MARKS = {"start": "o", "best": "^", "last": "s"}
-_Path = Mapping[str, Thinking]  # by stage
+_Path = Mapping[str, ThoughtInformation]  # by stage
 
 
-def planes(cells: Sequence[Cell]) -> Iterator[tuple[Drawing, str, list[Cell]]]:
+def draw_planes(cells: Sequence[Cell]) -> Iterator[tuple[Drawing, str, list[Cell]]]:
     """Yield a drawing with its caption and cells for each setting measured."""
-    keys = sorted({played for cell in cells for run in cell.runs for played, _ in run.thoughts})
-    for number, played in enumerate(keys):
+    keys = sorted({setting for cell in cells for run in cell.runs for setting, _ in run.thoughts})
+    for number, setting in enumerate(keys):
         paths = [
             (row, cell, path)
             for row, cell in enumerate(cells)
             for run in cell.runs
-            if (path := _path(run, played))
+            if (path := _select_path(run, setting))
         ]
         shown = list({cell.letter: cell for _, cell, _ in paths}.values())
-        drawn, told = _plane(f"plane{number}", played, paths)
-        yield drawn, told, shown
+        drawn, caption = _draw_plane(f"plane{number}", setting, paths)
+        yield drawn, caption, shown
 
 
-def _path(run: Run, played: Played) -> _Path:
-    return {stage: run.thoughts[played, stage] for stage in STAGES if (played, stage) in run.thoughts}
+def _select_path(run: Run, setting: Setting) -> _Path:
+    return {stage: run.thoughts[setting, stage] for stage in STAGES if (setting, stage) in run.thoughts}
 
 
-def _bounds(paths: Sequence[_Path]) -> tuple[float, float]:
+def _compute_bounds(paths: Sequence[_Path]) -> tuple[float, float]:
     """Compute the bounds of entropy and mutual information between the regimes.
 
     The first is half of the mean entropy at the start, or half of the largest entropy if no start was measured; the
     second is half of the largest mutual information possible.
     """
     starts = [path["start"].entropy for path in paths if "start" in path]
-    every = [each for path in paths for each in path.values()]
-    entropy = sum(starts) / len(starts) if starts else max(each.entropy for each in every)
-    return entropy / 2, max(each.most for each in every) / 2
+    points = [point for path in paths for point in path.values()]
+    entropy = sum(starts) / len(starts) if starts else max(point.entropy for point in points)
+    return entropy / 2, max(point.max_mutual for point in points) / 2
 
 
-def _plane(label: str, played: Played, paths: Sequence[tuple[int, Cell, _Path]]) -> tuple[Drawing, str]:
-    of = " ".join([played.game, *played.variant])
-    entropy, mutual = _bounds([path for _, _, path in paths])
-    every = [each for _, _, path in paths for each in path.values()]
-    right = 1.15 * max(2 * entropy, *(each.entropy for each in every), 1e-3)
-    top = 1.1 * max(2 * mutual, *(each.mutual for each in every), 1e-3)
-    bottom = min(0.0, *(each.mutual for each in every)) - 0.05 * top
-    with drawing(
-        label, f"Four regimes of thoughts on {of}: information against entropy", height=4.2
+def _draw_plane(
+    label: str, setting: Setting, paths: Sequence[tuple[int, Cell, _Path]]
+) -> tuple[Drawing, str]:
+    game = " ".join([setting.game, *setting.variant])
+    entropy, mutual = _compute_bounds([path for _, _, path in paths])
+    points = [point for _, _, path in paths for point in path.values()]
+    right = 1.15 * max(2 * entropy, *(point.entropy for point in points), 1e-3)
+    top = 1.1 * max(2 * mutual, *(point.mutual for point in points), 1e-3)
+    bottom = min(0.0, *(point.mutual for point in points)) - 0.05 * top
+    with open_drawing(
+        label, f"Four regimes of thoughts on {game}: information against entropy", height=4.2
     ) as drawn:
         (axes,) = drawn.axes
         axes.axvline(entropy, color=FAINT, linewidth=1)
@@ -69,40 +71,43 @@ def _plane(label: str, played: Played, paths: Sequence[tuple[int, Cell, _Path]])
                 x, y, name, transform=axes.transAxes, ha=ha, va=va, fontsize=10, style="italic", color=INK
             )
         for row, cell, path in paths:
-            _arrow(axes, row, cell, path)
+            _draw_arrow(axes, row, cell, path)
         axes.set(xlim=(-0.05 * right, right), ylim=(bottom, top))
-        axes.set(xlabel="H(Z|X), nats a thought", ylabel="I(X;Z), nats a thought")
-    moved: dict[str, Counter[str]] = {}
+        axes.set(xlabel="H(Z|X), nats per thought", ylabel="I(X;Z), nats per thought")
+    paths_by_cell: dict[str, Counter[str]] = {}
     for _, cell, path in paths:
-        ways = [
-            regime(
-                conditional_entropy=at.entropy, mutual=at.mutual, entropy_bound=entropy, mutual_bound=mutual
+        regimes = [
+            classify_regime(
+                conditional_entropy=point.entropy,
+                mutual=point.mutual,
+                entropy_bound=entropy,
+                mutual_bound=mutual,
             )
-            for at in path.values()
+            for point in path.values()
         ]
-        moved.setdefault(cell.letter, Counter())[" → ".join(dict.fromkeys(ways))] += 1
-    told = "; ".join(
-        f"{letter}: " + ", ".join(f"{n} × {way}" for way, n in sorted(ways.items()))
-        for letter, ways in moved.items()
+        paths_by_cell.setdefault(cell.letter, Counter())[" → ".join(dict.fromkeys(regimes))] += 1
+    summary = "; ".join(
+        f"{letter}: " + ", ".join(f"{n} × {route}" for route, n in sorted(regimes.items()))
+        for letter, regimes in paths_by_cell.items()
     )
     caption = (
-        f"{of}, split {played.split}, temperature {played.temperature:g}: mutual information of thoughts and what is "
-        "seen, against the entropy of thoughts where the same is seen. Circle: start. Triangle: best. Square: last. "
-        "Lines: half of the most information possible, half of the entropy of the start (of the largest one where no "
-        f"start was measured). Runs by regime: {told}."
+        f"{game}, split {setting.split}, temperature {setting.temperature:g}: mutual information of thoughts and "
+        "observations, against the entropy of thoughts given the observation. Circle: start. Triangle: best. "
+        "Square: last. Lines: half of the largest possible information, half of the entropy at the start (half of "
+        f"the largest entropy if no start was measured). Runs by regime: {summary}."
     )
     return drawn, caption
 
 
-def _arrow(axes: Any, row: int, cell: Cell, path: _Path) -> None:
+def _draw_arrow(axes: Any, row: int, cell: Cell, path: _Path) -> None:
     colour, line = SERIES[row % len(SERIES)], DASHES[row % len(DASHES)]
     if "start" in path and "last" in path:
         (begin, end) = ((path[stage].entropy, path[stage].mutual) for stage in ("start", "last"))
         arrow = {"arrowstyle": "->", "color": colour, "linestyle": line, "shrinkA": 4, "shrinkB": 4}
         axes.annotate("", end, xytext=begin, arrowprops=arrow)
-    for stage, at in path.items():
+    for stage, point in path.items():
         face = "none" if stage == "start" else colour
-        axes.plot(at.entropy, at.mutual, MARKS[stage], color=colour, markerfacecolor=face, markersize=7)
+        axes.plot(point.entropy, point.mutual, MARKS[stage], color=colour, markerfacecolor=face, markersize=7)
     last = list(path.values())[-1]
     axes.annotate(
         cell.letter, (last.entropy, last.mutual), xytext=(7, 4), textcoords="offset points", color=colour,

@@ -21,12 +21,12 @@ _BOOTSTRAPPED = (300, 300)  # experiments and resamples, if each experiment is b
 Floats = NDArray[np.float64]
 
 
-def iqm(*strata: Floats, axis: int = -1) -> Any:
+def compute_iqm(*strata: Floats, axis: int = -1) -> Any:
     """Compute the interquartile mean; a quarter, rounded down, is dropped at either end."""
     return stats.trim_mean(np.concatenate(strata, axis=axis), 0.25, axis=axis)
 
 
-def detectable(error: float, freedom: float, power: float = 0.8) -> float | None:
+def compute_detectable(error: float, freedom: float, power: float = 0.8) -> float | None:
     """Compute the smallest true difference that a t test detects with this power.
 
     The test is two-sided at 5 %.  The difference is the noncentrality δ for which P(T' > t) = power, times the
@@ -46,7 +46,7 @@ def detectable(error: float, freedom: float, power: float = 0.8) -> float | None
     )
 
 
-def seen_by_episodes(share: float, episodes: int, power: float = 0.8) -> float:
+def compute_detectable_by_episodes(share: float, episodes: int, power: float = 0.8) -> float:
     """Compute the detectable difference of two runs if seeds had no effect.
 
     Each run has n = ``episodes`` episodes: (z + z') √(2 p (1 − p) / n).
@@ -56,7 +56,7 @@ def seen_by_episodes(share: float, episodes: int, power: float = 0.8) -> float:
     return float(both * (2 * share * (1 - share) / episodes) ** 0.5)
 
 
-def same_again(values: Sequence[float]) -> float | None:
+def compute_split_half_difference(values: Sequence[float]) -> float | None:
     """Compute the 95 % quantile of the difference between two halves of one cell (A/A).
 
     The runs are split at random.  Each half has half of the runs, so differences are divided by √2, as if each half
@@ -71,7 +71,9 @@ def same_again(values: Sequence[float]) -> float | None:
     return float(np.quantile(differences, CONFIDENCE) * (half / n) ** 0.5)
 
 
-def _experiments(values: Sequence[float], episodes: Sequence[int], number: int) -> tuple[Floats, Floats]:
+def _simulate_experiments(
+    values: Sequence[float], episodes: Sequence[int], number: int
+) -> tuple[Floats, Floats]:
     """Simulate many cells with the mean and variance of this one.
 
     The success share of each run is drawn from a beta distribution with the mean of the values and the variance that
@@ -83,8 +85,8 @@ def _experiments(values: Sequence[float], episodes: Sequence[int], number: int) 
     rng, n = np.random.default_rng(0), np.maximum(np.asarray(episodes), 1)
     total = float(n.sum())
     share = (float(np.dot(values, n)) + 0.5) / (total + 1)
-    of_episodes = float(np.mean(share * (1 - share) / n))
-    variance = max(float(np.var(values, ddof=1)) - of_episodes, 0.0)
+    sampling_variance = float(np.mean(share * (1 - share) / n))
+    variance = max(float(np.var(values, ddof=1)) - sampling_variance, 0.0)
     variance = min(variance, 0.9 * share * (1 - share))
     sizes = (number, len(n)), (100 * _SIMULATED, 1)
     if variance > 0:
@@ -95,34 +97,34 @@ def _experiments(values: Sequence[float], episodes: Sequence[int], number: int) 
     return rng.binomial(n, shares[0]) / n, rng.binomial(n[:1], shares[1])[:, 0] / n[0]
 
 
-def coverage_of_mean(values: Sequence[float], episodes: Sequence[int]) -> float | None:
-    """Estimate the coverage of `mean` at this number of runs and episodes, by simulation."""
+def estimate_coverage_of_mean(values: Sequence[float], episodes: Sequence[int]) -> float | None:
+    """Estimate the coverage of `compute_mean` at this number of runs and episodes, by simulation."""
     if len(values) < 2:
         return None
-    played, truth = _experiments(values, episodes, _SIMULATED)
+    played, truth = _simulate_experiments(values, episodes, _SIMULATED)
     half = (
         stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * played.std(axis=1, ddof=1) / len(values) ** 0.5
     )
     return float(np.mean(np.abs(played.mean(axis=1) - truth.mean()) <= half + 1e-12))
 
 
-def coverage_of_interquartile(values: Sequence[float], episodes: Sequence[int]) -> float | None:
-    """Estimate the coverage of `interquartile` of one game, by simulation.
+def estimate_coverage_of_interquartile(values: Sequence[float], episodes: Sequence[int]) -> float | None:
+    """Estimate the coverage of `compute_interquartile_mean` of one game, by simulation.
 
     The truth is the interquartile mean of very many runs.
     """
     if len(values) < 2:
         return None
-    played, truth = _experiments(values, episodes, _BOOTSTRAPPED[0])
-    drawn = stats.bootstrap(
-        [played], iqm, n_resamples=_BOOTSTRAPPED[1], method="percentile", vectorized=True, axis=-1,
+    played, truth = _simulate_experiments(values, episodes, _BOOTSTRAPPED[0])
+    interval = stats.bootstrap(
+        [played], compute_iqm, n_resamples=_BOOTSTRAPPED[1], method="percentile", vectorized=True, axis=-1,
         rng=np.random.default_rng(0),
     ).confidence_interval  # fmt: skip
     middle = float(stats.trim_mean(truth, 0.25))
-    return float(np.mean((drawn.low <= middle + 1e-12) & (middle <= drawn.high + 1e-12)))
+    return float(np.mean((interval.low <= middle + 1e-12) & (middle <= interval.high + 1e-12)))
 
 
-def coverage_of_wilson(share: float, episodes: int) -> float:
+def compute_coverage_of_wilson(share: float, episodes: int) -> float:
     """Compute the coverage of Wilson's interval of one run, as an exact sum over outcomes."""
     share = min(max(share, 0.5 / (episodes + 1)), 1 - 0.5 / (episodes + 1))
     successes = np.arange(episodes + 1)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 STAGES = ("start", "best", "last")
 
 
-class Played(NamedTuple):
+class Setting(NamedTuple):
     """The game, split, temperature and variant on which thoughts were measured."""
 
     game: str
@@ -18,21 +18,21 @@ class Played(NamedTuple):
     variant: tuple[str, ...]
 
 
-class Thinking(NamedTuple):
+class ThoughtInformation(NamedTuple):
     """Information of the thoughts of randomly drawn turns, in nats per thought.
 
     Attributes:
         mutual: I(X; Z).
         entropy: H(Z | X).
-        most: upper bound of I(X; Z), the log of the number of observations.
+        max_mutual: upper bound of I(X; Z), the log of the number of observations.
     """
 
     mutual: float
     entropy: float
-    most: float
+    max_mutual: float
 
 
-def parse(text: str) -> dict[tuple[Played, str], Thinking]:
+def parse(text: str) -> dict[tuple[Setting, str], ThoughtInformation]:
     """Parse the diagnostics of a file of ``evaluations/``, by game and stage.
 
     Empty if the file has no diagnostics.
@@ -42,30 +42,36 @@ def parse(text: str) -> dict[tuple[Played, str], Thinking]:
     """
     content = json.loads(text)
     config = content["config"]
-    given = str(config.get("run", ""))
+    run = str(config.get("run", ""))
     stage = config.get("checkpoint") or (
-        given.rpartition("/")[2].removesuffix(".ckpt") if given.endswith(".ckpt") else "last"
+        run.rpartition("/")[2].removesuffix(".ckpt") if run.endswith(".ckpt") else "last"
     )
-    variant = tuple(str(each) for each in config.get("variant") or ())
-    found: dict[tuple[Played, str], Thinking] = {}
+    variant = tuple(str(thoughts) for thoughts in config.get("variant") or ())
+    information: dict[tuple[Setting, str], ThoughtInformation] = {}
     for record in content["results"]:
-        each = record.get("thoughts", {}).get("any_turn")
-        if each is not None and stage in STAGES:
-            played = Played(str(record["env"]), str(record["split"]), _finite(record["temperature"]), variant)
-            most = math.log(max(1, int(each["observations"])))
-            found[played, stage] = Thinking(
-                _finite(each["mutual"]), _finite(each["conditional_entropy"]), most
+        thoughts = record.get("thoughts", {}).get("any_turn")
+        if thoughts is not None and stage in STAGES:
+            setting = Setting(
+                str(record["env"]), str(record["split"]), _require_finite(record["temperature"]), variant
             )
-    return found
+            max_mutual = math.log(max(1, int(thoughts["observations"])))
+            information[setting, stage] = ThoughtInformation(
+                _require_finite(thoughts["mutual"]),
+                _require_finite(thoughts["conditional_entropy"]),
+                max_mutual,
+            )
+    return information
 
 
-def _finite(value: Any) -> float:
+def _require_finite(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{value!r} is no finite number")
     return float(value)
 
 
-def regime(*, conditional_entropy: float, mutual: float, entropy_bound: float, mutual_bound: float) -> str:
+def classify_regime(
+    *, conditional_entropy: float, mutual: float, entropy_bound: float, mutual_bound: float
+) -> str:
     """Return the regime of thoughts of RAGEN v2 (arXiv 2604.06268).
 
     Thoughts of high entropy are ``diverse`` if they depend on the observation, ``template`` (template collapse) if

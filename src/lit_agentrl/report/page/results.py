@@ -12,11 +12,13 @@ from itertools import combinations
 import numpy as np
 
 from lit_agentrl.report.page import inference, power
-from lit_agentrl.report.page.cells import Cell, Name, group
+from lit_agentrl.report.page.cells import Cell, GameSplit, group_runs
 from lit_agentrl.report.page.inference import Bounds, Difference
 from lit_agentrl.report.page.runs import Run
 
-_ALL_PAIRS = 4  # up to so many cells all pairs are compared; with more, each is compared with the first
+_ALL_PAIRS = (
+    4  # up to this number of cells all pairs are compared; with more, each is compared with the first
+)
 STAGES = ("start", "best", "last")
 
 
@@ -35,11 +37,11 @@ class Result:
         normalised_coverage: coverage of its bootstrap interval.
         detectable: difference between two such cells that is detected in 4 of 5 experiments, by the std over seeds.
         by_episodes: difference between two runs that is detected in 4 of 5 experiments if seeds had no effect.
-        same_again: 95 % quantile of the difference between two halves of the cell.
+        split_half: 95 % quantile of the difference between two halves of the cell.
     """
 
     cell: Cell
-    name: Name
+    name: GameSplit
     values: tuple[float, ...]
     episodes: tuple[int, ...]
     stages: dict[str, Bounds | None]
@@ -50,7 +52,7 @@ class Result:
     normalised_coverage: float | None
     detectable: float | None
     by_episodes: float | None
-    same_again: float | None
+    split_half: float | None
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Comparison:
 
     a: Cell
     b: Cell
-    name: Name
+    name: GameSplit
     difference: Difference
     improvement: Bounds | None
     adjusted: float | None = None
@@ -98,7 +100,7 @@ class Report:
     warnings: list[str] = field(default_factory=list)
 
 
-def report(runs: Sequence[Run], damaged: Sequence[str], stage: str = "last") -> Report:
+def build_report(runs: Sequence[Run], damaged: Sequence[str], stage: str = "last") -> Report:
     """Build the report of these runs.
 
     Args:
@@ -106,55 +108,59 @@ def report(runs: Sequence[Run], damaged: Sequence[str], stage: str = "last") -> 
         damaged: lines about files that could not be read.
         stage: ``last`` or ``best``, the weights by which cells are compared.
     """
-    cells = group(runs)
+    cells = group_runs(runs)
     results = [
-        _result(cell, name, stage) for cell in cells for name in cell.games if cell.scored(name, stage)
+        _compute_result(cell, name, stage)
+        for cell in cells
+        for name in cell.games
+        if cell.list_scores(name, stage)
     ]
-    comparisons = _adjusted([
-        compared for a, b in _pairs(cells) for name in a.games
-        if name in b.games and (compared := _compare(a, b, name, stage)) is not None
+    comparisons = _adjust([
+        comparison for a, b in _choose_pairs(cells) for name in a.games
+        if name in b.games and (comparison := _compare(a, b, name, stage)) is not None
     ])  # fmt: skip
-    found = Report(stage, cells, results, comparisons, _overall(runs, stage), list(damaged))
-    found.warnings.extend(_warnings(found))
-    return found
+    report = Report(stage, cells, results, comparisons, _compute_overall(runs, stage), list(damaged))
+    report.warnings.extend(_list_warnings(report))
+    return report
 
 
-def _result(cell: Cell, name: Name, stage: str) -> Result:
-    scored = cell.scored(name, stage)
-    values = tuple(each.success for each in scored)
-    episodes = tuple(each.episodes for each in scored)
-    shares = cell.normalised(name, stage)
-    measured = [each for each in scored if each.episodes]
-    coverage = power.coverage_of_mean(values, episodes)
+def _compute_result(cell: Cell, name: GameSplit, stage: str) -> Result:
+    scores = cell.list_scores(name, stage)
+    values = tuple(score.success for score in scores)
+    episodes = tuple(score.episodes for score in scores)
+    shares = cell.list_normalised(name, stage)
+    measured = [score for score in scores if score.episodes]
+    coverage = power.estimate_coverage_of_mean(values, episodes)
     if len(values) == 1 and measured:
-        coverage = power.coverage_of_wilson(values[0], episodes[0])
+        coverage = power.compute_coverage_of_wilson(values[0], episodes[0])
     error = float(np.std(values, ddof=1)) * (2 / len(values)) ** 0.5 if len(values) > 1 else 0.0
     return Result(
         cell, name, values, episodes,
-        {each: _stage(cell, name, each) for each in STAGES},
-        cell.level(name, "chance"), cell.level(name, "oracle"), coverage,
-        inference.interquartile([shares]) if shares else None,
-        power.coverage_of_interquartile(values, episodes) if shares else None,
-        power.detectable(error, 2 * len(values) - 2),
-        power.seen_by_episodes(values[0], min(each.episodes for each in measured)) if measured else None,
-        power.same_again(values),
+        {score: _compute_stage(cell, name, score) for score in STAGES},
+        cell.get_reference(name, "chance"), cell.get_reference(name, "oracle"), coverage,
+        inference.compute_interquartile_mean([shares]) if shares else None,
+        power.estimate_coverage_of_interquartile(values, episodes) if shares else None,
+        power.compute_detectable(error, 2 * len(values) - 2),
+        power.compute_detectable_by_episodes(values[0], min(score.episodes for score in measured))
+        if measured else None,
+        power.compute_split_half_difference(values),
     )  # fmt: skip
 
 
-def _stage(cell: Cell, name: Name, stage: str) -> Bounds | None:
+def _compute_stage(cell: Cell, name: GameSplit, stage: str) -> Bounds | None:
     """Compute the interval over seeds; for a single run, take its summary's interval over episodes."""
-    scored = cell.scored(name, stage)
-    if len(scored) == 1 and scored[0].episodes:
+    scores = cell.list_scores(name, stage)
+    if len(scores) == 1 and scores[0].episodes:
         game = next(g for g in cell.games[name] if g[stage] is not None)  # type: ignore[literal-required]
         success = game[stage]["success"]  # type: ignore[literal-required]
         return Bounds(success["mean"], success["low"], success["high"])
-    if not scored:
+    if not scores:
         return None
-    value, *ends = inference.mean([each.success for each in scored])
+    value, *ends = inference.compute_mean([score.success for score in scores])
     return Bounds(value, *(None if end is None else min(max(end, 0.0), 1.0) for end in ends))
 
 
-def _pairs(cells: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+def _choose_pairs(cells: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
     return [
         (b, a)
         for a, b in (
@@ -163,70 +169,76 @@ def _pairs(cells: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
     ]
 
 
-def _compare(a: Cell, b: Cell, name: Name, stage: str) -> Comparison | None:
-    of_a, of_b = a.scored(name, stage), b.scored(name, stage)
-    if not of_a or not of_b:
+def _compare(a: Cell, b: Cell, name: GameSplit, stage: str) -> Comparison | None:
+    scores_a, scores_b = a.list_scores(name, stage), b.list_scores(name, stage)
+    if not scores_a or not scores_b:
         return None
-    values = [[each.success for each in scored] for scored in (of_a, of_b)]
-    seeds = [{each.run.seed: each.success for each in scored} for scored in (of_a, of_b)]
+    values = [[score.success for score in scores] for scores in (scores_a, scores_b)]
+    seeds = [{score.run.seed: score.success for score in scores} for scores in (scores_a, scores_b)]
     shared = sorted(seed for seed in seeds[0].keys() & seeds[1].keys() if seed is not None)
-    if len(of_a) == len(of_b) == 1:
+    if len(scores_a) == len(scores_b) == 1:
         key = (*name, stage)
-        difference = inference.instances(of_a[0].run.solved.get(key, ()), of_b[0].run.solved.get(key, ()))
-        difference = difference or inference.unpaired(*values)
-    elif len(shared) == len(of_a) == len(of_b):
-        difference = inference.paired([seeds[0][s] for s in shared], [seeds[1][s] for s in shared])
+        difference = inference.compare_tasks(
+            scores_a[0].run.solved.get(key, ()), scores_b[0].run.solved.get(key, ())
+        )
+        difference = difference or inference.compare_unpaired(*values)
+    elif len(shared) == len(scores_a) == len(scores_b):
+        difference = inference.compare_paired([seeds[0][s] for s in shared], [seeds[1][s] for s in shared])
     else:  # pairing would leave out runs whose seed the other cell lacks
-        difference = inference.unpaired(*values)
-    improvement = inference.improvement(*([each] for each in values)) if min(map(len, values)) > 1 else None
+        difference = inference.compare_unpaired(*values)
+    improvement = (
+        inference.estimate_improvement(*([score] for score in values)) if min(map(len, values)) > 1 else None
+    )
     return Comparison(a, b, name, difference, improvement)
 
 
-def _adjusted(comparisons: Sequence[Comparison]) -> list[Comparison]:
+def _adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
     known = [c.difference.p_value for c in comparisons if c.difference.p_value is not None]
-    left = iter(inference.adjusted(known))
-    return [c if c.difference.p_value is None else replace(c, adjusted=next(left)) for c in comparisons]
+    adjusted = iter(inference.adjust(known))
+    return [c if c.difference.p_value is None else replace(c, adjusted=next(adjusted)) for c in comparisons]
 
 
-def _overall(runs: Sequence[Run], stage: str) -> list[tuple[str, int, Bounds]]:
+def _compute_overall(runs: Sequence[Run], stage: str) -> list[tuple[str, int, Bounds]]:
     """Compute the interquartile mean over games, with each game a stratum.
 
     Cells may differ in their game here; those with a single game are left out.
     """
-    found = []
-    for cell in group(runs, but=("env",)):
-        strata = [shares for name in cell.games if (shares := cell.normalised(name, stage))]
+    overall = []
+    for cell in group_runs(runs, ignored=("env",)):
+        strata = [shares for name in cell.games if (shares := cell.list_normalised(name, stage))]
         if len(strata) > 1:
-            found.append((cell.label, len(strata), inference.interquartile(strata)))
-    return found
+            overall.append((cell.label, len(strata), inference.compute_interquartile_mean(strata)))
+    return overall
 
 
-def _warnings(found: Report) -> list[str]:
+def _list_warnings(report: Report) -> list[str]:
     lines = []
-    for result in found.results:
-        where, runs = f"{result.cell.letter} on {result.name.game}", _runs(len(result.values))
+    for result in report.results:
+        where, runs = f"{result.cell.letter} on {result.name.game}", _format_runs(len(result.values))
         if len(result.values) == 1:
-            lines.append(
-                f"{where} has one run: its interval is over episodes, and says nothing about other seeds"
-            )
-        for what, covered in (("mean", result.coverage), ("interquartile mean", result.normalised_coverage)):
-            if covered is not None and covered < power.NOMINAL:
+            lines.append(f"{where} has one run: its interval is over episodes, not over seeds")
+        for estimate, coverage in (
+            ("mean", result.coverage),
+            ("interquartile mean", result.normalised_coverage),
+        ):
+            if coverage is not None and coverage < power.NOMINAL:
                 lines.append(
-                    f"the 95 % interval of the {what} of {where} holds the truth in {covered:.0%} of cases ({runs})"
+                    f"the 95 % interval of the {estimate} of {where} covers the true value in {coverage:.0%} of cases "
+                    f"({runs})"
                 )
-        if lost := sum(1 for each in result.episodes if not each):
+        if lost := sum(1 for episodes in result.episodes if not episodes):
             lines.append(
-                f"{lost} of {runs} of {where} failed before they were measured, and count with chance"
+                f"{lost} of {runs} of {where} failed before they were measured, and count with the success of chance"
             )
-    for cell in found.cells:
+    for cell in report.cells:
         if unfinished := sum(
-            n for status, n in cell.counts().items() if status in ("unfinished", "not begun")
+            n for status, n in cell.count_statuses().items() if status in ("unfinished", "not started")
         ):
             lines.append(
-                f"{unfinished} of {_runs(len(cell.runs))} of {cell.letter} are unfinished, and are in no mean"
+                f"{unfinished} of {_format_runs(len(cell.runs))} of {cell.letter} are unfinished, and not in any mean"
             )
     return lines
 
 
-def _runs(number: int) -> str:
+def _format_runs(number: int) -> str:
     return f"{number} run{'s' * (number != 1)}"

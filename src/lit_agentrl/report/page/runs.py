@@ -17,10 +17,10 @@ from lit_agentrl.report.page import regimes
 from lit_agentrl.report.table import Metrics
 
 _T = TypeVar("_T")
-MOST_BYTES = 64 * 2**20  # largest file that is read
-_MOST_SETTINGS = 20_000  # guards against YAML references that expand without end
-_MOST_EVALUATIONS = 1000  # most evaluation files that are read
-_DEPTH = 8  # levels of folders that are searched below a given one
+MAX_BYTES = 64 * 2**20  # largest file that is read
+_MAX_SETTINGS = 20_000  # guards against YAML references that expand without end
+_MAX_EVALUATIONS = 1000  # most evaluation files that are read
+_MAX_DEPTH = 8  # levels of folders that are searched below a given one
 NOT_COMPARED = (  # settings that may differ between runs of one experiment
     "seed", "resume", "eval_cache", "traceback", "run_dir", "logger", "callbacks.iteration_log",
     "callbacks.transcripts", "callbacks.progress", "callbacks.last",
@@ -35,7 +35,7 @@ class Run:
     Attributes:
         folder: path of the run folder, which may be missing.
         name: display name, the end of that path.
-        status: completed, stopped, collapsed or failed; ``unfinished`` without a summary; ``not begun``.
+        status: completed, stopped, collapsed or failed; ``unfinished`` without a summary; ``not started``.
         error: one line, if there is an error.
         settings: the composed config, flat, without `NOT_COMPARED`; None if it is not known.
         overrides: overrides as they were typed.
@@ -54,7 +54,7 @@ class Run:
     scores: summary.Summary | None = None
     metrics: Metrics = field(default_factory=lambda: Metrics([]))
     solved: Mapping[tuple[str, str, str], Sequence[bool | None]] = field(default_factory=dict)
-    thoughts: Mapping[tuple[regimes.Played, str], regimes.Thinking] = field(default_factory=dict)
+    thoughts: Mapping[tuple[regimes.Setting, str], regimes.ThoughtInformation] = field(default_factory=dict)
 
     @property
     def seed(self) -> int | None:
@@ -87,23 +87,23 @@ def load(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
     Raises:
         ValueError: a place is no folder, or holds no run.
     """
-    found: dict[Path, Run] = {}
+    runs: dict[Path, Run] = {}
     damaged: list[str] = []
     for place in places:
         if not place.is_dir():
-            raise ValueError(f"{place} is no folder; name run folders, or folders of sweeps")
-        before = len(found), len(damaged)
-        folders = list(_folders(place))
+            raise ValueError(f"{place} is not a folder; give run folders, or folders of sweeps")
+        before = len(runs), len(damaged)
+        folders = list(_find_run_folders(place))
         for folder in folders:
-            if folder.resolve() not in found:
-                found[folder.resolve()] = _read(folder, place, damaged)
-        for lost in _never_kept(place, folders, damaged):
-            found.setdefault(lost.folder, lost)
-        if not folders and before == (len(found), len(damaged)):
+            if folder.resolve() not in runs:
+                runs[folder.resolve()] = _read_run(folder, place, damaged)
+        for run in _list_runs_without_folder(place, folders, damaged):
+            runs.setdefault(run.folder, run)
+        if not folders and before == (len(runs), len(damaged)):
             raise ValueError(
-                f"{place} holds no run: neither summary.json nor .hydra/config.yaml, nor {sweep.FILE}"
+                f"{place} contains no run: neither summary.json nor .hydra/config.yaml, nor {sweep.FILE}"
             )
-    return list(found.values()), damaged
+    return list(runs.values()), damaged
 
 
 def load_ended(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -112,12 +112,12 @@ def load_ended(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
     Returns:
         The runs, and a line about every damaged file and every run that is left out.
     """
-    found, damaged = load(places)
-    whole = [run for run in found if run.status in ("completed", "collapsed") and run.seed is not None]
-    return whole, [*damaged, *(f"{run.name} is left out: {run.status}" for run in found if run not in whole)]
+    runs, damaged = load(places)
+    ended = [run for run in runs if run.status in ("completed", "collapsed") and run.seed is not None]
+    return ended, [*damaged, *(f"{run.name} is omitted: {run.status}" for run in runs if run not in ended)]
 
 
-def _folders(place: Path) -> Iterator[Path]:
+def _find_run_folders(place: Path) -> Iterator[Path]:
     """Yield the run folders in or below a place.
 
     A run folder is not searched for others, and links are not followed.
@@ -127,73 +127,73 @@ def _folders(place: Path) -> Iterator[Path]:
         if "summary.json" in files or (folder / ".hydra" / "config.yaml").is_file():
             below.clear()
             yield folder
-        if len(folder.relative_to(place).parts) >= _DEPTH:
+        if len(folder.relative_to(place).parts) >= _MAX_DEPTH:
             below.clear()
         below.sort()
 
 
-def _text(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     """Read a file as text; None if it does not exist.
 
     Raises:
-        ValueError: it is no file, or too large.
+        ValueError: it is not a file, or too large.
         OSError: it cannot be read.
     """
     if not path.exists() and not path.is_symlink():
         return None
     if not path.is_file():
-        raise ValueError("it is no file")
-    if path.stat().st_size > MOST_BYTES:
-        raise ValueError(f"it is larger than {MOST_BYTES // 2**20} MiB")
+        raise ValueError("it is not a file")
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES // 2**20} MiB")
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def _told(path: Path, error: Exception) -> str:
+def _describe_error(path: Path, error: Exception) -> str:
     why = str(error).splitlines()[0] if str(error) else type(error).__name__
     return escape_unprintable(f"{path}: {why.removeprefix(f'{path}: ')[:300]}")
 
 
-_BAD = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, yaml.YAMLError)
+_READ_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, yaml.YAMLError)
 
 
-def _read(folder: Path, place: Path, damaged: list[str]) -> Run:
-    def attempt(path: Path, parse: Callable[[str], _T], otherwise: _T) -> _T:
+def _read_run(folder: Path, place: Path, damaged: list[str]) -> Run:
+    def parse_file(path: Path, parse: Callable[[str], _T], otherwise: _T) -> _T:
         try:
-            text = _text(path)
+            text = _read_text(path)
             return otherwise if text is None else parse(text)
-        except _BAD as error:
-            damaged.append(_told(path, error))
+        except _READ_ERRORS as error:
+            damaged.append(_describe_error(path, error))
             return otherwise
 
-    of_hydra, table, file = folder / ".hydra", folder / "metrics.csv", folder / "summary.json"
-    scores = attempt(file, lambda _: summary.read(file), None)
-    nothing: dict[tuple[regimes.Played, str], regimes.Thinking] = {}
+    hydra, table, file = folder / ".hydra", folder / "metrics.csv", folder / "summary.json"
+    scores = parse_file(file, lambda _: summary.read(file), None)
+    nothing: dict[tuple[regimes.Setting, str], regimes.ThoughtInformation] = {}
     thoughts = dict(nothing)
-    for path in sorted(folder.glob("evaluations/*.json"))[:_MOST_EVALUATIONS]:
-        thoughts |= attempt(path, regimes.parse, nothing)
+    for path in sorted(folder.glob("evaluations/*.json"))[:_MAX_EVALUATIONS]:
+        thoughts |= parse_file(path, regimes.parse, nothing)
     status, error = ("unfinished", None) if scores is None else (scores["status"], scores["error"])
     return Run(
         folder,
         folder.name if folder == place else str(folder.relative_to(place.parent)),
         status,
         error,
-        attempt(of_hydra / "config.yaml", lambda text: flat_settings(yaml.safe_load(text)), None),
-        attempt(of_hydra / "overrides.yaml", lambda text: tuple(map(str, yaml.safe_load(text) or ())), ()),
+        parse_file(hydra / "config.yaml", lambda text: flatten_settings(yaml.safe_load(text)), None),
+        parse_file(hydra / "overrides.yaml", lambda text: tuple(map(str, yaml.safe_load(text) or ())), ()),
         scores,
-        attempt(table, lambda _: _curves(table), Metrics([])),
-        attempt(folder / outcomes.FILE, outcomes.parse, {}),
+        parse_file(table, lambda _: _read_curves(table), Metrics([])),
+        parse_file(folder / outcomes.FILE, outcomes.parse, {}),
         thoughts,
     )
 
 
-def _curves(path: Path) -> Metrics:
+def _read_curves(path: Path) -> Metrics:
     metrics = Metrics.read(path)
     if any(None in row or row.get("iteration") is None for row in metrics.rows):
-        raise ValueError("a row is cut off, or has no iteration")
+        raise ValueError("a row is incomplete, or has no iteration")
     return metrics
 
 
-def _never_kept(place: Path, folders: Sequence[Path], damaged: list[str]) -> Iterator[Run]:
+def _list_runs_without_folder(place: Path, folders: Sequence[Path], damaged: list[str]) -> Iterator[Run]:
     """Yield the runs that a sweep lists but that have no folder.
 
     They failed at once, or were never started.  Sweeps are searched in the place and up to two levels below.
@@ -203,13 +203,13 @@ def _never_kept(place: Path, folders: Sequence[Path], damaged: list[str]) -> Ite
         {place / sweep.FILE, *place.glob(f"*/{sweep.FILE}"), *place.glob(f"*/*/{sweep.FILE}")}
     ):
         try:
-            if _text(path) is None:
+            if _read_text(path) is None:
                 continue
-            entries = sweep.latest(sweep.read(path.parent))
+            entries = sweep.list_latest(sweep.read(path.parent))
             for entry in entries:
                 folder = path.parent / Path(entry["folder"]).name  # a sweep may have been moved
-                inner = {each for each in known if each.parts[-2:] == Path(entry["folder"]).parts[-2:]}
-                if folder.resolve() in known or inner:
+                same_name = {each for each in known if each.parts[-2:] == Path(entry["folder"]).parts[-2:]}
+                if folder.resolve() in known or same_name:
                     continue
                 status = {"begun": "unfinished", "interrupted": "stopped"}.get(
                     entry["status"], str(entry["status"])
@@ -219,32 +219,32 @@ def _never_kept(place: Path, folders: Sequence[Path], damaged: list[str]) -> Ite
                 yield Run(
                     folder.resolve(), f"{path.parent.name}/{folder.name}", status, error, None, overrides
                 )
-        except _BAD as error:
-            damaged.append(_told(path, error))
+        except _READ_ERRORS as error:
+            damaged.append(_describe_error(path, error))
 
 
-def flat_settings(config: Any) -> dict[str, str]:
+def flatten_settings(config: Any) -> dict[str, str]:
     """Flatten a config to one entry per value, without `NOT_COMPARED`.
 
     Raises:
         ValueError: it is no mapping, or has too many values.
 
-    >>> flat_settings({"seed": 1, "algo": {"clip": {"low": 0.2}}, "env": [1, 2]})
+    >>> flatten_settings({"seed": 1, "algo": {"clip": {"low": 0.2}}, "env": [1, 2]})
     {'algo.clip.low': '0.2', 'env.0': '1', 'env.1': '2'}
     """
     if not isinstance(config, Mapping):
-        raise ValueError("it is no config")
+        raise ValueError("it is not a config")
     flat: dict[str, str] = {}
-    left = [("", config)]
-    while left:
-        path, value = left.pop()
+    open_items = [("", config)]
+    while open_items:
+        path, value = open_items.pop()
         if any(path == name or path.startswith(f"{name}.") for name in NOT_COMPARED):
             continue
-        if len(flat) + len(left) > _MOST_SETTINGS:
-            raise ValueError(f"it has more than {_MOST_SETTINGS} values")
+        if len(flat) + len(open_items) > _MAX_SETTINGS:
+            raise ValueError(f"it has more than {_MAX_SETTINGS} values")
         if isinstance(value, Mapping | list) and value:
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
-            left += [(f"{path}.{key}" if path else str(key), item) for key, item in items]
+            open_items += [(f"{path}.{key}" if path else str(key), item) for key, item in items]
         else:
             flat[path] = json.dumps(value, default=str, ensure_ascii=False)
     return dict(sorted(flat.items()))

@@ -31,126 +31,138 @@ class Table(NamedTuple):
     note: str = ""
 
 
-def tables(report: Report) -> list[Table]:
+def build_tables(report: Report) -> list[Table]:
     """Build all tables of a page except that of the runs."""
-    made = [_scores(report), _comparisons(report), _overall(report), _power(report), _cells(report)]
-    return [table for table in made if table.rows]
+    tables = [
+        _build_scores(report),
+        _build_comparisons(report),
+        _build_overall(report),
+        _build_power(report),
+        _build_cells(report),
+    ]
+    return [table for table in tables if table.rows]
 
 
-def _scores(report: Report) -> Table:
-    words = [
+def _build_scores(report: Report) -> Table:
+    text_columns = [
         Column("cell", "cell", False),
-        Column("label", "what differs", False),
+        Column("label", "settings", False),
         Column("game", "game", False),
     ]
-    numbers = [Column(name, name) for name in ("runs", "chance", *STAGES, "oracle")]
-    more = [
+    score_columns = [Column(name, name) for name in ("runs", "chance", *STAGES, "oracle")]
+    coverage_columns = [
         Column("coverage", f"coverage of {report.stage}"),
         Column("iqm", "normalised"),
         Column("iqm_coverage", "its coverage"),
     ]
     rows = [
         {
-            "cell": each.cell.letter, "label": each.cell.label, "game": f"{each.name.game}, {each.name.split}",
-            "runs": str(len(each.values)), "chance": number(each.chance), "oracle": number(each.oracle),
-            **{stage: interval(each.stages[stage]) for stage in STAGES},
-            "coverage": share(each.coverage), "iqm": interval(each.normalised),
-            "iqm_coverage": share(each.normalised_coverage),
+            "cell": result.cell.letter, "label": result.cell.label,
+            "game": f"{result.name.game}, {result.name.split}", "runs": str(len(result.values)),
+            "chance": format_number(result.chance), "oracle": format_number(result.oracle),
+            **{stage: format_interval(result.stages[stage]) for stage in STAGES},
+            "coverage": format_share(result.coverage), "iqm": format_interval(result.normalised),
+            "iqm_coverage": format_share(result.normalised_coverage),
         }
-        for each in report.results
+        for result in report.results
     ]  # fmt: skip
     note = (
-        "Success with its 95 % interval: Student's over seeds; over episodes where a cell has one run. "
-        "Coverage: how often such an interval holds the truth with so many runs and episodes, by simulation"
-        " (for one run, exactly); 95 % is meant. Normalised: interquartile mean over seeds with a "
-        "bootstrap; 0 is chance, 1 is the oracle. The best weights are chosen on validation. A run that "
-        "failed or collapsed before it was measured counts with chance."
+        "Success with its 95 % interval: Student's over seeds; over episodes if a cell has one run. "
+        "Coverage: how often such an interval covers the true value at this number of runs and episodes, by simulation"
+        " (for one run, exactly); nominally 95 %. Normalised: interquartile mean over seeds with a "
+        "bootstrap interval; 0 is chance, 1 is the oracle. The best weights are chosen by validation. A run that "
+        "failed or collapsed before it was measured counts with the success of chance."
     )
-    return Table("Scores", [*words, *numbers, *more], rows, note)
+    return Table("Scores", [*text_columns, *score_columns, *coverage_columns], rows, note)
 
 
-def _comparisons(report: Report) -> Table:
+def _build_comparisons(report: Report) -> Table:
     columns = [
         Column("cells", "cells", False), Column("game", "game", False), Column("difference", "difference"),
         Column("p", "p"), Column("adjusted", "p, adjusted"), Column("improvement", "P(first is better)"),
-        Column("detectable", "would be seen"), Column("units", "rests on", False),
+        Column("detectable", "detectable"), Column("units", "based on", False),
     ]  # fmt: skip
     rows = [
         {
-            "cells": f"{each.a.letter} − {each.b.letter}", "game": f"{each.name.game}, {each.name.split}",
-            "difference": interval(each.difference.bounds), "p": number(each.difference.p_value),
-            "adjusted": number(each.adjusted), "improvement": interval(each.improvement),
-            "detectable": number(each.difference.detectable), "units": each.difference.units,
+            "cells": f"{comparison.a.letter} − {comparison.b.letter}",
+            "game": f"{comparison.name.game}, {comparison.name.split}",
+            "difference": format_interval(comparison.difference.bounds),
+            "p": format_number(comparison.difference.p_value), "adjusted": format_number(comparison.adjusted),
+            "improvement": format_interval(comparison.improvement),
+            "detectable": format_number(comparison.difference.detectable), "units": comparison.difference.units,
         }
-        for each in report.comparisons
+        for comparison in report.comparisons
     ]  # fmt: skip
     note = (
         f"Of success at {report.stage}. Cells of the same seeds are paired seed by seed, two single runs "
-        "instance by instance. p: permutation test (two runs: McNemar's); adjusted: Benjamini and Hochberg,"
-        " over all rows. Would be seen: the smallest true difference that this test finds in 4 of 5 "
+        "task by task. p: permutation test (two runs: McNemar's); adjusted: Benjamini and Hochberg,"
+        " over all rows. Detectable: the smallest true difference that this test finds in 4 of 5 "
         "experiments."
     )
     return Table("Comparisons", columns, rows, note)
 
 
-def _overall(report: Report) -> Table:
-    columns = [Column("label", "what differs", False), Column("games", "games"), Column("iqm", "normalised")]
-    rows = [{"label": label, "games": str(n), "iqm": interval(b)} for label, n, b in report.overall]
-    note = "Interquartile mean over all games and seeds, with a bootstrap that is stratified by game."
+def _build_overall(report: Report) -> Table:
+    columns = [Column("label", "settings", False), Column("games", "games"), Column("iqm", "normalised")]
+    rows = [{"label": label, "games": str(n), "iqm": format_interval(b)} for label, n, b in report.overall]
+    note = "Interquartile mean over all games and seeds, with a bootstrap interval, stratified by game."
     return Table("Over all games", columns, rows, note)
 
 
-def _power(report: Report) -> Table:
+def _build_power(report: Report) -> Table:
     columns = [
         Column("cell", "cell", False), Column("game", "game", False), Column("runs", "runs"),
-        Column("episodes", "episodes of each"), Column("seeds", "would be seen, by seeds"),
-        Column("by_episodes", "by episodes alone"), Column("same", "A/A"),
+        Column("episodes", "episodes per run"), Column("seeds", "detectable"),
+        Column("by_episodes", "by episodes only"), Column("same", "A/A"),
     ]  # fmt: skip
     rows = [
         {
-            "cell": each.cell.letter, "game": f"{each.name.game}, {each.name.split}", "runs": str(len(each.values)),
-            "episodes": str(min((n for n in each.episodes if n), default=0)), "seeds": number(each.detectable),
-            "by_episodes": number(each.by_episodes), "same": number(each.same_again),
+            "cell": result.cell.letter, "game": f"{result.name.game}, {result.name.split}",
+            "runs": str(len(result.values)), "episodes": str(min((n for n in result.episodes if n), default=0)),
+            "seeds": format_number(result.detectable),
+            "by_episodes": format_number(result.by_episodes), "same": format_number(result.split_half),
         }
-        for each in report.results
+        for result in report.results
     ]  # fmt: skip
     note = (
-        "The smallest true difference between two such cells that a t test at 5 % finds in 4 of 5 "
-        "experiments, by the spread of seeds; and between two runs, had seeds no effect. A/A: two halves of"
-        " the same cell, split at random, differ by less than this in 95 of 100 cases (as if each half were"
+        "Detectable: the smallest true difference between two such cells that a t test at 5 % finds in 4 of 5 "
+        "experiments, by the std over seeds; by episodes only: between two runs, if seeds had no effect. A/A: two "
+        "halves of the same cell, split at random, differ by less than this in 95 of 100 cases (as if each half were"
         " a whole cell; at least 4 runs)."
     )
     return Table("Noise and power", columns, rows, note)
 
 
-def _cells(report: Report) -> Table:
+def _build_cells(report: Report) -> Table:
     columns = [
         Column("cell", "cell", False),
-        Column("label", "what differs", False),
+        Column("label", "settings", False),
         Column("runs", "runs"),
-        Column("status", "how they ended", False),
+        Column("status", "status", False),
     ]
     rows = [
         {
             "cell": cell.letter, "label": cell.label, "runs": str(len(cell.runs)),
-            "status": ", ".join(f"{n} {status}" for status, n in cell.counts().items()),
+            "status": ", ".join(f"{n} {status}" for status, n in cell.count_statuses().items()),
         }
         for cell in report.cells
     ]  # fmt: skip
-    return Table("How the runs ended", columns, rows, "Unfinished runs are in no mean; all others count.")
+    return Table(
+        "How the runs ended", columns, rows, "Unfinished runs are not in any mean; all others count."
+    )
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Format a number with three decimals; a dash if it is None."""
     return ABSENT if value is None else f"{value:.3f}"
 
 
-def share(value: float | None) -> str:
+def format_share(value: float | None) -> str:
     """Format a share as a percentage; a dash if it is None."""
     return ABSENT if value is None else f"{value:.0%}"
 
 
-def interval(bounds: Bounds | None) -> str:
+def format_interval(bounds: Bounds | None) -> str:
     """Format a value and its bounds; a dash if there is none."""
     if bounds is None:
         return ABSENT
@@ -158,24 +170,24 @@ def interval(bounds: Bounds | None) -> str:
     return f"{bounds.value:.3f}{ends}"
 
 
-def markdown(table: Table) -> str:
+def render_markdown(table: Table) -> str:
     """Render a table as Markdown, with its title and note."""
     lines = [
         f"## {table.title}", "",
         f"| {' | '.join(column.title for column in table.columns)} |",
         f"|{'|'.join('--:' if column.is_number else '---' for column in table.columns)}|",
-        *(f"| {' | '.join(plain(row[column.name]) for column in table.columns)} |" for row in table.rows),
+        *(f"| {' | '.join(escape_markdown(row[column.name]) for column in table.columns)} |" for row in table.rows),
     ]  # fmt: skip
     return "\n".join([*lines, *(["", table.note] if table.note else [])]) + "\n"
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escape untrusted text so that Markdown shows it literally."""
-    escaped = "".join(f"\\{sign}" if sign in "\\`*()|~$" else sign for sign in text)
+    escaped = "".join(f"\\{character}" if character in "\\`*()|~$" else character for character in text)
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
 
 
-def as_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def format_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Format rows as CSV; text that a spreadsheet would compute gets an apostrophe."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

@@ -60,7 +60,7 @@ def shares(episodes: Sequence[Episode], number: int) -> list[tuple[Episode, list
         episodes: Whole groups, in the order of their members.
         number: As in `Continued`.
     """
-    found = []
+    labelled = []
     for first, *others in (episodes[at : at + 1 + number] for at in range(0, len(episodes), 1 + number)):
         count = sum(len(turn.reply_tokens) > 0 for turn in first.turns)
         solved: list[list[bool]] = [[] for _ in range(1, count)]
@@ -69,5 +69,5 @@ def shares(episodes: Sequence[Episode], number: int) -> list[tuple[Episode, list
                 solved[other.branch_turn - 1].append(other.success)
         if not first.failed and count and all(solved):
             labels = [sum(each) / len(each) for each in solved]
-            found.append((first, [*labels, float(first.success)]))
-    return found
+            labelled.append((first, [*labels, float(first.success)]))
+    return labelled

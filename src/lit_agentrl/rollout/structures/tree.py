@@ -48,19 +48,19 @@ class _Group:
     def _round(self, tree: int, number: int) -> list[Branch]:
         rule, nodes = self._rule, self._list_nodes(tree)
         start = rule.trees + (number * rule.trees + self._members.index(tree)) * rule.expansions
-        found = []
+        branches = []
         for each, member in enumerate(self._members[start : start + rule.expansions]):
             parent, turn = nodes[int(self._draw(tree, number, each) * len(nodes))]
-            found.append(Branch(member, parent, turn) if turn else Branch(member, tree=tree))
-        return found
+            branches.append(Branch(member, parent, turn) if turn else Branch(member, tree=tree))
+        return branches
 
     def _list_nodes(self, tree: int) -> list[tuple[int, int]]:
         """Return member and turn of each node: the opening and every later turn, once each."""
-        found = [(tree, 0)]
+        nodes = [(tree, 0)]
         for episode in sorted(self._over[tree], key=lambda episode: episode.member):
             written = sum(len(turn.reply_tokens) > 0 for turn in episode.turns)
-            found += [(episode.member, turn) for turn in range(episode.branch_turn + 1, written)]
-        return found
+            nodes += [(episode.member, turn) for turn in range(episode.branch_turn + 1, written)]
+        return nodes
 
 
 class Trees(Refill):
@@ -124,6 +124,6 @@ class Trees(Refill):
         def draw(leaf: Episode) -> float:
             return seeds.draw_uniform(so_far.seed, "leaf", so_far.iteration, leaf.group, leaf.member)
 
-        kept = [each for leaves in of_tree.values() for each in sorted(leaves, key=draw)[: self._leaves]]
-        drawn = {(leaf.group, leaf.member) for leaf in kept}
+        chosen = [each for leaves in of_tree.values() for each in sorted(leaves, key=draw)[: self._leaves]]
+        drawn = {(leaf.group, leaf.member) for leaf in chosen}
         return [episode for episode in so_far.sampled if (episode.group, episode.member) in drawn]

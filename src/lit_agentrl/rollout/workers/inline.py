@@ -71,7 +71,7 @@ class LocalPlayer:
     ) -> None:
         self._network = network
         self._seed, self._chat = rules.seed, rules.chat
-        self._gathered, self._in_use, self._reference = hooks.gathered, hooks.in_use, reference
+        self._gathered, self._in_use, self._reference = hooks.gather_weights, hooks.place_on_device, reference
         more = {} if reference is None else {"reference": reference}
         self._engine = engine = rules.open_engine(network, forward_context, **more)
         self.capabilities = engine.capabilities

@@ -49,8 +49,8 @@ def import_ray() -> ModuleType:
         import ray
     except ImportError as error:
         raise ValueError("worker=ray needs the library ray: pip install 'lit-agentrl[ray]'") from error
-    found: ModuleType = ray
-    return found
+    module: ModuleType = ray
+    return module
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class RaySettings(PoolSettings):
         """One training process, or a running cluster and a number of actors for each process."""
         if self.address is not None and not isinstance(self.count, str):
             return []
-        remedy = "worker.address=auto worker.count=N beside a cluster that runs already (ray start --head)"
+        remedy = "worker.address=auto worker.count=N next to a cluster that runs already (ray start --head)"
         return [Requirement(ONE_PROCESS, remedy=remedy)]
 
     def open(

@@ -55,7 +55,7 @@ class Answer:
         timed_out: Whether ``error`` is a timeout, including a `TimeoutError` raised by the game itself.
         seconds, calls: Duration and number of resets and steps.
         instance_id, rules, system_text: Set after a reset.
-        found: Result of a `Look`.
+        result: Result of a `Look`.
     """
 
     observation: str | None = None
@@ -72,7 +72,7 @@ class Answer:
     instance_id: str = ""
     rules: str = ""
     system_text: str | None = None
-    found: str | None = None
+    result: str | None = None
     state: dict[str, Any] | None = None  # current state, if requested and available
 
     def to_plain(self) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class Environments:
     def look(self, key: int, at: Look) -> Answer:
         """Call a function on the environment of an episode, and return its result."""
         try:
-            return Answer(found=at(self.envs[key][1], self._shown[key]))
+            return Answer(result=at(self.envs[key][1], self._shown[key]))
         except (Exception, SystemExit) as error:  # as in reset()
             return Answer(error=f"{type(error).__name__}: {error}")
 

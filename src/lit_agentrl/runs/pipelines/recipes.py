@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.config.composition import compose_job, initialize_hydra
-from lit_agentrl.config.errors import UserError, find_nearest, suggest
+from lit_agentrl.config.errors import UserError, refuse_unknown
 from lit_agentrl.config.overrides import format_overrides, parse
 from lit_agentrl.paths import CONFIG_DIR, PACKAGE_DIR
 
@@ -118,11 +118,8 @@ def read(name: str) -> Recipe:
     is_file = name.endswith((".yaml", ".yml"))
     file = Path(name) if is_file else FOLDER / f"{name}.yaml"
     if not is_file and name not in list_recipes():
-        hint = (
-            suggest(find_nearest(name, list_recipes()))
-            or f"valid: {', '.join(list_recipes())}, or a file.yaml"
-        )
-        raise UserError(f"there is no recipe {name}; {hint}")
+        valid = f"valid: {', '.join(list_recipes())}, or a file.yaml"
+        refuse_unknown(f"there is no recipe {name}", name, list_recipes(), valid)
     content: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     try:
         return _parse_recipe(content, file.read_text(encoding="utf-8"))
@@ -131,35 +128,40 @@ def read(name: str) -> Recipe:
 
 
 def _parse_recipe(content: Any, text: str) -> Recipe:
-    known = {"rounds", "policy", "stages"}
-    if not isinstance(content, dict) or set(content) != known:
-        raise ValueError(f"it must have the keys {', '.join(sorted(known))}, and no others")
-    require_whole("rounds", content["rounds"], 1, 99)
-    stages = content["stages"]
-    if not isinstance(stages, dict) or not stages:
-        raise ValueError("stages must hold NAME: [COMMAND, words …], at least one")
-    for name, words in stages.items():
-        if not _NAME.fullmatch(str(name)) or name in (
-            *_LISTS,
-            *_NUMBERS,
-            "weights",
-            "all",
-            *_list_option_keys(),
-        ):
-            raise ValueError(f"stages.{name}: choose another name, of small letters, digits and _")
-        if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-            raise ValueError(f"stages.{name} must be a list of texts, the command first")
-        require(words[0] in PLACE_OF, f"stages.{name}[0]", words[0], ", ".join(PLACE_OF))
-    policy = content["policy"]
-    if not isinstance(policy, list) or any(stages.get(name, [""])[0] != "train" for name in policy):
-        raise ValueError("policy must be a list of stages that train a policy")
+    for problem in _find_problems(content):
+        raise ValueError(problem)
     first = text.partition("\n")[0]
     return Recipe(
         description=first.removeprefix("#").strip() if first.startswith("#") else "",
         rounds=content["rounds"],
-        policy=tuple(policy),
-        stages={name: tuple(words) for name, words in stages.items()},
+        policy=tuple(content["policy"]),
+        stages={name: tuple(words) for name, words in content["stages"].items()},
     )
+
+
+def _find_problems(content: Any) -> Iterator[str]:
+    """Yield each problem of a recipe; later checks rely on earlier ones.
+
+    Raises:
+        ValueError: a number or a command is invalid.
+    """
+    known = {"rounds", "policy", "stages"}
+    if not isinstance(content, dict) or set(content) != known:
+        yield f"it must have the keys {', '.join(sorted(known))}, and no others"
+    require_whole("rounds", content["rounds"], 1, 99)
+    stages = content["stages"]
+    if not isinstance(stages, dict) or not stages:
+        yield "stages must hold NAME: [COMMAND, words …], at least one"
+    taken = (*_LISTS, *_NUMBERS, "weights", "all", *_list_option_keys())
+    for name, words in stages.items():
+        if not _NAME.fullmatch(str(name)) or name in taken:
+            yield f"stages.{name}: choose another name, of lower-case letters, digits and _"
+        if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+            yield f"stages.{name} must be a list of texts, the command first"
+        require(words[0] in PLACE_OF, f"stages.{name}[0]", words[0], ", ".join(PLACE_OF))
+    policy = content["policy"]
+    if not isinstance(policy, list) or any(stages.get(name, [""])[0] != "train" for name in policy):
+        yield "policy must be a list of stages that train a policy"
 
 
 def _list_option_keys() -> list[str]:
@@ -233,7 +235,7 @@ def _fill_word(
             yield f"{key}={_PLACE.sub(lambda match: fill(match[1]), value)}" if places else word
     except KeyError as error:
         raise UserError(
-            f"{where}: {word} has the place {{{error.args[0]}}}, which nothing fills there"
+            f"{where}: {word} has the placeholder {{{error.args[0]}}}, which has no value there"
         ) from error
 
 

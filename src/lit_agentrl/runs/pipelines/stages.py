@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from omegaconf import OmegaConf
 from lit_agentrl import screen
 from lit_agentrl.checks import require_whole
 from lit_agentrl.config.composition import compose_job, initialize_hydra
-from lit_agentrl.config.errors import UserError, find_nearest, suggest
+from lit_agentrl.config.errors import UserError, refuse_unknown
 from lit_agentrl.config.overrides import check_overrides, format_overrides, parse
 from lit_agentrl.config.run_options import compose_options, split_model_options
 from lit_agentrl.data.row_folder import open_labels
@@ -62,8 +63,9 @@ class Pipeline:
         recipe = read(name)
         _check_passed_on(name, recipe, passed_on)
         if unknown := sorted(set(by_stage) - set(recipe.stages)):
-            hint = suggest(find_nearest(unknown[0], recipe.stages)) or f"stages: {', '.join(recipe.stages)}"
-            raise UserError(f"unknown option {unknown[0]}.{by_stage[unknown[0]][0]}; {hint}")
+            option = f"{unknown[0]}.{by_stage[unknown[0]][0]}"
+            valid = f"stages: {', '.join(recipe.stages)}"
+            refuse_unknown(f"unknown option {option}", unknown[0], recipe.stages, valid)
         rounds = recipe.rounds if options["rounds"] is None else options["rounds"]
         require_whole("rounds", rounds, 1, 99)
         for key, low in (("prompts", 1), ("members", 1), ("seed", 0)):
@@ -106,7 +108,7 @@ class Pipeline:
             _call(stage, where)
             yield f"{where}: {_describe_result(stage)}"
         trained = [shlex.quote(str(s.folder)) for s in self.stages if s.command == "train"]
-        yield f"{self.out}: all is done; lit-agentrl report {' '.join(trained)}"
+        yield f"{self.out}: all stages are done; lit-agentrl report {' '.join(trained)}"
 
     def _read_started(self) -> dict[str, list[str]]:
         """Return the command and words of each recorded stage, by its place.
@@ -117,7 +119,7 @@ class Pipeline:
         file = self.out / RECORD
         if not file.exists():
             if self.out.exists() and any(file_inside.name != LOCK for file_inside in self.out.iterdir()):
-                raise UserError(f"out={self.out} is there and holds no pipeline; name a new folder")
+                raise UserError(f"out={self.out} exists and holds no pipeline; name a new folder")
             return {}
         try:
             recorded: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
@@ -134,7 +136,7 @@ class Pipeline:
                 now = [*stage.arguments]
                 new = [f"{word} is new" for word in now if word not in before]
                 gone = [f"{word} is missing" for word in before if word not in now]
-                differs = (*new, *gone, "its words are in another order")[0]
+                differs = (*new, *gone, "the options are in another order")[0]
                 raise UserError(
                     f"out={self.out} holds {stage.place} of another command ({differs}); name another folder"
                 )
@@ -160,19 +162,17 @@ def _split_options(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, list
             by_stage.setdefault(of_stage[1], []).append(of_stage[2])
         else:
             own_words.append(word)
-    for group in ([*own_words, *(word for each in passed_on.values() for word in each)], *by_stage.values()):
+    for group in ([*own_words, *chain.from_iterable(passed_on.values())], *by_stage.values()):
         check_overrides(group, is_multirun=False)
-    for each in parse(own_words):
-        key = each.key_or_group
-        if key not in options or each.is_add() or each.is_delete():
-            hint = (
-                suggest(find_nearest(key, options)) or f"valid: {', '.join(options)}, and STAGE.option=value"
-            )
-            raise UserError(f"unknown option {each.input_line}; {hint}")
-        options[key] = each.value()
+    for override in parse(own_words):
+        key = override.key_or_group
+        if key not in options or override.is_add() or override.is_delete():
+            valid = f"valid: {', '.join(options)}, and STAGE.option=value"
+            refuse_unknown(f"unknown option {override.input_line}", key, options, valid)
+        options[key] = override.value()
     for key in ("recipe", "out"):
         if options[key] == "???":
-            raise UserError(f"{key} has no value; lit-agentrl pipeline --help says what it is")
+            raise UserError(f"{key} has no value; lit-agentrl pipeline --help explains it")
     return options, passed_on, by_stage
 
 
@@ -186,7 +186,7 @@ def _check_passed_on(name: str, recipe: Recipe, passed_on: Mapping[str, Sequence
         if words and not recipe.has_placeholder(kind):
             raise UserError(f"{words[0]} would be ignored: no stage of recipe={name} reads it; leave it out")
     if recipe.has_placeholder("judge") and not passed_on["judge"]:
-        raise UserError(f"recipe={name} asks a judge; say who: reward=judge reward.judge.engine.url=…")
+        raise UserError(f"recipe={name} needs a judge; set reward=judge reward.judge.engine.url=…")
 
 
 def _compose(stage: Stage) -> None:
@@ -244,10 +244,10 @@ def _call(stage: Stage, where: str) -> None:
     with _forward_signals(child) as caught:
         status = child.wait()
     if caught:
-        screen.note(f"interrupted in {where}; the same command goes on there")
+        screen.note(f"interrupted in {where}; repeat the command to continue there")
         raise KeyboardInterrupt
     if status:
-        raise UserError(f"{where} failed; mend what it says, and give the same command: it goes on there")
+        raise UserError(f"{where} failed; fix the error above, and repeat the command to continue there")
 
 
 @contextmanager

@@ -97,13 +97,13 @@ def _report_other_processes(
     is_over = threading.Event()
 
     def report_entries() -> None:
-        seen = 0
+        num_reported = 0
         while True:
             was_over = is_over.wait(_LOOK_S)
             entries = records.read(runner.sweep)
-            for entry in entries[seen:]:
+            for entry in entries[num_reported:]:
                 _report_entry(entry, plan.swept, on_failure)
-            seen = len(entries)
+            num_reported = len(entries)
             if was_over:
                 return
 
@@ -133,17 +133,18 @@ def _report_entry(entry: records.Entry, swept: frozenset[str], on_failure: jobs.
 def _close(runner: SweepRunner, plan: sweepers.Plan) -> None:
     """Print the table of all runs, their folder, and the command that resumes the sweep."""
     sweep = runner.sweep
-    entries = records.latest(records.read(sweep))
+    entries = records.list_latest(records.read(sweep))
     if not entries:
         return
     planned = dict(enumerate(_drop_hydra_overrides(job) for job in plan.jobs)) if plan.is_complete else None
     console = Console()
-    console.print(records.table(entries, planned))
+    console.print(records.build_table(entries, planned))
     console.print(f"results in {sweep}", soft_wrap=True)
-    console.print(f"look at them with: tensorboard --logdir {sweep}", soft_wrap=True)
+    console.print(f"view them with: tensorboard --logdir {sweep}", soft_wrap=True)
     ended = sum(entry["status"] in _ENDED for entry in entries)
     if planned is not None and ended < len(planned):
-        message = f"{len(planned) - ended} of {len(planned)} runs are left; go on with: {runner.command} resume={sweep}"
+        remedy = f"continue with: {runner.command} resume={sweep}"
+        message = f"{len(planned) - ended} of {len(planned)} runs are left; {remedy}"
         console.print(message, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -153,14 +154,16 @@ def _drop_hydra_overrides(job: Sequence[str]) -> list[str]:
 
 
 def _has_no_value(sweep: Path) -> bool:
-    entries = records.latest(records.read(sweep))
+    entries = records.list_latest(records.read(sweep))
     return bool(entries) and all(entry["monitored"] is None for entry in entries)
 
 
 def _make_interrupt(error: KeyboardInterrupt, sweep: Path) -> KeyboardInterrupt:
     """Return an interrupt that names an interrupted run of the sweep, if there is one."""
     cut_off = [
-        e["folder"] for e in records.latest(records.read(sweep)) if e["status"] in ("begun", "interrupted")
+        e["folder"]
+        for e in records.list_latest(records.read(sweep))
+        if e["status"] in ("begun", "interrupted")
     ]
     return error if isinstance(error, jobs.Interrupted) or not cut_off else jobs.Interrupted(cut_off[0])
 
@@ -172,24 +175,22 @@ def _end_processes() -> Iterator[None]:
 
     def list_children() -> list[psutil.Process]:
         return [
-            process
-            for process in psutil.Process().children(recursive=True)
-            if not is_resource_tracker(process)
+            child for child in psutil.Process().children(recursive=True) if not is_resource_tracker(child)
         ]
 
-    def is_resource_tracker(process: psutil.Process) -> bool:
+    def is_resource_tracker(child: psutil.Process) -> bool:
         """Return whether it is Python's resource tracker, which must end after this process."""
         try:
-            return any("resource_tracker" in word for word in process.cmdline())
+            return any("resource_tracker" in word for word in child.cmdline())
         except psutil.Error:
             return True
 
-    before = {process.pid for process in list_children()}
+    before = {child.pid for child in list_children()}
     try:
         yield
     except BaseException:  # its folder is unlocked by now, which its runs notice and end
-        started = [process for process in list_children() if process.pid not in before]
-        for process in psutil.wait_procs(started, timeout=_PATIENCE_S)[1]:
+        started = [child for child in list_children() if child.pid not in before]
+        for child in psutil.wait_procs(started, timeout=_PATIENCE_S)[1]:
             with suppress(psutil.NoSuchProcess):
-                process.kill()
+                child.kill()
         raise

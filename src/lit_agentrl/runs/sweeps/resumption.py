@@ -62,7 +62,7 @@ def split_resume_options(overrides: Sequence[str]) -> ResumeOptions:
         is_run = (folder / CONFIG / "config.yaml").is_file()
         remedy = "leave -m and all options out" if is_run else "give the folder that holds its runs"
         raise UserError(
-            f"{resume_words[0]} is {'a run' if is_run else 'no sweep'}: there is no {records.FILE}; {remedy}"
+            f"{resume_words[0]} is {'a run' if is_run else 'not a sweep'}: there is no {records.FILE}; {remedy}"
         )
     trust_words = [text for text in overrides if text.startswith(f"{TRUST_RUN}=")]
     rest = [text for text in overrides if text not in (*resume_words, *folder_words, *trust_words)]
@@ -86,10 +86,10 @@ def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]
     """
     if not plan.is_complete:
         raise UserError(
-            f"resume={folder}: a search chooses its runs as it goes, so it is continued by hydra.sweeper.storage"
+            f"resume={folder}: a search chooses its runs while it runs; resume it with hydra.sweeper.storage"
         )
     planned = dict(enumerate(jobs))
-    for entry in records.latest(records.read(folder)):
+    for entry in records.list_latest(records.read(folder)):
         before, now = entry["overrides"], planned.get(entry["run"])
         if now is None or sorted(before) != sorted(now):
             reason = "is not among them" if now is None else f"would be {' '.join(now) or 'without options'}"

@@ -128,7 +128,7 @@ class SweepRunner:
         end: records.Entry = {
             **entry, "status": summary["status"], "monitored": monitored, "error": summary["error"],
         }  # fmt: skip
-        if end not in records.latest(records.read(self.sweep)):
+        if end not in records.list_latest(records.read(self.sweep)):
             records.append(self.sweep, end)
         return None if monitored is None else monitored["value"]
 

@@ -148,7 +148,7 @@ def _list_jobs(swept: Sequence[Override]) -> list[list[str]]:
     for override in swept:
         if override.is_sweep_override() and not override.is_discrete_sweep():
             raise UserError(
-                f"{override.input_line}: the sweeper that lists values has no end of them here; write some, such as "
+                f"{override.input_line}: the default sweeper cannot list infinitely many values; write some, such as "
                 f"{override.key_or_group}=choice(…), or search with hydra/sweeper=optuna"
             )
     count = math.prod(_count_values(override) for override in swept)
@@ -165,7 +165,7 @@ def _count_values(override: Override) -> int:
     value = override.value()
     if isinstance(value, RangeSweep):
         if value.step == 0:
-            raise UserError(f"{override.input_line} has no end; write a step other than 0")
+            raise UserError(f"{override.input_line} never ends; write a step other than 0")
         return max(0, math.ceil((float(value.stop or 0) - float(value.start or 0)) / value.step))
     return len(value.list) if isinstance(value, ChoiceSweep) else 1
 
@@ -212,29 +212,9 @@ def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) 
     node = first.hydra.sweeper
     require_whole("hydra.sweeper.n_trials", node.n_trials, 1)
     require_whole("hydra.sweeper.n_jobs", node.n_jobs, 1)
-    if "hydra.sweeper.max_failure_rate" in typed or node.max_failure_rate:
-        raise UserError(
-            f"hydra.sweeper.max_failure_rate={node.max_failure_rate} has no effect: a run that fails is told to "
-            "Optuna, and the sweep goes on; leave it out"
-        )
-    _check_storage(node.storage)
     searched = [override for override in swept if override.is_sweep_override()]
-    if not searched and not node.custom_search_space:
-        raise UserError(
-            "hydra/sweeper=optuna has nothing to search; give an option a range, such as optim.lr=interval(1e-5,1e-3)"
-        )
-    for override in searched:
-        if not isinstance(override.value(), ChoiceSweep | RangeSweep | IntervalSweep):
-            raise UserError(
-                f"{override.input_line}: Optuna searches a choice(…), a range(…) or an interval(…)"
-            )
-        if str(node.sampler._target_).endswith(".GridSampler") and isinstance(
-            override.value(), IntervalSweep
-        ):
-            raise UserError(
-                f"{override.input_line}: hydra/sweeper/sampler=grid tries every value, and an interval has no end of "
-                f"them; write {override.key_or_group}=choice(…), or choose sampler=tpe"
-            )
+    for problem in _find_optuna_problems(node, searched, typed):
+        raise UserError(problem)
     _, mode = _find_monitored(first) or ("", "max")
     direction = _DIRECTIONS.get(mode, "")
     direction_given = (
@@ -256,13 +236,37 @@ def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) 
     return added
 
 
-def _check_storage(storage: Any) -> None:
-    """Refuse a database with SQLAlchemy 2, which Optuna 2.10 of Hydra's plugin does not support."""
+def _find_optuna_problems(node: DictConfig, searched: Sequence[Override], typed: set[str]) -> Iterator[str]:
+    """Yield a line about each invalid option of the sweeper or of the search."""
+    if "hydra.sweeper.max_failure_rate" in typed or node.max_failure_rate:
+        yield (
+            f"hydra.sweeper.max_failure_rate={node.max_failure_rate} has no effect: a failed run is reported to "
+            "Optuna, and the sweep continues; leave it out"
+        )
+    yield from _find_storage_problem(node.storage)
+    if not searched and not node.custom_search_space:
+        yield (
+            "hydra/sweeper=optuna has nothing to search; give an option a range, such as optim.lr=interval(1e-5,1e-3)"
+        )
+    for override in searched:
+        if not isinstance(override.value(), ChoiceSweep | RangeSweep | IntervalSweep):
+            yield (f"{override.input_line}: Optuna searches a choice(…), a range(…) or an interval(…)")
+        if str(node.sampler._target_).endswith(".GridSampler") and isinstance(
+            override.value(), IntervalSweep
+        ):
+            yield (
+                f"{override.input_line}: hydra/sweeper/sampler=grid tries every value, and an interval has infinitely "
+                f"many; write {override.key_or_group}=choice(…), or choose sampler=tpe"
+            )
+
+
+def _find_storage_problem(storage: Any) -> Iterator[str]:
+    """Yield a line about a database that Optuna 2.10 cannot use, with SQLAlchemy 2."""
     if storage is None or str(storage).startswith("redis"):
         return
     installed = version("sqlalchemy")
     if int(installed.partition(".")[0]) >= 2:
-        raise UserError(
+        yield (
             f"hydra.sweeper.storage={storage}: a database needs SQLAlchemy 1.4, and {installed} is installed; pip "
             "install 'sqlalchemy<2', or leave it out"
         )
