@@ -97,12 +97,12 @@ def profile_steps(work: Callable[[], Any]) -> tuple[dict[str, float], str]:
         work()
     found: dict[str, float] = {}
     if DEVICE == "cuda":
-        names = [each.name for each in trace.events() if each.device_type == torch.autograd.DeviceType.CUDA]
-        copies = sum(name.startswith(("Memcpy", "Memset")) for name in names)
+        on_device = [each for each in trace.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+        copies = sum(each.name.startswith(("Memcpy", "Memset")) for each in on_device)
         waits = sum(each.name in WAITS for each in trace.events())
-        busy = sum(each.self_device_time_total for each in trace.key_averages()) / 1e3
+        busy = sum(each.time_range.elapsed_us() for each in on_device) / 1e3
         found = {
-            "kernels": (len(names) - copies) / STEPS, "copies": copies / STEPS, "waits": waits / STEPS,
+            "kernels": (len(on_device) - copies) / STEPS, "copies": copies / STEPS, "waits": waits / STEPS,
             "device_ms": busy / STEPS,
         }  # fmt: skip
     order = "self_device_time_total" if DEVICE == "cuda" else "self_cpu_time_total"

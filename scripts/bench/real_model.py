@@ -53,9 +53,10 @@ def read_rows(run: Path) -> list[dict[str, float]]:
     return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(lines)]
 
 
-def read_start(run: Path) -> float:
-    """Return the success of a run's policy before training."""
-    return float(json.loads((run / "summary.json").read_text())["start"]["val/success"])
+def read_success(run: Path, policy: str) -> float:
+    """Return the success of validation of a run's ``start`` or ``last`` policy."""
+    game = json.loads((run / "summary.json").read_text())["games"][0]
+    return float(game[policy]["success"]["mean"])
 
 
 def measure(model: Path, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -86,13 +87,14 @@ def measure(model: Path, folder: Path, options: argparse.Namespace) -> dict[str,
             f"trainer.max_epochs={options.iterations}", f"hydra.run.dir={improved}",
         ),
     }  # fmt: skip
-    imitation, grpo = read_rows(imitator), read_rows(improved)
-    last = grpo[-1]
+    last = read_rows(improved)[-1]
     seconds |= {name: last[f"time/{name}"] for name in ("rollout", "update")}
     seconds["iteration"] = seconds["rollout"] + seconds["update"]
     success = {
-        "start": read_start(imitator), "imitation": imitation[-1]["val/success"], "grpo": grpo[-1]["val/success"],
-    }  # fmt: skip
+        "start": read_success(imitator, "start"),
+        "imitation": read_success(imitator, "last"),
+        "grpo": read_success(improved, "last"),
+    }
     return {"success": success, "seconds": seconds, "last": last}
 
 

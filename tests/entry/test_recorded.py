@@ -88,7 +88,7 @@ def test_a_policy_is_measured_on_pairs_that_it_is_not_trained_on(
     assert float(found["false"][-1][1]) == 1 and rows("run_false")[1]["val/success"]
     few = f"{SMALL} algo=dpo data=pairs data.path=d.jsonl data.batch=4 data.held_out=0.001"
     none = "algo=dpo data=pairs data.path=d.jsonl data.batch=4 callbacks.best.monitor=val/data_loss"
-    assert "callbacks.best.monitor=val/data_loss is measured by nothing" in refused(f"{SMALL} {none}")
+    assert "callbacks.best.monitor=val/data_loss is not measured" in refused(f"{SMALL} {none}")
     assert "data.held_out=0.001 leaves none of 24 groups to validate on; raise it" in refused(few)
 
 
