@@ -98,7 +98,7 @@ def test_a_judge_criticises_what_was_recorded(
             (command(url).replace("=critique", "=better"), "out: said holds no episodes"),
             (
                 f"{command(url)} reward.judge.scalar=x",
-                "reward.judge.scalar=x has no effect: critiques are asked",
+                "reward.judge.scalar=x has no effect: critiques are written",
             ),
             (
                 f"{command(url)} reward.judge.shows_end=true",

@@ -98,4 +98,4 @@ def test_a_judge_rates_what_was_recorded(
         )
         assert "the judge gave no readable verdict in 3 of 3 comparisons" in said
     recorded(Path("half"), broken=True)
-    assert "data=half is empty or not complete" in refused(command.replace("=episodes", "=half"), main_label)
+    assert "data=half is empty or incomplete" in refused(command.replace("=episodes", "=half"), main_label)
