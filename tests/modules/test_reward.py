@@ -277,7 +277,7 @@ def test_heads_of_a_resumed_run_are_those_of_the_whole_run_and_pay(
         (["algo=cost_model", "data=ranked", "data.score=[a,b]"], "data.score=[a,b] makes several heads, and algo"),
         (["algo=process_reward", "algo/label=solved", "data=unpaired", "data.score=[a,b]"], "reads none of them: set"),
         (["algo=bradley_terry", "data=pairs", "val.episodes=8"], "a reward model plays nothing"),
-        (["algo=bradley_terry", "data=pairs", "update/stop=kl", "update.epochs=2"], "it goes by log-probs"),
+        (["algo=bradley_terry", "data=pairs", "update/stop=kl", "update.epochs=2"], "it reads log-probs"),
         )),
     ],
 )  # fmt: skip
