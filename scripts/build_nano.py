@@ -120,7 +120,7 @@ class Teacher:
     def __init__(self, recipe: Recipe, rng: np.random.Generator) -> None:
         self.recipe, self.rng = recipe, rng
 
-    def reply(self, name: str, env: TextEnv, horizon: int) -> str:
+    def reply(self, name: str, env: TextEnv, observation: str, horizon: int) -> str:
         actions = self._arm(env) if name == "bandit" else self._moves(env, horizon)
         return ANSWER.write(actions, thought=env.best_thought())
 
@@ -162,7 +162,7 @@ def demonstrate(
     is_reply = [False] * len(tokens)
     actions_left = task.max_actions
     for turn in range(task.max_turns):
-        text = teacher.reply(task.name, env, actions_left)
+        text = teacher.reply(task.name, env, observation, actions_left)
         reply = chat.tokenizer(text, add_special_tokens=False)["input_ids"]
         tokens, is_reply = tokens + reply, is_reply + [True] * len(reply)
         reward, ended, solved = 0.0, False, False
