@@ -37,7 +37,7 @@ def test_a_file_says_which_weights_it_measured() -> None:
     assert parse(evaluation(1.0, 0.5, run="a/checkpoints/iteration_7.ckpt")) == {}
     assert parse('{"config": {}, "results": [{"env": "bandit"}]}') == {}
     for bad in (evaluation("1", 0.5), evaluation(float("nan"), 0.5), evaluation(True, 0.5)):
-        with pytest.raises(ValueError, match="no finite number"):
+        with pytest.raises(ValueError, match="is not a finite number"):
             parse(bad)
 
 
