@@ -29,8 +29,8 @@ class Unreadable(ValueError):
 class Criteria:
     """Criteria by which episodes are judged, and the prompts for the judge.
 
-    The text of an episode is fenced by two lines that it cannot contain, and each of its lines follows a bar; the
-    beginnings of tags in it are broken up by a space.  So it can neither close its fence nor contain a verdict or a
+    An episode is quoted between two fence lines that it does not contain; each of its lines begins with a bar, and a
+    space breaks up its tags.  So it can neither close its fence nor contain a verdict or a
     chat marker.
 
     Args:
@@ -51,8 +51,8 @@ class Criteria:
 
     def __post_init__(self) -> None:
         is_list = isinstance(self.principles, Sequence) and not isinstance(self.principles, str)
-        is_list = is_list and all(isinstance(each, str) and each.strip() for each in self.principles)
-        require(is_list, "principles", self.principles, "a list of texts; [] has the judge write its own")
+        is_valid = is_list and all(isinstance(text, str) and text.strip() for text in self.principles)
+        require(is_valid, "principles", self.principles, "a list of texts; [] has the judge write its own")
         require_number("low", self.low, "a number")
         require_number("high", self.high, f"a number > low={self.low:g}", lambda high: high > self.low)
         require(isinstance(self.shows_end, bool), "shows_end", self.shows_end, "true or false")
@@ -68,27 +68,29 @@ class Criteria:
         """Ask for a critique of one episode without a score (CLoud, arXiv 2408.11791)."""
         return self._compose_question("how well an assistant has done what it was asked", [episode], "")
 
-    def ask_revision(self, episode: Episode, place: int) -> str:
+    def ask_revision(self, episode: Episode, turn_index: int) -> str:
         """Ask for a critique of the reply of one turn and for a better reply.
 
         Constitutional AI, arXiv 2212.08073.
 
         Args:
             episode: shown up to that turn.
-            place: index of the turn.
+            turn_index: index of the turn.
         """
         form = (
             "<revision>the whole reply that should stand in place of the assistant's last one; where a tag is broken "
             "up by a space above, write it without the space</revision>"
         )
-        until = replace(episode, turns=episode.turns[: place + 1])
-        return self._compose_question("the last reply of an assistant, and write a better one", [until], form)
+        truncated = replace(episode, turns=episode.turns[: turn_index + 1])
+        return self._compose_question(
+            "the last reply of an assistant, and write a better one", [truncated], form
+        )
 
     def ask_scores(self, episodes: Sequence[Episode]) -> str:
         """Ask for a score of each of several episodes of one prompt."""
-        what = f"how well each of {len(episodes)} assistants has done what it was asked"
+        task = f"how well each of {len(episodes)} assistants has done what it was asked"
         form = f"<scores>{len(episodes)} numbers from {self.low:g} to {self.high:g}, commas between them</scores>"
-        return self._compose_question(what, episodes, form)
+        return self._compose_question(task, episodes, form)
 
     def ask_better(self, first: Episode, second: Episode) -> str:
         """Ask which of two episodes of one prompt is better."""
@@ -97,21 +99,22 @@ class Criteria:
             "which of two assistants has better done what it was asked", [first, second], form
         )
 
-    def _compose_question(self, what: str, episodes: Sequence[Episode], form: str) -> str:
+    def _compose_question(self, task: str, episodes: Sequence[Episode], form: str) -> str:
         texts = [self._format_episode(episode) for episode in episodes]
         fence, salt = "", 0
         while not fence or any(fence in text for text in texts):
             digest = hashlib.blake2b(f"{salt}|{texts}".encode(), digest_size=6).hexdigest()
             fence, salt = f"EPISODE {digest}", salt + 1
-        numbers = [""] if len(texts) == 1 else [f" number {number}" for number in range(1, len(texts) + 1)]
+        labels = [""] if len(texts) == 1 else [f" number {number}" for number in range(1, len(texts) + 1)]
         fenced = [
-            f"{fence}{n} begins\n{text}\n{fence}{n} ends" for n, text in zip(numbers, texts, strict=True)
+            f"{fence}{label} begins\n{text}\n{fence}{label} ends"
+            for label, text in zip(labels, texts, strict=True)
         ]
         rules = [f"{number}. {text.strip()}" for number, text in enumerate(self.principles, 1)]
-        first = "" if rules else "<principles>two to five principles that matter here</principles>"
+        principles_block = "" if rules else "<principles>two to five principles that matter here</principles>"
         return "\n".join(
             [
-                f"Judge {what}. "
+                f"Judge {task}. "
                 + ("Judge by these principles:" if rules else "State your principles first."),
                 *rules,
                 "",
@@ -121,7 +124,9 @@ class Criteria:
                 *fenced,
                 "",
                 "Reply in this form, and write nothing else:",
-                *filter(None, (first, "<critique>what was good and what was bad</critique>", form)),
+                *filter(
+                    None, (principles_block, "<critique>what was good and what was bad</critique>", form)
+                ),
             ]
         )
 
@@ -168,8 +173,8 @@ class Criteria:
         Raises:
             Unreadable: the reply has another form.
         """
-        no = "(?!</?revision>)"
-        return self._read(reply, "revision", rf"{no}\S(?:{no}.)*").strip()
+        not_tag = "(?!</?revision>)"
+        return self._read(reply, "revision", rf"{not_tag}\S(?:{not_tag}.)*").strip()
 
     def read_scores(self, reply: str, count: int) -> list[float]:
         """Read the scores of ``count`` episodes, each rescaled as by `read_score`.
@@ -195,8 +200,8 @@ class Criteria:
             verdict: ``score``, ``scores`` or ``better``.
             value: content of the verdict.
         """
-        first = "" if self.principles else "<principles>It does what was asked.</principles>\n"
-        return f"{first}<critique>Some do, and some do not.</critique>\n<{verdict}>{value}</{verdict}>"
+        principles_block = "" if self.principles else "<principles>It does what was asked.</principles>\n"
+        return f"{principles_block}<critique>Some do, and some do not.</critique>\n<{verdict}>{value}</{verdict}>"
 
     def _rescale(self, number: str) -> float:
         score = float(number)
@@ -220,22 +225,22 @@ class Criteria:
     def _build_pattern(self) -> str:
         """Build the pattern of the critique, and of the principles unless they are given."""
         blocks = ([] if self.principles else ["principles"]) + ["critique"]
-        inside = {block: rf"(?!</?{block}>)" for block in blocks}
-        return "".join(rf"\s*<{b}>\s*{no}\S(?:{no}.)*?</{b}>" for b, no in inside.items())
+        not_tags = {block: rf"(?!</?{block}>)" for block in blocks}
+        return "".join(rf"\s*<{b}>\s*{not_tag}\S(?:{not_tag}.)*?</{b}>" for b, not_tag in not_tags.items())
 
 
-def select_best_judged(values: Sequence[float], worth: Sequence[float], keep: int) -> list[float]:
-    """Select the ``keep`` scores whose judgements are worth most, in their order.
+def select_best_judgements(scores: Sequence[float], quality: Sequence[float], keep: int) -> list[float]:
+    """Return the scores of the ``keep`` best judgements, in their original order.
 
     Ties go to the first.  Only these vote, as with the meta reward model of SPCT (arXiv 2504.02495, section 4.2).
 
     Args:
-        values: scores of one episode by several judgements.
-        worth: quality of each judgement, higher is better.
+        scores: scores of one episode by several judgements.
+        quality: quality of each judgement, higher is better.
         keep: at least 1; all scores if there are fewer.
     """
-    best = sorted(range(len(values)), key=lambda k: -worth[k])[:keep]
-    return [values[k] for k in sorted(best)]
+    best = sorted(range(len(scores)), key=lambda k: -quality[k])[:keep]
+    return [scores[k] for k in sorted(best)]
 
 
 VOTES = ("mean", "median", "majority")

@@ -134,7 +134,7 @@ def test_rows_of_an_instance_are_held_out_together(tmp_path: Path) -> None:
         assert len(groups) == sides.count(side)
         assert all([each.training_return for each in group] == [1.0, 0.0, 0.0] for group in groups)
     # a policy is measured on groups like those of training, and all of them validate
-    found = read(kind, student(), seed=0, is_judged=False)
+    found = read(kind, student(), seed=0, compares_held_out=False)
     assert len(found.groups) == 3 * sides.count("train") and set(found.held_out) == {"val"}
     assert [len(group) for group in found.held_out["val"]] == [1] * 3 * (12 - sides.count("train"))
     # without the column each question is a prompt of its own, and none has two answers

@@ -160,7 +160,11 @@ MALFORMED = [  # command, what the message names, what it tells to do
         "target_modules=lm_head",
         "all-linear, or any of",
     ),
-    ("model/lora=default model.lora.target_modules=[]", "model.lora.target_modules=[]", "all-linear is all"),
+    (
+        "model/lora=default model.lora.target_modules=[]",
+        "model.lora.target_modules=[]",
+        "all-linear selects all",
+    ),
     (
         "model/lora=default algo/kl=loss_k3 algo.kl.reference_dtype=bfloat16",
         "algo.kl.reference_dtype=bfloat16",

@@ -15,7 +15,7 @@ from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.engines.served.openai import OpenAIEngine
 from lit_agentrl.episode import Episode
-from lit_agentrl.judging import Criteria, Unreadable, aggregate_votes, select_best_judged
+from lit_agentrl.judging import Criteria, Unreadable, aggregate_votes, select_best_judgements
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.models.remote import load_remote
 from lit_agentrl.rewards.base import RewardContext
@@ -176,14 +176,14 @@ def test_a_judge_that_cannot_be_asked_is_told_before_anything_is_played() -> Non
 
 
 def test_a_meta_model_says_which_samples_vote(tmp_path: Path) -> None:
-    assert select_best_judged([0.1, 0.9, 0.5, 0.2], [3.0, -1.0, 3.0, 7.0], 2) == [0.1, 0.2]
-    assert select_best_judged([0.1, 0.9], [0.0, 0.0], 1) == [0.1] and select_best_judged([0.3], [1.0], 2) == [
-        0.3
-    ]
+    assert select_best_judgements([0.1, 0.9, 0.5, 0.2], [3.0, -1.0, 3.0, 7.0], 2) == [0.1, 0.2]
+    assert select_best_judgements([0.1, 0.9], [0.0, 0.0], 1) == [0.1] and select_best_judgements(
+        [0.3], [1.0], 2
+    ) == [0.3]
     # two of three samples vote
-    assert aggregate_votes(select_best_judged([0.2, 0.4, 0.9], [1.0, 2.0, 0.5], 2), "mean") == pytest.approx(
-        0.3
-    )
+    assert aggregate_votes(
+        select_best_judgements([0.2, 0.4, 0.9], [1.0, 2.0, 0.5], 2), "mean"
+    ) == pytest.approx(0.3)
     path = model(tmp_path)
     part = answering(lambda _, number: reply(number % 5), samples=5, meta=path, keep=2)
     question = part._criteria.ask_score(played())

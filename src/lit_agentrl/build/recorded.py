@@ -143,7 +143,7 @@ def read_recordings(
         max_context_tokens=settings.max_context_tokens,
     )  # fmt: skip
     with name_errors("data"):
-        found = read(kind, student, seed=seed, is_judged=is_judged)
+        found = read(kind, student, seed=seed, compares_held_out=is_judged)
         if kind.held_out and not is_judged and not found.held_out["val"]:
             raise ValueError(
                 f"held_out={kind.held_out:g} leaves none of {len(found.groups)} groups to validate on; raise it, or "

@@ -51,7 +51,7 @@ class _Tally:
     rows: int = 0
     bad: Counter[str] = field(default_factory=Counter)
     first: str = ""
-    without_pair: int = 0
+    without_group: int = 0
     is_reference: bool = True
 
     def refuse(self, place: str, error: BadRow) -> None:
@@ -83,61 +83,63 @@ def find_paths(kind: Kind) -> list[Path]:
     return paths
 
 
-def read(kind: Kind, student: Student, *, seed: int, is_judged: bool = True) -> Recordings:
+def read(kind: Kind, student: Student, *, seed: int, compares_held_out: bool = True) -> Recordings:
     """Read the groups of a data set.
 
     Args:
         kind: paths, and how groups are made.
         student: the model that is trained.
         seed: seed of the order of each pass.
-        is_judged: all held-out episodes of a prompt are compared, as for a reward model; otherwise held-out groups are
-            made like those of training, and all of them validate.
+        compares_held_out: compare all held-out episodes of a prompt, as for a reward model.  False: group them as in
+            training, and use all of them to validate.
 
     Raises:
         ValueError: a file cannot be read, or there are too many bad rows or too few groups.
     """
     tally, reader = _Tally(), Reader(student.chat, student.max_context_tokens)
-    sides: dict[str, list[Group]] = {"train": [], "val": [], "test": []}
+    splits: dict[str, list[Group]] = {"train": [], "val": [], "test": []}
     recorded: list[Episode] = []
-    of_prompt: dict[str, list[Episode]] = {}  # held-out rows
+    held_out_by_prompt: dict[str, list[Episode]] = {}
     for path in find_paths(kind):
         if path.is_dir():
             recorded += _read_folder(kind, path, student, tally)
             continue
         for prompt, group in _read_rows(kind, path, reader, tally):
-            if not _has_room(group, kind, student, tally):
+            if not _check_room(group, kind, student, tally):
                 continue
             if kind.side(prompt) == "train":
-                sides["train"].append(group)
-            elif is_judged:
-                of_prompt.setdefault(prompt, []).extend(group)
+                splits["train"].append(group)
+            elif compares_held_out:
+                held_out_by_prompt.setdefault(prompt, []).extend(group)
             else:
-                sides[kind.side(prompt)].append(group)
-    for prompt, episodes in of_prompt.items():
-        sides[kind.side(prompt)].append(episodes)
-    for same in group_by_prompt(recorded):
-        side = kind.side(f"{same[0].task_name}|{same[0].instance_seed}")
-        made = kind.judged(same) if is_judged and side != "train" else kind.of_episodes(same)
-        fitting = [group for group in made if _has_room(group, kind, student, tally)]
-        tally.without_pair += not fitting and kind.smallest > 1
-        sides[side] += fitting
-    groups = sides.pop("train")
-    if not is_judged:
-        sides = {"val": sides["val"] + sides["test"]}
+                splits[kind.side(prompt)].append(group)
+    for prompt, episodes in held_out_by_prompt.items():
+        splits[kind.side(prompt)].append(episodes)
+    for episodes in group_by_prompt(recorded):
+        split = kind.side(f"{episodes[0].task_name}|{episodes[0].instance_seed}")
+        is_compared = compares_held_out and split != "train"
+        groups = kind.judged(episodes) if is_compared else kind.of_episodes(episodes)
+        fitting = [group for group in groups if _check_room(group, kind, student, tally)]
+        if kind.smallest > 1 and not fitting:
+            tally.without_group += 1
+        splits[split] += fitting
+    training = splits.pop("train")
+    if not compares_held_out:
+        splits = {"val": splits["val"] + splits["test"]}
     _require_good(kind, tally)
-    if not groups:
+    if not training:
         raise ValueError(f"path={kind.paths[0]}: none of its {tally.rows} rows makes a group to train on")
-    if kind.batch > len(groups):
+    if kind.batch > len(training):
         raise ValueError(
-            f"batch={kind.batch} exceeds the {len(groups)} groups of path={kind.paths[0]}; lower it"
+            f"batch={kind.batch} exceeds the {len(training)} groups of path={kind.paths[0]}; lower it"
         )
     rows = max(tally.rows, 1)
     metrics = {"data/dropped_share": tally.bad.total() / rows}
     if reader.num_read:
         metrics["data/truncated_share"] = reader.num_truncated / reader.num_read
     return Recordings(
-        groups, kind.batch, seed, notes=tuple(_write_notes(tally, reader)), metrics=metrics,
-        is_reference=tally.is_reference and bool(recorded) and not reader.num_read, held_out=sides,
+        training, kind.batch, seed, notes=tuple(_write_notes(tally, reader)), metrics=metrics,
+        is_reference=tally.is_reference and bool(recorded) and not reader.num_read, held_out=splits,
     )  # fmt: skip
 
 
@@ -156,22 +158,22 @@ def _read_folder(kind: Kind, path: Path, student: Student, tally: _Tally) -> Ite
             f"score={unknown[0]} is not a score of recorded episodes (path={path}); valid: "
             f"{', '.join(kind.scores)}"
         )
-    of_policy, temperature = folder.described.get("policy", {}), folder.described.get("temperature")
-    is_same = of_policy.get("fingerprint") == student.fingerprint is not None
+    policy, temperature = folder.described.get("policy", {}), folder.described.get("temperature")
+    is_same = student.fingerprint is not None and policy.get("fingerprint") == student.fingerprint
     tally.is_reference = tally.is_reference and is_same and temperature == student.temperature
     for number, episode in enumerate(folder.read(), 1):
         tally.rows += 1
         try:
             _check(episode, student)
-            scored = _set_score(episode, kind)
+            scored = _replace_return(episode, kind)
         except BadRow as error:
             tally.refuse(f"{path} episode {number}", error)
             continue
         yield scored
 
 
-def _set_score(episode: Episode, kind: Kind) -> Episode:
-    """Return the episode with the score of `Kind.score` as its return."""
+def _replace_return(episode: Episode, kind: Kind) -> Episode:
+    """Return a copy of the episode whose return is its score by `Kind.score`."""
     if kind.heads:
         return add_labels(episode, [_get_label(episode, score) for score in kind.heads])
     worth = _get_score(episode, str(kind.score))
@@ -187,7 +189,7 @@ def _get_label(episode: Episode, score: str) -> float:
 
 
 def _get_score(episode: Episode, score: str) -> float | None:
-    """Return the score of an episode by `Kind.score`; None: its own return."""
+    """Return the success or total cost of an episode; None keeps its return."""
     if score == "success":
         return float(episode.success)
     if score != "cost":
@@ -254,8 +256,11 @@ def _require_room(episode: Episode, student: Student) -> None:
         raise BadRow("too_long", f"it has more than rollout.max_context_tokens={most} tokens")
 
 
-def _has_room(group: Group, kind: Kind, student: Student, tally: _Tally) -> bool:
-    """Return whether a group behind a reference answer fits into the context."""
+def _check_room(group: Group, kind: Kind, student: Student, tally: _Tally) -> bool:
+    """Return whether a group fits into the context; count it as bad if not.
+
+    Only groups that are read after a reference answer are checked.
+    """
     try:
         for episode in group if kind.is_referred else ():
             _require_room(episode, student)
@@ -302,8 +307,8 @@ def _write_notes(tally: _Tally, reader: Reader) -> Iterator[str]:
     if tally.bad:
         counts = _format_counts(tally)
         yield f"data: left out {tally.bad.total()} of {tally.rows} rows ({counts}); the first: {tally.first}"
-    if tally.without_pair:
-        yield f"data: {tally.without_pair} prompts give no group, for example because all scores are equal"
+    if tally.without_group:
+        yield f"data: {tally.without_group} prompts give no group, for example because all scores are equal"
     if reader.num_truncated:
         cut = f"{reader.num_truncated} of {reader.num_read}"
         yield f"data: {cut} episodes were cut off at rollout.max_context_tokens"

@@ -59,8 +59,8 @@ class Progress:
     bad_steps: int = 0
     skipped: int = 0
 
-    def is_skipped(self, is_empty: bool, reason: str, loop: Loop) -> bool:
-        """Return whether no rank has rows to train on; then skip and count the iteration.
+    def skip_if_empty(self, is_empty: bool, reason: str, loop: Loop) -> bool:
+        """Skip and count the iteration if no rank has rows; return whether it was skipped.
 
         Raises:
             ValueError: too many iterations were skipped in a row, see `skip`.

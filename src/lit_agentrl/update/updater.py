@@ -80,15 +80,18 @@ class Updater:
         self.progress = Progress(settings.max_bad_steps)
         has_reference = objective.needs("ref_logp_BT") and not is_reference_given
         self.reference = reference or Start()
-        read = self.reference.make(policy, objective.requirements.reference_dtype) if has_reference else None
+        dtype = objective.requirements.reference_dtype
+        reference_network = self.reference.make(policy, dtype) if has_reference else None
         self._cache = reference_cache
-        if reference_cache is not None and read is not None:
-            self._weights = (
-                hash_parameters(read) if policy.adapters is None else policy.adapters["fingerprint"]
+        if reference_cache is not None and reference_network is not None:
+            self._reference_fingerprint = (
+                hash_parameters(reference_network)
+                if policy.adapters is None
+                else policy.adapters["fingerprint"]
             )
         with name_errors("update"):  # key of these settings
             self.networks = Networks(
-                policy.network, critic=critic, reference=read, settings=settings, temperature=temperature,
+                policy.network, critic=critic, reference=reference_network, settings=settings, temperature=temperature,
                 routing=policy.routing, head=head,
             )  # fmt: skip
         self._stepper = Stepper(objective, settings, self.networks, self.progress)
@@ -119,12 +122,12 @@ class Updater:
         self.progress.skipped = 0
         self._fill_cache(loop)
         row: dict[str, float] = {}
-        if not self.progress.is_skipped(len(tensors["tokens_BT"]) == 0, "filter kept no group", loop):
+        if not self.progress.skip_if_empty(len(tensors["tokens_BT"]) == 0, "filter kept no group", loop):
             tensors = self._add_old_scores(tensors, loop)
             prepared = self._prepare(tensors, row, at_least=self.settings.minibatches)
             if prepared is None:
-                self.progress.is_skipped(True, "algo.rows kept no row", loop)
-            elif not self._is_too_little(prepared, is_filtered, loop):
+                self.progress.skip_if_empty(True, "algo.rows kept no row", loop)
+            elif not self._skip_if_too_few_units(prepared, is_filtered, loop):
                 self._train(prepared, loop, iteration, row)
         if self.networks.reference is not None:
             self.reference.move(self.networks.reference, self.networks.policy, iteration)
@@ -166,7 +169,7 @@ class Updater:
         if cache is None or reference is None:
             return
         precision = ensure_float32(torch.empty(0, dtype=reference.dtype)).dtype
-        about = {"weights": self._weights, "is_sharded": loop.hooks.is_sharded}
+        about = {"weights": self._reference_fingerprint, "is_sharded": loop.hooks.is_sharded}
         cache.fill(
             partial(self.networks.compute_reference_logp, hooks=loop.hooks),
             about | self.networks.describe_computation(loop.device),
@@ -175,7 +178,10 @@ class Updater:
         self.networks.reference = None
 
     def _add_old_scores(self, tensors: Tensors, loop: Loop) -> Tensors:
-        """Add the networks' columns; old log-probs are the sampler's unless both are needed."""
+        """Add old log-probs, reference log-probs and critic values.
+
+        Old log-probs are the sampler's unless the objective reads both.
+        """
         if bool(tensors["is_action_BT"][:, :1].any()):
             raise ValueError(
                 "the first token of a row is an action: it has no preceding token and cannot be scored"
@@ -214,7 +220,7 @@ class Updater:
         read_columns = {
             name: t for name, t in tensors.items() if name in ALWAYS or self.objective.needs(name)
         }
-        gathered, mine = gather_rows(read_columns, tensors["trajectory_B"])
+        gathered, rank_rows = gather_rows(read_columns, tensors["trajectory_B"])
         with torch.no_grad():
             columns = self.objective.prepare(gathered)
         if "is_kept_BT" in columns:
@@ -226,7 +232,7 @@ class Updater:
         }
         width = tensors["is_action_BT"].shape[1]
         for name, column in columns.items():
-            tensors[name] = column[mine, :width] if name.endswith("_BT") else column[mine]
+            tensors[name] = column[rank_rows, :width] if name.endswith("_BT") else column[rank_rows]
         if (left_out_BT := tensors.pop(LEFT_OUT, None)) is not None:
             masks = [name for name in ("is_action_BT", "is_value_target_BT") if name in tensors]
             tensors |= {name: tensors[name] & ~left_out_BT for name in masks}
@@ -236,14 +242,18 @@ class Updater:
         if not bool(keep_B.any()):  # equal on all ranks
             return None
         return select_rows(
-            tensors, keep_B[mine], at_least=at_least, units=self.units, among=(gathered[self.units], keep_B)
+            tensors,
+            keep_B[rank_rows],
+            at_least=at_least,
+            units=self.units,
+            among=(gathered[self.units], keep_B),
         )
 
-    def _is_too_little(self, tensors: Tensors, is_filtered: bool, loop: Loop) -> bool:
-        """Return whether a filter left too few units for the minibatches."""
+    def _skip_if_too_few_units(self, tensors: Tensors, is_filtered: bool, loop: Loop) -> bool:
+        """Skip the iteration if a filter left fewer units than minibatches; return whether it was."""
         number = torch.tensor(len(torch.unique(tensors[self.units])), device=loop.device)
         count, minimum = int(sum_over_ranks(number)), self.settings.minibatches
-        return self.progress.is_skipped(
+        return self.progress.skip_if_empty(
             is_filtered and count < minimum,
             f"filter left too few {name_units(self.units)} for update.minibatches={minimum}",
             loop,
@@ -294,15 +304,15 @@ class Updater:
     def _measure_gradients(self, tensors: Tensors, buckets: int, loop: Loop) -> dict[str, float]:
         """Measure the std and the gradient norms of each bucket of groups."""
         names = ("return_B", "group_B", "trajectory_B")
-        everyone, _ = gather_rows({name: tensors[name] for name in names}, tensors["trajectory_B"])
-        groups, bucket, std = assign_buckets(**everyone, buckets=buckets)
-        is_of_BG = tensors["group_B"][:, None] == groups
-        part_B = torch.where(is_of_BG, bucket, -1).amax(1)
-        rows, part_B = add_fillers(tensors, part_B.cpu(), len(std))
+        gathered, _ = gather_rows({name: tensors[name] for name in names}, tensors["trajectory_B"])
+        groups, bucket, std = assign_buckets(**gathered, buckets=buckets)
+        is_member_BG = tensors["group_B"][:, None] == groups
+        bucket_B = torch.where(is_member_BG, bucket, -1).amax(1)
+        rows, bucket_B = add_fillers(tensors, bucket_B.cpu(), len(std))
         norms: dict[str, float] = {}
         for number, bucket_std in enumerate(std.tolist()):
-            own = torch.nonzero(part_B == number).squeeze(1).to(loop.device)
-            task, regulariser = self._stepper.measure_gradients(rows, own, loop)
+            row_index = torch.nonzero(bucket_B == number).squeeze(1).to(loop.device)
+            task, regulariser = self._stepper.measure_gradients(rows, row_index, loop)
             norms |= {
                 f"gradients/spread_{number + 1}": bucket_std, f"gradients/task_{number + 1}": float(task),
                 f"gradients/regulariser_{number + 1}": float(regulariser),

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from lit_agentrl import seeds
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
-from lit_agentrl.judging import VOTES, Criteria, aggregate_votes, select_best_judged
+from lit_agentrl.judging import VOTES, Criteria, aggregate_votes, select_best_judgements
 from lit_agentrl.rewards.base import Answerer, RewardContext, Rewards, at_end
 from lit_agentrl.rewards.learned.asking import ask_questions
 from lit_agentrl.rewards.learned.episode_cache import EpisodeCache
@@ -171,7 +171,7 @@ class Judge(Replacing):
             return values
         qualities = self._meta.score_each(texts, [[reply for _, reply in samples] for samples in parsed])
         return [
-            select_best_judged(samples, quality, self._keep)
+            select_best_judgements(samples, quality, self._keep)
             for samples, quality in zip(values, qualities, strict=True)
         ]
 

@@ -27,11 +27,11 @@ class Rounds:
 
 
 class _Group:
-    """A group whose first members name the trees; the others follow by round, then tree."""
+    """A group whose first members start a tree each; the others expand them."""
 
     def __init__(self, rule: Rounds, members: list[int], draw: Draw) -> None:
         self._rule, self._members, self._draw = rule, members, draw
-        self._over: dict[int, list[Episode]] = {}  # by tree
+        self._finished: dict[int, list[Episode]] = {}  # by tree
 
     def first(self) -> Sequence[Branch]:
         return [Branch(member) for member in self._members[: self._rule.trees]]
@@ -40,24 +40,24 @@ class _Group:
         if not is_over:
             return ()
         rule, tree = self._rule, episode.tree_member
-        over = self._over.setdefault(tree, [])
-        over.append(episode)
-        number, left = divmod(len(over) - 1, rule.expansions)
-        return [] if left or number >= rule.rounds else self._round(tree, number)
+        finished = self._finished.setdefault(tree, [])
+        finished.append(episode)
+        round_index, place = divmod(len(finished) - 1, rule.expansions)
+        return [] if place or round_index >= rule.rounds else self._start_round(tree, round_index)
 
-    def _round(self, tree: int, number: int) -> list[Branch]:
+    def _start_round(self, tree: int, round_index: int) -> list[Branch]:
         rule, nodes = self._rule, self._list_nodes(tree)
-        start = rule.trees + (number * rule.trees + self._members.index(tree)) * rule.expansions
+        start = rule.trees + (round_index * rule.trees + self._members.index(tree)) * rule.expansions
         branches = []
-        for each, member in enumerate(self._members[start : start + rule.expansions]):
-            parent, turn = nodes[int(self._draw(tree, number, each) * len(nodes))]
+        for expansion, member in enumerate(self._members[start : start + rule.expansions]):
+            parent, turn = nodes[int(self._draw(tree, round_index, expansion) * len(nodes))]
             branches.append(Branch(member, parent, turn) if turn else Branch(member, tree=tree))
         return branches
 
     def _list_nodes(self, tree: int) -> list[tuple[int, int]]:
         """Return member and turn of each node: the opening and every later turn, once each."""
         nodes = [(tree, 0)]
-        for episode in sorted(self._over[tree], key=lambda episode: episode.member):
+        for episode in sorted(self._finished[tree], key=lambda episode: episode.member):
             written = sum(len(turn.reply_tokens) > 0 for turn in episode.turns)
             nodes += [(episode.member, turn) for turn in range(episode.branch_turn + 1, written)]
         return nodes
@@ -116,14 +116,16 @@ class Trees(Refill):
     def train_on(self, so_far: SoFar) -> Sequence[Episode]:
         if self._leaves is None:
             return so_far.sampled
-        of_tree: dict[tuple[int, int], list[Episode]] = {}
+        leaves_by_tree: dict[tuple[int, int], list[Episode]] = {}
         for episode in so_far.sampled:
             if episode.num_action_tokens and not episode.failed:
-                of_tree.setdefault((episode.group, episode.tree_member), []).append(episode)
+                leaves_by_tree.setdefault((episode.group, episode.tree_member), []).append(episode)
 
         def draw(leaf: Episode) -> float:
             return seeds.draw_uniform(so_far.seed, "leaf", so_far.iteration, leaf.group, leaf.member)
 
-        chosen = [each for leaves in of_tree.values() for each in sorted(leaves, key=draw)[: self._leaves]]
+        chosen = [
+            leaf for leaves in leaves_by_tree.values() for leaf in sorted(leaves, key=draw)[: self._leaves]
+        ]
         drawn = {(leaf.group, leaf.member) for leaf in chosen}
         return [episode for episode in so_far.sampled if (episode.group, episode.member) in drawn]

@@ -1,4 +1,4 @@
-"""Hosts of environments for the worker threads of a pool, or their substitutes."""
+"""Hosts that run the environments of a worker thread, or refuse every call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Host(Protocol):
     def close(self) -> None: ...
 
 
-class InThread:
+class ThreadHost:
     """A host of environments in the worker's thread."""
 
     def __init__(self, environments: Environments) -> None:
@@ -38,8 +38,8 @@ class InThread:
         self._environments.close()
 
 
-class Broken:
-    """A host in place of workers that were replaced too often; every call fails."""
+class FailedHost:
+    """A host whose every call fails, after too many restarts of its worker."""
 
     def __init__(self, hosting: Hosting) -> None:
         self._error = describe_restart_limit(hosting)

@@ -25,7 +25,7 @@ from lit_agentrl.rollout.worlds.environments import (
     make_timeout_answer,
     serve,
 )
-from lit_agentrl.rollout.worlds.hosts import Broken, Host, InThread
+from lit_agentrl.rollout.worlds.hosts import FailedHost, Host, ThreadHost
 
 _log = logging.getLogger(__name__)
 _SLICE_S = 0.02  # how often hung threads are looked for
@@ -151,12 +151,12 @@ class WorkerPool:
     def _start(self, before: _Worker | None = None) -> _Worker:
         hosting = self._hosting
         if before is not None:
-            host = before.host if self.may_restart("hung") else Broken(hosting)
+            host = before.host if self.may_restart("hung") else FailedHost(hosting)
             worker = _Worker(host, hosting, self._inbox, before.calls)
         elif hosting.where == "process":
             worker = _Worker(Child(self._task, self._probes, self.may_restart), hosting, self._inbox)
         else:
-            worker = _Worker(InThread(Environments(self._task, self._probes)), hosting, self._inbox)
+            worker = _Worker(ThreadHost(Environments(self._task, self._probes)), hosting, self._inbox)
         worker.start()
         return worker
 
