@@ -6,6 +6,7 @@ A part names its options without a prefix (``epsilon=-1 must be …``); the code
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -154,6 +155,26 @@ def require_whole(
         value,
         f"a whole number {f'>= {low}' if high is None else f'from {low} to {high}'}{alternative}",
     )
+
+
+def require_members(label: str, built: object, protocol: type[object]) -> None:
+    """Check that an object has all members of a protocol.
+
+    Args:
+        label: what made the object, such as an option with its value.
+        built: the object.
+        protocol: the members are its methods, properties and annotated attributes.
+
+    Raises:
+        ValueError: it lacks a member, which the message names.
+    """
+    members = {*vars(protocol), *inspect.get_annotations(protocol)}
+    lacking = sorted(name for name in members if not name.startswith("_") and not hasattr(built, name))
+    if lacking:
+        raise ValueError(
+            f"{label} makes a {type(built).__name__} without {lacking[0]}, which "
+            f"{protocol.__module__}.{protocol.__qualname__} requires"
+        )
 
 
 def require_local(option: str, path: object) -> None:

@@ -126,11 +126,15 @@ def test_nothing_is_left_behind(refused: Refused, in_empty_folder: Path, command
     assert not list(in_empty_folder.iterdir())
 
 
-def test_answers_that_an_episode_cannot_hold(refused: Refused, in_empty_folder: Path) -> None:
+def test_options_of_a_dataset_that_have_no_effect(refused: Refused, in_empty_folder: Path) -> None:
     rows = [f'{{"question": "what is {i}?", "answer": "{i}"}}\n' for i in range(100)]
     Path("q.jsonl").write_text("".join(rows))
     command = "env=dataset env.game.path=q.jsonl env.game.tries=3"
     assert "env.game.tries=3 has no effect: an episode ends before" in refused(command)
+    command = "env=dataset env.game.path=q.jsonl env.game.instruction=Hi"
+    assert "env.game.instruction=Hi has no effect: prompt=compact writes no system message" in refused(
+        command
+    )
     Path("q.jsonl").write_text("")
     assert "env.game.path=q.jsonl is empty; write one row a line" in refused(
         "env=dataset env.game.path=q.jsonl"

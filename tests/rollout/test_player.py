@@ -57,6 +57,19 @@ def test_a_rank_whose_worker_hangs_is_named_by_a_barrier(is_ahead: bool) -> None
     made.close()
 
 
+def test_what_an_own_worker_or_engine_lacks_is_named_before_it_plays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(FakeWorker, "differing")
+    made = players(Settings(), [])
+    with pytest.raises(
+        ValueError, match="worker=Settings makes a Told without differing, which .*base.Worker"
+    ):
+        made.start(last=3, iteration=0, state=None)
+    made.close()
+    rules = replace(Collected(lambda spec, k: "").rules, engine=lambda **options: object())
+    with pytest.raises(ValueError, match="engine makes a object without capabilities, which .*base.Engine"):
+        rules.open_engine(Network())  # type: ignore[arg-type]
+
+
 def test_ranks_are_awaited_after_episodes_of_this_process() -> None:
     log: list[Any] = []
     made = players(Here(), log)

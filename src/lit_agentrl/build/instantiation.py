@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -10,7 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.actions import Actions, ToolSpec
-from lit_agentrl.checks import blame
+from lit_agentrl.checks import blame, require_members
 from lit_agentrl.config.composition import load_option
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.engines.base import Engine
@@ -57,13 +56,7 @@ def instantiate_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
         ValueError: it lacks a member, which the message names; or from the object itself.
     """
     built = instantiate(OmegaConf.select(cfg, key))
-    members = {*vars(protocol), *inspect.get_annotations(protocol)}
-    lacking = sorted(name for name in members if not name.startswith("_") and not hasattr(built, name))
-    if lacking:
-        raise ValueError(
-            f"{key}._target_={OmegaConf.select(cfg, key)._target_} makes a {type(built).__name__} without "
-            f"{lacking[0]}, which {protocol.__module__}.{protocol.__qualname__} requires"
-        )
+    require_members(f"{key}._target_={OmegaConf.select(cfg, key)._target_}", built, protocol)
     return built
 
 

@@ -111,6 +111,11 @@ RULES = (
         "or lower it",
     ),
     Rule(
+        "env.game.instruction",
+        lambda cfg, parts: parts.prompt.style != "compact",
+        "prompt=compact writes no system message; leave it out, or set prompt=full",
+    ),
+    Rule(
         "env.hosting.restarts",
         lambda cfg, parts: any(task.hosting.where != "inline" for task in parts.games.tasks),
         "games that answer inline have no workers; leave it out, or set env.hosting.where=thread or process",

@@ -76,7 +76,8 @@ def _explain_instantiation(error: InstantiationException) -> str:
         return f"{key}: {get_first_line(error)}" if key else get_first_line(error)
     if isinstance(cause, ImportError):
         reason = re.search(r'ModuleNotFoundError\("(.+?)"\)', str(cause))
-        return f"{key}._target_ cannot be imported: {reason.group(1) if reason else get_first_line(cause)}"
+        text = reason.group(1) if reason else get_first_line(cause)
+        return f"{key}._target_ cannot be imported: {explain_import(text)}"
     if isinstance(cause, TypeError) and (
         missing := re.search(r"missing .* argument[s]?: '(\w+)'", str(cause))
     ):
@@ -84,6 +85,12 @@ def _explain_instantiation(error: InstantiationException) -> str:
             return f"{key} has no _partial_; write _partial_: true into its YAML"
         return f"{key}.{missing.group(1)} has no value; set {key}.{missing.group(1)}=…"
     return add_key(key, explain(cause)) if key else explain(cause)
+
+
+def explain_import(text: str) -> str:
+    """Return the message of a failed import, or the name that a module lacks."""
+    match = re.search(r"No module named '(.+)\.(\w+)'; '(.+)' is not a package", text)
+    return f"{match[1]} has no {match[2]}" if match and match[1] == match[3] else text
 
 
 def _explain_yaml(error: MarkedYAMLError) -> str:

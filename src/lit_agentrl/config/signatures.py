@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl import screen
 from lit_agentrl.checks import format_value, is_numeric
-from lit_agentrl.config.errors import UserError, find_nearest, get_first_line, suggest
+from lit_agentrl.config.errors import UserError, explain_import, find_nearest, get_first_line, suggest
 from lit_agentrl.paths import list_options
 
 HEAVY = ("lightning.pytorch", "transformers")
@@ -122,7 +122,7 @@ def _locate(path: str, name: str) -> Callable[..., Any]:
         logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # a failure is reported below
         target = get_object(name)
     except Exception as error:  # importing a user's module can fail in any way
-        reason = get_first_line(error.__cause__ or error)
+        reason = explain_import(get_first_line(error.__cause__ or error))
         raise UserError(f"{path}._target_={name} cannot be imported: {reason}") from error
     if not callable(target):
         raise UserError(f"{path}._target_={name} is not a class or function")

@@ -254,8 +254,9 @@ def attend_segments(
             options["enable_gqa"] = True
         else:
             key_MGD, value_MGD = (_repeat_heads(states, groups) for states in (key_MGD, value_MGD))
-    found: Any = varlen_attn(query_MHD, key_MGD, value_MGD, bounds, bounds, longest, longest, **options)
-    return found  # type: ignore[no-any-return]
+    output_MHD = varlen_attn(query_MHD, key_MGD, value_MGD, bounds, bounds, longest, longest, **options)
+    assert isinstance(output_MHD, Tensor)  # no auxiliary output is asked for
+    return output_MHD
 
 
 @lru_cache

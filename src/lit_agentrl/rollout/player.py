@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.checks import require_members
 from lit_agentrl.distributed import StrategyHooks, get_world_size
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.episode import Source
@@ -21,7 +22,7 @@ from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.schedules import PlayAhead, PlayNow, SyncedWorker, measure_staleness
-from lit_agentrl.rollout.workers.base import Played, WorkerSettings
+from lit_agentrl.rollout.workers.base import Played, Worker, WorkerSettings
 from lit_agentrl.rollout.workers.inline import LocalPlayer
 
 
@@ -103,6 +104,7 @@ class Player:
         device = next(self._network.parameters()).device
         network = self._hooks.unshard_on_every_rank(self._network).to(device)
         worker = self._worker.open(self._rules, network, self._context, is_ahead=is_ahead)
+        require_members(f"worker={type(self._worker).__name__}", worker, Worker)
         if self._first_wave is None:
             self._schedule = PlayNow(SyncedWorker(worker, self._get_weights).play, worker.stop)
             return

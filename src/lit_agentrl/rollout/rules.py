@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from lit_agentrl.checks import require_members
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Message
@@ -56,8 +57,14 @@ class Rules:
     def open_engine(
         self, network: PreTrainedModel, forward_context: ForwardContext = nullcontext, **more: Any
     ) -> Engine:
-        """Return an engine for this network; ``more`` holds further arguments of its constructor."""
-        return self.engine(**self.make_engine_options(network, forward_context), **more)
+        """Return an engine for this network; ``more`` holds further arguments of its constructor.
+
+        Raises:
+            ValueError: It lacks a member of `Engine`.
+        """
+        engine = self.engine(**self.make_engine_options(network, forward_context), **more)
+        require_members("engine", engine, Engine)
+        return engine
 
     def make_engine_options(
         self, network: PreTrainedModel | None, forward_context: ForwardContext = nullcontext

@@ -16,6 +16,7 @@ from lit_agentrl.build.assembly import Run, build, to_plain_dict
 from lit_agentrl.build.critics import describe_reweighting
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.parts import Parts
+from lit_agentrl.build.strategy import count_processes
 from lit_agentrl.build.structure import describe_missing_repeats
 from lit_agentrl.build.unused_options import describe_idle_processes, describe_inactive_bounds
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
@@ -32,6 +33,7 @@ from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.recovery import name_good_checkpoint
 from lit_agentrl.strategies.checkpoint_io import has_checkpoint, load_progress
 from lit_agentrl.strategies.hooks import get_hooks
+from lit_agentrl.strategies.launching import is_on_cuda
 
 _T = TypeVar("_T")
 KILLED = "killed before the end"  # error in the summary until the run ends, in case the process is killed
@@ -79,7 +81,9 @@ def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> rep
 
 def start_processes(cfg: DictConfig) -> None:
     """Start the processes of the run on this machine, and wait for their end."""
-    screen.announce("starting the processes of the run")
+    processes, _ = count_processes(cfg)
+    is_cuda = is_on_cuda(str(cfg.trainer.get("accelerator", "auto")))
+    screen.announce(f"starting {processes} processes, {'each on a GPU' if is_cuda else 'all on the CPU'}")
     run_folder.unlock_folder(cfg.run_dir)  # the first of the started processes locks it
     with record.record_ending(Path(cfg.run_dir), is_writing=ranks.is_first()):
         ranks.start(cfg)

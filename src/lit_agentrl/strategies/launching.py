@@ -40,13 +40,18 @@ class RankFailed(RuntimeError):
         self.is_reported = is_reported
 
 
+def is_on_cuda(accelerator: str) -> bool:
+    """Return whether ``trainer.accelerator`` means GPUs on this machine."""
+    return accelerator in ("cuda", "gpu") or (accelerator == "auto" and CUDAAccelerator.is_available())
+
+
 def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:
     """Count the processes on this machine, one per device of ``trainer.devices``.
 
     Raises:
         ValueError: ``devices`` is not a number, list or name of devices that exist here.
     """
-    is_cuda = accelerator in ("cuda", "gpu") or (accelerator == "auto" and CUDAAccelerator.is_available())
+    is_cuda = is_on_cuda(accelerator)
     kind: type[CPUAccelerator | CUDAAccelerator] = CUDAAccelerator if is_cuda else CPUAccelerator
     if not kind.is_available():
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
