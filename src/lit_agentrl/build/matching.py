@@ -145,10 +145,8 @@ def _describe_model(cfg: DictConfig) -> Part:
 
 def describe_levels() -> Part:
     """Describe the option ``model/lora=levels``, with one adapter for each level."""
-    default, idle = (
-        "model/lora=default",
-        "a level may have no gradient, for which several processes would wait",
-    )
+    default = "model/lora=default"
+    idle = "a level may have no gradient, for which several processes would wait"
     return describe_part(
         "model/lora",
         name="levels",

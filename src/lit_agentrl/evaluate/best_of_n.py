@@ -36,7 +36,7 @@ def check_options(cfg: DictConfig) -> None:
         ValueError: an option is invalid; the message names it.
     """
     cfg.best_of = as_list(cfg.best_of)  # a single number needs no brackets
-    require_members(cfg, "best_of", 2)
+    require_enough_episodes(cfg, "best_of", 2)
     path = cfg.reward_model
     if path is None:
         if cfg.best_of:
@@ -57,7 +57,7 @@ def check_options(cfg: DictConfig) -> None:
             )
 
 
-def require_members(cfg: DictConfig, option: str, least: int) -> None:
+def require_enough_episodes(cfg: DictConfig, option: str, least: int) -> None:
     """Check that each k of an option is from ``least`` to ``members``.
 
     Raises:

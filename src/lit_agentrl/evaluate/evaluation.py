@@ -237,7 +237,7 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
     for name in ("episodes", "members"):
         require_whole(name, cfg[name], 1, MOST)
     cfg.pass_k = as_list(cfg.pass_k)  # a single number needs no brackets
-    best_of_n.require_members(cfg, "pass_k", 1)
+    best_of_n.require_enough_episodes(cfg, "pass_k", 1)
     best_of_n.check_options(cfg)
     require(bool(temperatures), "temperature", cfg.temperature, "a number >= 0, or a list of them")
     for value in temperatures:
