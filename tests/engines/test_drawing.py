@@ -13,7 +13,15 @@ from lit_agentrl.engines.native import sampling
 from lit_agentrl.engines.native.drawing import Settings, draw_tokens, draw_uniforms
 
 WORDS = st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**40)), min_size=1, max_size=50)
-KINDS = [(1.0, 1.0, 0), (0.7, 1.0, 0), (0.0, 1.0, 0), (1.3, 0.6, 0), (1.0, 1.0, 5), (0.9, 0.8, 9), (0.0, 0.5, 3)]
+KINDS = [
+    (1.0, 1.0, 0),
+    (0.7, 1.0, 0),
+    (0.0, 1.0, 0),
+    (1.3, 0.6, 0),
+    (1.0, 1.0, 5),
+    (0.9, 0.8, 9),
+    (0.0, 0.5, 3),
+]
 
 
 @given(WORDS)
@@ -54,7 +62,9 @@ def test_a_token_without_probability_is_never_drawn():
     for row, token in enumerate((0, 255, 256, 599)):
         logits[row, token] = 0.0
     ones = torch.full((4,), 1 - 2.0**-53, dtype=torch.float64)
-    settings = Settings(torch.ones(4).double(), torch.full((4,), 0.9).double(), torch.zeros(4, dtype=torch.long))
+    settings = Settings(
+        torch.ones(4).double(), torch.full((4,), 0.9).double(), torch.zeros(4, dtype=torch.long)
+    )
     for uniform in (ones, ones * 0):
         for truncates in (False, True):
             draw = draw_tokens(logits, uniform, settings, truncates=truncates)

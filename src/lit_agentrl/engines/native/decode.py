@@ -57,14 +57,12 @@ def step(read: Read, state: State, *, num_slots: int, length: int, truncates: bo
         num_last=rows,
         num_rows=rows,
         filled=length,
-        last_sees_R=Visible(sees_RL[:, None, None]),
+        last_sees_R=Visible(sees_RL.view(rows, 1, 1, length)),
     )
     logits_RV = read(Packed(state.token_R.unsqueeze(0), position_R.unsqueeze(0), reading))
     uniform_R = draw_uniforms(state.key_R, state.count_R)
     draw = draw_tokens(logits_RV, uniform_R, state.settings, truncates=truncates)
-    after = state._replace(
-        token_R=draw.token_A, position_R=state.position_R + 1, count_R=state.count_R + 1
-    )
+    after = state._replace(token_R=draw.token_A, position_R=state.position_R + 1, count_R=state.count_R + 1)
     return after, draw
 
 
@@ -73,10 +71,7 @@ def decode(
 ) -> Tensor:
     """Return token, log-prob and entropy of so many steps, (3, steps, R) float64.
 
-    Args:
-        rows_FR: The rows as by `pack_rows`.
-        read, num_slots, length, truncates: See :func:`step`.
-        steps: Number of steps.
+    ``rows_FR`` are rows as by `window.pack_rows`; the other arguments are those of :func:`step`.
     """
     state, drawn = _unpack_rows(rows_FR), []
     for _ in range(steps):
@@ -86,5 +81,6 @@ def decode(
 
 
 def _unpack_rows(rows_FR: Tensor) -> State:
-    *fields, top_k_R, temperature_R, top_p_R = rows_FR.unbind()
-    return State(*fields, Settings(temperature_R.view(torch.float64), top_p_R.view(torch.float64), top_k_R))
+    token_R, position_R, limit_R, key_R, count_R, top_k_R, temperature_R, top_p_R = rows_FR.unbind()
+    settings = Settings(temperature_R.view(torch.float64), top_p_R.view(torch.float64), top_k_R)
+    return State(token_R, position_R, limit_R, key_R, count_R, settings)

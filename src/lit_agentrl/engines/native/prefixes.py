@@ -28,8 +28,8 @@ def find_common_prefixes(
     """Find the longest prefixes that starting episodes share with each other or with live ones.
 
     Neighbours in lexicographic order share most, so each episode is compared with the one before it and with
-    the next live one.  A copied prefix ends before the last ``unread`` tokens of the target episode: usually one, which
-    must be read for its logits. The copies are ordered so that every source is complete before it is copied.  If several episodes hold the
+    the next live one.  The last ``unread`` tokens of an episode are not copied: usually one, which must be read for its
+    logits. The copies are ordered so that every source is complete before it is copied.  If several episodes hold the
     prefix, the source is live or reads the prefix itself.
 
     Args:
@@ -53,7 +53,8 @@ def find_common_prefixes(
             continue
         neighbours = [other for other in (next_live.get(slot), before) if other is not None]
         lengths = [
-            min(_count_common(tokens[other], tokens[slot]), len(tokens[slot]) - unread) for other in neighbours
+            min(_count_common(tokens[other], tokens[slot]), len(tokens[slot]) - unread)
+            for other in neighbours
         ]
         length = max(lengths, default=0)
         if length >= MIN_SHARED:

@@ -61,7 +61,10 @@ class Window:
     def draw(
         self, rows: Rows
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Return tokens, log-probs and entropies (steps, R) of the first R slots; those of idle rows have no meaning."""
+        """Return tokens, log-probs and entropies (steps, R) of the first R slots.
+
+        Those of idle rows have no meaning.
+        """
         slots_A = np.flatnonzero(rows.is_writing_S)
         num_rows = round_up(rows.num_live, 1, self._num_slots)
         most = np.minimum(rows.total_S + self.steps, rows.limit_S)[slots_A].max() - 1
@@ -118,8 +121,8 @@ def round_up(number: int, least: int, most: int) -> int:
 class Graphs:
     """Runs a function as CUDA graphs, one for each shape of its input and each set of options.
 
-    The interface is that of the function itself.  Written by the rules of ``torch.cuda.graph``; **not yet run on a GPU**.
-    The result is overwritten by the next call with the same shapes.
+    The interface is that of the function itself.  Written by the rules of ``torch.cuda.graph``, but **not yet run on
+    a GPU**. The result is overwritten by the next call with the same shapes.
 
     Args:
         run: A function of one tensor that launches work only; called with ``_WARM_UPS`` extra repetitions at first,
@@ -141,7 +144,7 @@ class Graphs:
         return result
 
     def _capture(self, own: Tensor, options: Any) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM_UPS):
