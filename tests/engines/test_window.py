@@ -18,7 +18,7 @@ from lit_agentrl.engines.native.attention import NAME
 from lit_agentrl.engines.native.decode import decode
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.native.inference import Inference
-from lit_agentrl.engines.native.window import Graphs, round_up
+from lit_agentrl.engines.native.window import round_up
 from tests.conftest import tiny_network
 from tests.engines.test_native import PREFIXES, AfterToken, Never, play
 from tests.engines.test_prefixes import SIBLINGS
@@ -238,7 +238,7 @@ def test_graphs_run_what_the_function_runs():
     expected, _ = play(open_engine(network, 0), PREFIXES, SETTINGS["plain"])
     for window in WINDOWS:
         found, _ = play(engine := open_engine(network, window), PREFIXES, SETTINGS["plain"])
-        assert isinstance(engine._window._run, Graphs)
+        assert engine.window.capture
         assert {e: tokens for e, (tokens, _, _) in found.items()} == {
             e: t for e, (t, _, _) in expected.items()
         }

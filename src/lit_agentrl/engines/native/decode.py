@@ -1,7 +1,7 @@
-"""Decode steps as a pure function of tensors: no size depends on data, and nothing waits for the host.
+"""Decode steps as a pure function of tensors.
 
-One step reads the last token of every row, writes its keys and values to the slots, attends over them under a length
-mask, and draws the next token with the row's own key and settings.
+No size depends on data, and nothing waits for the host. One step reads the last token of every row, writes its keys
+and values to the slots, attends over them under a length mask, and draws the next token with the row's own key.
 """
 
 from __future__ import annotations

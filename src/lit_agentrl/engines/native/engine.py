@@ -52,6 +52,9 @@ class NativeEngine:
         window: Decode steps between two looks at the tokens, see `Window`; 0 looks at each, auto is 8 on CUDA and
             0 elsewhere.
 
+    Attributes:
+        window: The window in use, from the first poll on; None without windows.
+
     If slots cannot hold the network's state, :class:`ReencodingEngine` serves it behind the same methods, and the log
     says so once.
 
@@ -91,7 +94,7 @@ class NativeEngine:
         if reader is not None and window not in (0, AUTO):
             raise ValueError(f"window={window} cannot serve an opponent; set engine.window=0")
         self._window_option: int | str = window if reader is None else 0
-        self._window: Window | None = None
+        self.window: Window | None = None
         if reason := find_obstacle(network, max_context_tokens, forward_context):
             if reader is not None:
                 raise ValueError(
@@ -266,17 +269,17 @@ class NativeEngine:
 
     # ------------------------------------------------------------------ many steps at once
     def _open_window(self) -> Window | None:
-        if self._window is None and (
+        if self.window is None and (
             steps := choose_steps(self._window_option, device := self._network.device)
         ):
-            self._window = Window(
+            self.window = Window(
                 partial(self._inference.read, self._cache), steps=steps, num_slots=self._rows.num_slots,
                 max_length=self._rows.max_context, device=device,
             )  # fmt: skip
-        return self._window
+        return self.window
 
     def _play(self, window: Window) -> list[TurnResult]:
-        """Read all unread tokens but the last, then draw a window of tokens; return the completed replies."""
+        """Read all tokens but the last, then draw a window; return the completed replies."""
         rows = self._rows
         end_S = rows.total_S - 1
         copies = self._copy_prefixes(end_S, unread=0)

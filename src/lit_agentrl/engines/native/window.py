@@ -23,7 +23,7 @@ _WARM_UPS = 2
 
 
 def choose_steps(window: int | str, device: torch.device) -> int:
-    """Return the steps of a window: 8 on CUDA and 0, no windows, on other devices if ``window`` is auto."""
+    """Return the steps of a window; auto is 8 on CUDA, and 0 elsewhere."""
     return int(window) if window != AUTO else _STEPS_ON_GPU if device.type == "cuda" else 0
 
 
@@ -49,14 +49,18 @@ class Window:
         num_slots: Number of slots of the store.
         max_length: Length of a slot.
         device: Device of the network.
+
+    Attributes:
+        capture: Whether windows are captured as graphs, on CUDA only.
     """
 
     def __init__(
         self, read: Read, *, steps: int, num_slots: int, max_length: int, device: torch.device
     ) -> None:
         self.steps, self._num_slots, self._max_length, self._device = steps, num_slots, max_length, device
-        run = partial(decode, read, steps=steps, num_slots=num_slots)
-        self._run: Callable[..., Tensor] = Graphs(run) if device.type == "cuda" else run
+        self._run = partial(decode, read, steps=steps, num_slots=num_slots)
+        self._graphs = Graphs(self._run)
+        self.capture = device.type == "cuda"
 
     def draw(
         self, rows: Rows
@@ -71,13 +75,14 @@ class Window:
         length = round_up(int(most), _LEAST_LENGTH, self._max_length)
         kinds = [rows.params[kind] for kind in set(rows.params_S[slots_A].tolist())]
         truncates = any(kind.top_p < 1 or kind.top_k > 0 for kind in kinds)
-        drawn = self._run(send(pack_rows(rows, num_rows), self._device), length=length, truncates=truncates)
+        run = self._graphs if self.capture else self._run
+        drawn = run(send(pack_rows(rows, num_rows), self._device), length=length, truncates=truncates)
         token_KR, logp_KR, entropy_KR = drawn.cpu().numpy()  # the only wait
         return token_KR.astype(np.int64), logp_KR.astype(np.float32), entropy_KR.astype(np.float32)
 
 
 def pack_rows(rows: Rows, num_rows: int) -> npt.NDArray[np.int64]:
-    """Return what `decode` reads of the first slots, (fields, R): floats are given by their bits."""
+    """Return the fields (F, R) that `decode` reads; floats as their bits."""
     own, slots_R = slice(num_rows), np.arange(num_rows)
     is_writing_R = rows.is_writing_S[own]
     last_R = np.maximum(rows.total_S[own] - 1, 0)
@@ -106,7 +111,7 @@ def send(array: npt.NDArray[Any], device: torch.device) -> Tensor:
 
 
 def round_up(number: int, least: int, most: int) -> int:
-    """Return the next of 1, 1.5, 2, 3, 4, 6, 8, ... times ``least``, at most ``most``.
+    """Round up to 1, 1.5, 2, 3, 4, 6, ... times ``least``, at most ``most``.
 
     >>> [round_up(n, 64, 1000) for n in (1, 65, 100, 129, 600, 900)]
     [64, 96, 128, 192, 768, 1000]
@@ -119,7 +124,7 @@ def round_up(number: int, least: int, most: int) -> int:
 
 
 class Graphs:
-    """Runs a function as CUDA graphs, one for each shape of its input and each set of options.
+    """Runs a function as CUDA graphs, one for each shape and set of options.
 
     The interface is that of the function itself.  Written by the rules of ``torch.cuda.graph``, but **not yet run on
     a GPU**. The result is overwritten by the next call with the same shapes.
