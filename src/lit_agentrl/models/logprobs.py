@@ -15,8 +15,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from lit_agentrl.models.packing import ATTENTION, Packing, Segments, pick
+from lit_agentrl.models.packing import ATTENTION, Packing, Segments
 from lit_agentrl.models.patching import Forward, patch_forwards
+from lit_agentrl.models.segment_attention import pick
 
 _log = logging.getLogger(__name__)
 _UNCHUNKABLE: WeakSet[nn.Module] = WeakSet()  # networks whose logits cannot be computed in chunks

@@ -27,7 +27,7 @@ from lit_agentrl.envs.world import World
 from lit_agentrl.models.onednn import _CACHE_SIZE, _CAPACITIES
 from lit_agentrl.report import summary as reports
 from lit_agentrl.runs import training
-from tests.entry.conftest import Refused
+from tests.commands import Refused
 
 SMALL = [
     "rollout.prompts=3", "rollout.members=4", "rollout.max_reply_tokens=24", "rollout.max_context_tokens=400",

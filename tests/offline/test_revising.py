@@ -20,10 +20,10 @@ from lit_agentrl.data.reading import read
 from lit_agentrl.data.row_folder import RowFolder
 from lit_agentrl.episode import Episode
 from lit_agentrl.offline.revising import build_row, choose_turns
+from tests.commands import Refused, contents
 from tests.data.test_reading import file, student
 from tests.engines.server import chat_of, serving
-from tests.entry.conftest import Refused, contents
-from tests.entry.test_criticising import once, question
+from tests.offline.test_criticising import once, question
 from tests.rewards.conftest import episode, turn
 
 ROWS = "revisions.jsonl"

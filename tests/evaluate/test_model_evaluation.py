@@ -16,9 +16,9 @@ from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.run_options import split_model_options
 from lit_agentrl.paths import CONFIG_DIR
+from tests.commands import Refused
 from tests.conftest import ROOT, served_game
 from tests.engines.server import chat_of, serving
-from tests.entry.conftest import Refused
 
 REMOTE = "model=remote engine=openai engine.mode=chat engine.model=gpt/x engine.url="
 WORLDS = sorted(file.stem for file in (CONFIG_DIR / "env").glob("*.yaml"))

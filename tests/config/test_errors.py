@@ -29,7 +29,7 @@ def test_instantiation_errors_show_their_cause() -> None:
     name = f"{UpdateSettings.__module__}.{UpdateSettings.__qualname__}"
     assert explain(caught(name, epochs=0)) == "part.epochs=0 must be a whole number >= 1"
     assert explain(caught("nosuch.Thing")) == "part._target_ cannot be imported: No module named 'nosuch'"
-    assert explain(caught("tests.entry.oddities.Absent")).endswith("tests.entry.oddities has no Absent")
+    assert explain(caught("tests.oddities.Absent")).endswith("tests.oddities has no Absent")
     target = "lit_agentrl.envs.base.Mixture"
     assert explain(caught(target)) == "part.weights has no value; set part.weights=…"
 

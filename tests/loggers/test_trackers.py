@@ -20,7 +20,7 @@ from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.loggers.mlflow import MLflowLog
 from lit_agentrl.loggers.wandb import WandbLog
 from lit_agentrl.report.table import Metrics
-from tests.entry.conftest import SMALL, files
+from tests.commands import SMALL, files
 
 ITERATIONS = 30
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lit_agentrl.cli.train import main as main_train
+from tests.commands import SMALL
 from tests.engines.server import chat_of, serving
-from tests.entry.conftest import SMALL
 from tests.rewards.test_judge import reply
 
 

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
+from tests.commands import Refused
 from tests.engines.server import Model, serving
-from tests.entry.conftest import Refused
 from tests.integration.conftest import command, run
 from tests.integration.taught import TAUGHT, taught
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.cli.train import main as main_train
-from tests.entry.conftest import SMALL, Refused
+from tests.commands import SMALL, Refused
 
 
 def given(name: str, *more: str) -> list[str]:

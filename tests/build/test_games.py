@@ -25,7 +25,7 @@ from lit_agentrl.text.condensers import LastActions
 from lit_agentrl.text.context import FULL, Context, Single, Window
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import load_task_yaml, nano_tokenizer
-from tests.entry.oddities import Odd, Scored
+from tests.oddities import Odd, Scored
 from tests.text.conftest import make_bpe
 from tests.text.test_chat import CHATML
 

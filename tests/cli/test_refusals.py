@@ -15,9 +15,9 @@ from lit_agentrl.loggers.files import CSVLog
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rollout.workers import cluster
 from lit_agentrl.rollout.workers.opener import PlayingError
+from tests.cli.test_invalid_commands import Refused, main_evaluate
+from tests.commands import SMALL, files
 from tests.conftest import thinned
-from tests.entry.conftest import SMALL, files
-from tests.entry.test_malformed import Refused, main_evaluate
 
 CASES = [
     (

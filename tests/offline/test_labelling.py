@@ -14,8 +14,8 @@ from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.pairs import Pairs
 from lit_agentrl.data.ratings import ELO, estimate_ratings, find_connected
 from lit_agentrl.episode import Episode
+from tests.commands import Refused
 from tests.engines.server import chat_of, serving
-from tests.entry.conftest import Refused
 from tests.rewards.conftest import episode, turn
 
 

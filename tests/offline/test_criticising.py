@@ -15,8 +15,8 @@ from lit_agentrl.data.episodes import EpisodeFolder
 from lit_agentrl.data.row_folder import RowFolder, open_rows
 from lit_agentrl.episode import Episode
 from lit_agentrl.judging import Criteria
+from tests.commands import SMALL, Refused, contents
 from tests.engines.server import chat_of, serving
-from tests.entry.conftest import SMALL, Refused, contents
 from tests.rewards.conftest import episode, turn
 
 ROWS = "critiques.jsonl"

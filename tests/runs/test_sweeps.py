@@ -26,8 +26,8 @@ from lit_agentrl.config.errors import UserError
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.sweep import Entry, append, list_latest, read
 from lit_agentrl.runs.sweeps import resumption, sweepers
+from tests.commands import SMALL
 from tests.conftest import ROOT
-from tests.entry.conftest import SMALL
 
 TRAIN = [sys.executable, str(ROOT / "train.py"), "-m", *shlex.split(SMALL)]
 

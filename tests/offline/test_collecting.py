@@ -17,7 +17,7 @@ from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.envs.games.sokoban import Sokoban
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.text.ledger import check_ledger
-from tests.entry.conftest import Refused, contents
+from tests.commands import Refused, contents
 
 PLAYED = "model=nano env=bandit episodes=3 members=2 shard=2 rollout.max_reply_tokens=8"
 

@@ -20,7 +20,7 @@ from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
 from lit_agentrl.runs import run_folder
 from lit_agentrl.runs.run_folder import LOCK, FolderInUse, find_owner, lock_folder, unlock_folder
-from tests.entry.conftest import Refused, contents
+from tests.commands import Refused, contents
 
 pytestmark = pytest.mark.usefixtures("in_empty_folder")
 OTHER = {"host": "elsewhere", "process": 4711, "start": "2026-01-31 12:00:00+00:00"}

@@ -15,7 +15,7 @@ from lightning.pytorch import Trainer
 
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.report import summary as reports
-from tests.entry.conftest import Refused, contents
+from tests.commands import Refused, contents
 
 pytestmark = pytest.mark.usefixtures("in_empty_folder")
 

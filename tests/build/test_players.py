@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lit_agentrl.engines.served import vllm
+from tests.build.test_structure import built
 from tests.conftest import thinned
-from tests.entry.test_structure import built
 
 
 @pytest.mark.parametrize("strategy", thinned(["ddp", "fsdp"]))

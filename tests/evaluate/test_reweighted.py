@@ -15,8 +15,8 @@ from lit_agentrl.cli.collect import main as main_collect
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.data.episodes import open_folder
-from tests.entry.conftest import Refused
-from tests.entry.test_structure import built
+from tests.build.test_structure import built
+from tests.commands import Refused
 
 SMALL = (
     "env=sokoban env.max_turns=3 trainer.accelerator=cpu val.every=4 val.episodes=32 val.temperature=0 "

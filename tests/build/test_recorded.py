@@ -16,8 +16,8 @@ import torch
 from lit_agentrl.cli.collect import main as main_collect
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
+from tests.commands import Refused
 from tests.conftest import thinned
-from tests.entry.conftest import Refused
 from tests.integration.conftest import checkpoint_of, command, outcome, run
 
 SMALL = (

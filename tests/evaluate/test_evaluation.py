@@ -19,7 +19,7 @@ from lit_agentrl.episode import EndReason, Outcome
 from lit_agentrl.evaluate.score_table import build_table
 from lit_agentrl.evaluate.scores import make_record
 from lit_agentrl.report.statistics import estimate_best_of_k
-from tests.entry.conftest import Refused
+from tests.commands import Refused
 from tests.rewards.test_model import model as reward_model
 
 LEVELS = {"chance_success": 0.035, "oracle_success": 1.0, "chance_return": None, "oracle_return": None}

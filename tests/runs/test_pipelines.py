@@ -18,10 +18,10 @@ from lit_agentrl.cli.pipeline import main as main_pipeline
 from lit_agentrl.models.policy import NANO_FOLDER
 from lit_agentrl.runs.pipelines.recipes import Stage, list_recipes, read
 from lit_agentrl.runs.pipelines.stages import RECORD, Pipeline
+from tests.commands import Refused
 from tests.conftest import thinned
 from tests.engines.server import chat_of, serving
-from tests.entry.conftest import Refused
-from tests.entry.test_killed import left
+from tests.runs.test_killed import left
 
 JUDGE = ["reward=judge", "reward.judge.engine.url=http://localhost:1/v1", "reward.judge.engine.model=m"]
 

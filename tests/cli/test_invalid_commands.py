@@ -17,11 +17,11 @@ from lit_agentrl.build.parts import Parts, build_parts
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.paths import CONFIG_DIR
+from tests.commands import SMALL, Refused, contents, files
 from tests.conftest import thinned
-from tests.entry.conftest import SMALL, Refused, contents, files
 
 ROOT = Path(__file__).resolve().parents[2]
-ODD = "tests.entry.oddities"
+ODD = "tests.oddities"
 pytestmark = pytest.mark.usefixtures("in_empty_folder")
 
 MALFORMED = [  # command, what the message names, what it tells to do

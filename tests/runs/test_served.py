@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lit_agentrl.cli.train import main as main_train
+from tests.commands import SMALL, Refused
 from tests.engines.server import Faults, answer_of, serving
-from tests.entry.conftest import SMALL, Refused
 
 PUSH = "engine.push=[{path: /load, json: {folder: '{folder}'}}]"
 

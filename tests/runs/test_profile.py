@@ -12,7 +12,7 @@ import pytest
 from lit_agentrl.cli.train import main
 from lit_agentrl.loggers.files import list_deterministic_columns
 from lit_agentrl.report.table import Metrics
-from tests.entry.conftest import SMALL, Refused
+from tests.commands import SMALL, Refused
 
 
 @pytest.mark.slow
