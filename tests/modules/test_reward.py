@@ -62,7 +62,7 @@ def change(name: str | SeveralHeads, batch: Any = None, **update: Any) -> dict[s
 
 
 def two_heads() -> SeveralHeads:
-    return SeveralHeads(one=objective("bradley_terry"), names=["worth", "brief"])
+    return SeveralHeads(objective=objective("bradley_terry"), names=["worth", "brief"])
 
 
 def labels(batch: Any) -> dict[str, Tensor]:

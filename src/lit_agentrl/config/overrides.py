@@ -195,8 +195,8 @@ def _find_hydra_problem(key: str, text: str, *, is_multirun: bool) -> str:
     if key.startswith(_SWEEP_KEYS) and not is_multirun:
         return f"{text} has no effect without -m: a single run has hydra.run.dir=FOLDER, and no launcher"
     if key == "hydra.output_subdir":
-        place = Path(text.partition("=")[2].strip("'\""))
-        if place.is_absolute() or ".." in place.parts:
+        folder = Path(text.partition("=")[2].strip("'\""))
+        if folder.is_absolute() or ".." in folder.parts:
             return f"{text} would write outside of the run folder; give a name, such as {key}=.hydra"
     if key == "hydra.mode":
         return f"{text}: a sweep is chosen with -m; add -m, or leave hydra.mode out"

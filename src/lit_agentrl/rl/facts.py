@@ -42,7 +42,7 @@ _TARGETS = (
 
 def list_requirements(objective: Objective) -> Iterator[Requirement]:
     """List what `Objective.requirements` and `Objective.needs` ask of the run."""
-    name, asked = objective.name, objective.requirements
+    name, needs = objective.name, objective.requirements
     if not objective.trains:
         yield Requirement(
             facts.LESSONS, by=f"algo={name}", reason="it trains nothing", remedy="another algorithm"
@@ -51,16 +51,16 @@ def list_requirements(objective: Objective) -> Iterator[Requirement]:
         reason = "it is on the tokens that were sampled; texts can be evaluated (lit-agentrl evaluate)"
         yield Requirement(facts.TOKEN_IDS, by="training", reason=reason)
         yield Requirement(facts.TAKES_WEIGHTS, by="training", reason="what is trained is to be played")
-    if asked.min_members > 1:
+    if needs.min_members > 1:
         yield Requirement(
-            facts.GROUP_SIZE, asked.min_members, by=f"algo={name}", reason="it compares the episodes of a group",
+            facts.GROUP_SIZE, needs.min_members, by=f"algo={name}", reason="it compares the episodes of a group",
             remedy="an algorithm that does not, such as algo=reinforce",
         )  # fmt: skip
-    if asked.min_steps > 1:
+    if needs.min_steps > 1:
         yield Requirement(
-            facts.STEPS, asked.min_steps, by="algo.kl.coef", reason="it never acts in the first of them"
+            facts.STEPS, needs.min_steps, by="algo.kl.coef", reason="it never acts in the first of them"
         )
-    if asked.all_groups:
+    if needs.all_groups:
         yield Requirement(
             facts.ALL_GROUPS, by=f"algo.cost of {name}", reason="it measures the mean cost of what is played"
         )
@@ -72,12 +72,12 @@ def list_requirements(objective: Objective) -> Iterator[Requirement]:
             remedy="algo/cost=none",
         )
     yield from _list_of_scores(objective)
-    if asked.prompt_factor != 1:
+    if needs.prompt_factor != 1:
         yield Requirement(
             facts.MORE_GROUPS, by=f"algo.rows of {name}",
-            reason=f"it asks for {asked.prompt_factor:g} times as many prompts", remedy="algo.rows.refill=false",
+            reason=f"it asks for {needs.prompt_factor:g} times as many prompts", remedy="algo.rows.refill=false",
         )  # fmt: skip
-    for axis in asked.whole_trajectories:
+    for axis in needs.whole_trajectories:
         remedy = {"ratio": "algo/ratio=token or turn", "clip": "algo/clip=symmetric or clip_higher"}.get(
             axis, ""
         )

@@ -110,7 +110,7 @@ class Admission:
         """
         if not self._ready or not self._left or (group := self._places[self._ready[0][0]][0]) in self._opened:
             return 0
-        return self._left[group] + sum(self._left[each] for each in self._opened)
+        return self._left[group] + sum(self._left[other] for other in self._opened)
 
     def take_next(self) -> tuple[int, Branch, int | None]:
         """Return the index of the next episode, its start, and the index of its parent."""

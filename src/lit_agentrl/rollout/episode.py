@@ -86,7 +86,7 @@ class EpisodeInPlay:
         child.instance_id, child.opening = mine.instance_id, mine.opening
         owner = next((member for member, until in mine.branches if turn <= until), mine.member)
         child.branches = [entry for entry in mine.branches if entry[1] < turn] + [(owner, turn)]
-        child.turns = [copy_turn(each) for each in mine.turns[:turn]] + [copy_without_reply(mine.turns[turn])]
+        child.turns = [*map(copy_turn, mine.turns[:turn]), copy_without_reply(mine.turns[turn])]
         play, node = EpisodeInPlay(child, self.rules), self._nodes[turn]
         past = self._past
         play._past = Past(past.opening, child.turns, past.messages[: turn + 1], past.pieces[: turn + 1])

@@ -116,8 +116,8 @@ class Pool:
                 "shares": len(job.shares), "attempts": job.attempts, "restarts": self._restarts,
             }  # fmt: skip
             self._restarts = 0
-        whole = join_shares(job.wave, job.shares, job.played)
-        return replace(whole, seconds=job.ended - job.started, counts=counts)
+        joined = join_shares(job.wave, job.shares, job.played)
+        return replace(joined, seconds=job.ended - job.started, counts=counts)
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors that differ; see `Worker`."""

@@ -157,13 +157,13 @@ class Process:
         self._why = ""
         # torch's threads are unusable after a fork
         context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
+        self._connection, child_connection = context.Pipe()
         self._process = context.Process(
             target=serve, name="lit_agentrl-playing", daemon=True,
-            args=(theirs, payload, weights, self._ticks, device, threads),
+            args=(child_connection, payload, weights, self._ticks, device, threads),
         )  # fmt: skip
         self._process.start()
-        theirs.close()  # so that the end of the process is noticed here
+        child_connection.close()  # so that the end of the process is noticed here
 
     @property
     def pid(self) -> int:

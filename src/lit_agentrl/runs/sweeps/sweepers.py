@@ -178,8 +178,8 @@ def _list_bounds(swept: Sequence[Override]) -> list[list[str]]:
     values = [list(_list_bounds_of(override)) for override in swept]
     first = [option_values[0] for option_values in values]
     return [first] + [
-        [*first[:place], value, *first[place + 1 :]]
-        for place, option_values in enumerate(values)
+        [*first[:index], value, *first[index + 1 :]]
+        for index, option_values in enumerate(values)
         for value in option_values[1:]
     ]
 
