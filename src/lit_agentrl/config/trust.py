@@ -48,9 +48,7 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "critic": tuple(
         f"lit_agentrl.update.critic.{name}" for name in ("separate", "separate_if_needed", "shared")
     ),
-    "critic.head": tuple(
-        f"lit_agentrl.models.heads.{name}" for name in ("TokenValues", "TokensAndState", "ValuesAndCosts")
-    ),
+    "critic.head": ("lit_agentrl.models.heads.ValuesAndCosts",),
     "critic.loss": ("lit_agentrl.rl.*",),
     "critic.optim": ("lit_agentrl.update.settings.OptimSettings",),
     "critic.optim.optimizer": ("torch.optim.Optimizer+",),

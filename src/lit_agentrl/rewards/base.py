@@ -142,7 +142,10 @@ class RewardPart(ABC):
         played = Requirement(PLAYED, reason="it shapes what is played", remedy="reward=none")
         if type(self).costs is RewardPart.costs:
             return [played]
-        return [played, Requirement(READS_COSTS, reason="it tells what episodes cost", remedy="reward=none")]
+        return [
+            played,
+            Requirement(READS_COSTS, reason="it sets the costs of episodes", remedy="reward=none"),
+        ]
 
     @property
     def provides(self) -> Collection[Fact | Offer]:
