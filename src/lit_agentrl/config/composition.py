@@ -15,7 +15,7 @@ from hydra.utils import get_method
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.checks import format_value
-from lit_agentrl.config.errors import UserError, explain_unreadable, refuse_unknown
+from lit_agentrl.config.errors import UserError, explain_unreadable, refuse_first, refuse_unknown
 from lit_agentrl.config.groups import PROVIDERS, list_group_options, register_roots
 from lit_agentrl.config.overrides import get_table, parse, rewrite_for_hydra
 from lit_agentrl.config.suggestions import explain_composition
@@ -30,15 +30,18 @@ def check_folders(folders: Sequence[str | Path]) -> None:
         UserError: more than one folder, since Hydra reads only the last; or a file with the name of a shipped one,
             since Hydra finds the shipped one first.
     """
+    refuse_first(_find_hidden_files(folders))
+
+
+def _find_hidden_files(folders: Sequence[str | Path]) -> Iterator[str]:
+    """Yield a line about each folder or file that Hydra would ignore."""
     if len(folders) > 1:
-        raise UserError(
-            f"--config-dir is given twice, as {folders[0]} and {folders[1]}; merge them into one folder"
-        )
+        yield f"--config-dir is given twice, as {folders[0]} and {folders[1]}; merge them into one folder"
     for folder in map(Path, folders):
         for shipped in list_configs():
             name = name_config(shipped)
             if (folder / name).is_file() and (folder / name).read_bytes() != shipped.read_bytes():
-                raise UserError(
+                yield (
                     f"--config-dir {folder}: {name} is also the name of a shipped file, which takes "
                     "precedence; rename yours"
                 )
@@ -217,9 +220,7 @@ def _list_sections(name: str) -> dict[str, list[str]]:
 
 def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
     """Refuse overrides that Hydra accepts but that would not do what they say."""
-    for override in parsed:
-        if problem := _find_problem(override, search):
-            raise UserError(problem)
+    refuse_first(filter(None, (_find_problem(override, search) for override in parsed)))
 
 
 def _find_problem(override: Override, search: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.errors import refuse_first
 from lit_agentrl.screen import RANKS
 
 
@@ -19,8 +19,7 @@ def check_environment() -> None:
     Raises:
         UserError: one is invalid; the message names it.
     """
-    for problem in _find_problems():
-        raise UserError(problem)
+    refuse_first(_find_problems())
 
 
 def _find_problems() -> Iterator[str]:

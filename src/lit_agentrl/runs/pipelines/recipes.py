@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.config.composition import compose_job, initialize_hydra
-from lit_agentrl.config.errors import UserError, refuse_unknown
+from lit_agentrl.config.errors import UserError, refuse_first, refuse_unknown
 from lit_agentrl.config.overrides import format_overrides, parse
 from lit_agentrl.paths import CONFIG_DIR, PACKAGE_DIR
 
@@ -128,8 +128,7 @@ def read(name: str) -> Recipe:
 
 
 def _parse_recipe(content: Any, text: str) -> Recipe:
-    for problem in _find_problems(content):
-        raise ValueError(problem)
+    refuse_first(_find_problems(content))
     first = text.partition("\n")[0]
     return Recipe(
         description=first.removeprefix("#").strip() if first.startswith("#") else "",
