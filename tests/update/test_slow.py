@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lit_agentrl.experimental import q_losses
-from lit_agentrl.experimental.token_values import TokenValues
+from lit_agentrl.experimental.q_losses import TokenValues
 from lit_agentrl.experimental.turn_values import archer, cql
 from lit_agentrl.rl.credit import value_loss
 from lit_agentrl.update.critic import Critic, separate

@@ -158,7 +158,9 @@ def refuse_unknown(text: str, name: str, valid: Iterable[str], otherwise: str = 
 
 
 def refuse_first(problems: Iterable[str]) -> None:
-    """Refuse a command because of the first problem, if there is any; later ones may rely on earlier ones.
+    """Refuse a command for its first problem, if it has any.
+
+    Later problems may rely on earlier ones.
 
     Raises:
         UserError: with this problem as its message.

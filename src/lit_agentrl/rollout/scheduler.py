@@ -84,10 +84,10 @@ class Scheduler:
         return [played[spec] for spec in wave.specs]
 
     def _play(self, wave: Wave) -> list[Episode]:
-        places = [(spec.group, spec.member) for spec in wave.specs]
+        addresses = [(spec.group, spec.member) for spec in wave.specs]
         vocabulary = len(self._rules.chat.tokenizer)
-        self._admission = Admission(places, wave.branching, self._draw(wave), vocabulary)
-        episodes: list[Episode | None] = [None] * len(places)
+        self._admission = Admission(addresses, wave.branching, self._draw(wave), vocabulary)
+        episodes: list[Episode | None] = [None] * len(addresses)
         live: dict[int, EpisodeInPlay] = {}
         self._due, self._plays, self._held = {}, {}, {}
         while self._admission.is_ready or live:
