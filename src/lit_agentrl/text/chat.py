@@ -52,16 +52,18 @@ class ChatRenderer:
         force_think: Append the dialect's opening think tag to the reply header.  A template whose header already
             opens a think block is left unchanged.
         shows_replies: Whether prompts show past replies (see `Context`).  If not, the template may rewrite history.
+        model_ends: Token ids that the model's configs name as ends (see `reply_ends.list_model_ends`).
 
     Attributes:
         tokenizer: The tokenizer.
         dialect: The reply grammar.
         forced_think: Whether the reply header ends in an open think block, so that replies begin inside it.
-        end_of_turn_ids: Token ids that end a turn: the template's end marker if it is a single token, and the
-            tokenizer's end-of-sequence token.
+        end_of_turn_ids: Token ids that end a turn: first the one that the template writes after a reply, if it is a
+            single token; then the tokenizer's end-of-sequence token, and ``model_ends``.  A template without an end
+            marker (GLM) ends a reply by the token that opens the next message, if it is among ``model_ends``.
 
     Raises:
-        ValueError: If there is no usable chat template; the message names the remedy.
+        ValueError: If there is no usable chat template, or nothing ends its replies; the message names the remedy.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class ChatRenderer:
         dialect: Dialect = ANSWER,
         force_think: bool = False,
         shows_replies: bool = True,
+        model_ends: Sequence[int] = (),
     ) -> None:
         require_fast(tokenizer)
         if not tokenizer.chat_template:
@@ -108,12 +111,13 @@ class ChatRenderer:
                     "in_template=true but the chat template does not list tools; set it to false"
                 )
         self._guard = MarkerGuard(tokenizer, around, spared=self._sentinel)
-        closed = self._render([_make_user_message("u"), _make_assistant_message(STAND_IN)], header=False)
-        self._end = closed.partition(STAND_IN)[2]
-        marker = self._guard.encode(self._end.strip(), {}).tokens
-        self._marker = marker[0] if len(marker) == 1 else None
-        eos = tokenizer.eos_token_id
-        ids = [i for i in (self._marker, eos) if isinstance(i, int)]
+        others = [i for i in (tokenizer.eos_token_id, *model_ends) if isinstance(i, int)]
+        self._marker = self._find_marker(others)
+        ids = others if self._marker is None else [self._marker, *others]
+        if not ids:
+            raise ValueError(
+                f"neither the chat template nor the model's files name a token that ends replies; {REMEDY}"
+            )
         self.end_of_turn_ids: tuple[int, ...] = tuple(dict.fromkeys(ids))
 
     def render_opening(self, messages: Sequence[Mapping[str, str]]) -> Prefix:
@@ -202,6 +206,20 @@ class ChatRenderer:
         except ValueError:
             return False  # harmless unless a prompt has a system message; render_opening then raises
         return True
+
+    def _find_marker(self, ends: Sequence[int]) -> int | None:
+        """Return the token that the template writes after a reply; None if it is no single token.
+
+        Where it writes nothing, this is the token that opens the next message, if it is one of ``ends``.
+        """
+        user, reply = _make_user_message("u"), _make_assistant_message(STAND_IN)
+        self._end = self._render([user, reply], header=False).partition(STAND_IN)[2]
+        if self._end.strip():
+            marker = self._guard.encode(self._end.strip(), {}).tokens
+            return marker[0] if len(marker) == 1 else None
+        following = self._render([user, reply, user], header=False).partition(STAND_IN)[2]
+        opening = self._guard.encode(following.lstrip(), {}).tokens[:1]
+        return opening[0] if opening and opening[0] in ends else None
 
     def _collect_template_text(self) -> list[str]:
         """Collect the text that the template writes before, between and after messages."""
