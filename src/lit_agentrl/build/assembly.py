@@ -125,7 +125,7 @@ def build(
         chat = ChatRenderer(
             policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
             shows_replies=parts.context.shows_replies,
-            model_ends=list_model_ends(policy.network, policy.tokenizer),
+            model_ends=list_model_ends(policy.network, policy.tokenizer), date=policy.date,
         )  # fmt: skip
     check_thinking(chat, parts.prompt, policy.name)
     other_parts = match_run(cfg, parts)  # again: a launcher may have started more processes

@@ -234,6 +234,7 @@ def _open_parts(
             force_think=prompt.force_think,
             shows_replies=context.shows_replies,
             model_ends=list_model_ends(policy.network, policy.tokenizer),
+            date=policy.date,
         )
     check_thinking(chat, prompt, policy.name)
     rules = Rules(

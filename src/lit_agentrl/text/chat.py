@@ -7,6 +7,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
@@ -20,6 +21,7 @@ from lit_agentrl.text.token_bytes import require_fast
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 REMEDY = "set model.chat_template=append_only_chatml"
 
 
@@ -53,6 +55,7 @@ class ChatRenderer:
             opens a think block is left unchanged.
         shows_replies: Whether prompts show past replies (see `Context`).  If not, the template may rewrite history.
         model_ends: Token ids that the model's configs name as ends (see `reply_ends.list_model_ends`).
+        date: YEAR-MONTH-DAY, for templates that write today's date; the clock is never read.
 
     Attributes:
         tokenizer: The tokenizer.
@@ -74,11 +77,13 @@ class ChatRenderer:
         force_think: bool = False,
         shows_replies: bool = True,
         model_ends: Sequence[int] = (),
+        date: str = "2026-01-01",
     ) -> None:
         require_fast(tokenizer)
         if not tokenizer.chat_template:
             raise ValueError(f"chat_template=null but the tokenizer has no chat template; {REMEDY}")
         self.tokenizer = tokenizer
+        self._date = date
         self.dialect = dialect
         # a placeholder reply with thinking, to detect templates that edit thinking
         self._sentinel = dialect.write(["q2"], thought="q1")
@@ -191,8 +196,14 @@ class ChatRenderer:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    shown, tokenize=False, add_generation_prompt=header, tools=tools or None
-                )
+                    shown,
+                    tokenize=False,
+                    add_generation_prompt=header,
+                    tools=tools or None,
+                    chat_template=fix_date(
+                        str(self.tokenizer.get_chat_template(tools=tools or None)), self._date
+                    ),
+                )  # fmt: skip
             )
         except TemplateError as error:
             roles = [message["role"] for message in messages]
@@ -247,6 +258,21 @@ class ChatRenderer:
             if not rendered.startswith(closed):
                 return f"turn {turn + 1} is rewritten once another message follows"
         return ""
+
+
+def fix_date(template: str, date: str) -> str:
+    """Return a chat template with a fixed date in place of the clock.
+
+    transformers offers a template no other clock: it turns arguments into plain data.
+
+    Raises:
+        ValueError: If it asks for the time in a form that is no text in quotes.
+    """
+    day = datetime.strptime(date, "%Y-%m-%d")
+    fixed = _CLOCK.sub(lambda match: json.dumps(day.strftime(match[2])), template)
+    if "strftime_now(" in fixed:
+        raise ValueError(f"the chat template reads the clock, and not in a form that can be fixed; {REMEDY}")
+    return fixed
 
 
 def _make_user_message(content: str) -> dict[str, str]:
