@@ -219,7 +219,7 @@ class ChatRenderer:
         return True
 
     def _find_marker(self, ends: Sequence[int]) -> int | None:
-        """Return the token that the template writes after a reply; None if it is no single token.
+        """Return the token that the template writes after a reply; None: no single one.
 
         Where it writes nothing, this is the token that opens the next message, if it is one of ``ends``.
         """

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_LIBRARIES = ("transformers", "tokenizers")  # that make a tokenizer from its files
 _FALLBACK_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -116,12 +117,12 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
     """
     name = str(tokenizer.name_or_path or type(tokenizer).__name__)
     short = Path(name).name if Path(name).is_absolute() else name
-    return {"name": short, **{library: version(library) for library in ("transformers", "tokenizers")}}
+    return {"name": short, **{library: version(library) for library in _LIBRARIES}}
 
 
 def format_tokenizer(described: Mapping[str, str] | None) -> str:
     """Format what `describe_tokenizer` returned; None for ids recorded without it."""
     if not described:
         return "an unnamed one"
-    libraries = " and ".join(f"{key} {value}" for key, value in described.items() if key != "name")
+    libraries = " and ".join(f"{library} {described.get(library, '?')}" for library in _LIBRARIES)
     return f"{described.get('name', 'an unnamed one')} by {libraries}"
