@@ -107,7 +107,10 @@ def max_over_ranks(value: Tensor) -> Tensor:
 
 
 def max_count_over_ranks(count: int, device: torch.device) -> int:
-    """Return the maximum of a number over all ranks; one process alone does not wait for a GPU."""
+    """Return the maximum of a number over all ranks.
+
+    A single process does not wait for a GPU.
+    """
     return count if get_world_size() == 1 else int(max_over_ranks(torch.tensor(count, device=device)))
 
 

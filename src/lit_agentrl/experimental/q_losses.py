@@ -1,4 +1,4 @@
-"""Heads and off-policy losses of a critic that predicts both Q and V: IQL, CQL, ILQL.
+"""Heads and losses of a critic that predicts Q and V off-policy: IQL, CQL, ILQL.
 
 Notation and shapes are those of ``rl/credit/value_loss.py``.
 """
