@@ -109,9 +109,18 @@ def test_packing_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made("grpo").updater.networks.form == "padded"  # auto
 
 
+def test_auto_is_what_it_was_where_no_memory_is_planned() -> None:
+    settings = UpdateSettings(tokens_per_microbatch="auto", logits_chunk="auto")  # type: ignore[arg-type]
+    assert settings == UpdateSettings() and (settings.tokens_per_microbatch, settings.logits_chunk) == (
+        2048,
+        1024,
+    )
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
+        ("tokens_per_microbatch", "all"),
         ("packing", "yes"),
         ("packing", 1),
         ("logits_chunk", 0),

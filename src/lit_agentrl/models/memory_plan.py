@@ -26,7 +26,7 @@ context and libraries (about 0.5 GiB), fragmentation, and on a CPU the interpret
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -34,6 +34,8 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from lit_agentrl.models.lora import ALL_LINEAR, LoRA
 
+LEAST_TOKENS, FULL_TOKENS, MOST_TOKENS = 2048, 8192, 65536  # of a micro-batch, see `fit_microbatch`
+LEAST_CHUNK = 1024
 COPIES = 4  # float32 tensors (A, V) that exist when the backward of a chunk begins
 
 
@@ -229,6 +231,33 @@ class MemoryPlan:
         if self.lora is not None:  # the base is shared with the policy
             weights = 4 * self.adapter_parameters / self.shares
         return float(head + weights + gradients + optimizer)
+
+
+def fit_microbatch(plan: MemoryPlan, limit: float) -> MemoryPlan:
+    """Return the plan with the largest micro-batch and piece of logits that fit.
+
+    Micro-batches are powers of 2 up to `MOST_TOKENS`.  One of at least `FULL_TOKENS` is taken only if the logits of
+    half of its tokens, the usual share of actions, fit at once: a GPU gains less by more tokens than it loses by
+    logits that are computed twice.  If nothing fits, the micro-batch is the smallest, with the smallest piece.
+
+    Args:
+        plan: the plan, whose ``tokens`` and ``logits_chunk`` are replaced.
+        limit: bytes that the peak may take.
+    """
+
+    def is_fitting(tokens: int, chunk: int) -> bool:
+        tried = replace(plan, tokens=tokens, logits_chunk=chunk)
+        return tried.count_terms()["peak"] <= limit
+
+    def list_powers(most: int, least: int) -> list[int]:
+        return [2**k for k in reversed(range(least.bit_length() - 1, most.bit_length()))]
+
+    large = ((tokens, tokens // 2) for tokens in list_powers(MOST_TOKENS, FULL_TOKENS))
+    small = ((tokens, LEAST_CHUNK) for tokens in list_powers(FULL_TOKENS, LEAST_TOKENS))
+    sizes = (LEAST_TOKENS, LEAST_CHUNK)
+    tokens, least = next((pair for pair in (*large, *small) if is_fitting(*pair)), sizes)
+    chunk = next((each for each in list_powers(tokens, least) if is_fitting(tokens, each)), least)
+    return replace(plan, tokens=tokens, logits_chunk=chunk)
 
 
 def get_kv_heads(config: PreTrainedConfig) -> int:

@@ -103,7 +103,8 @@ class Segments:
         place_BT = np.zeros((len(lengths), width), dtype=np.int64)
         for row, place in enumerate(places):
             place_BT[row, : len(place)] = place
-        return cls(*upload([token_N, token_N % width, place_BT], device), places, packing.common)
+        tokens_N, positions_N, places_BT = upload([token_N, token_N % width, place_BT], device)
+        return cls(tokens_N, positions_N, places_BT, places, packing.common)
 
     def make_inputs(self, tokens_BT: Tensor) -> dict[str, Any]:
         """Return the network's inputs: ids in one row, and positions that restart per segment."""

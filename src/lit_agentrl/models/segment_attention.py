@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import embedding, scaled_dot_product_attention
-from torch.utils import deterministic
 from transformers.integrations.sdpa_attention import repeat_kv
 
+_deterministic: Any = torch.utils.deterministic  # a module whose attribute is a property
 _MIN_FILL = 0.92  # minimum length, relative to the longest row, of a row in a call of attention
 
 Places = npt.NDArray[np.int64]
@@ -28,7 +28,7 @@ def upload(arrays: Sequence[Places], device: torch.device) -> list[Tensor]:
     if device.type != "cuda":
         return [torch.from_numpy(array).to(device) for array in arrays]
     flat = torch.from_numpy(np.concatenate([array.ravel() for array in arrays])).pin_memory()
-    parts = flat.to(device, non_blocking=True).split([array.size for array in arrays])
+    parts = torch.split(flat.to(device, non_blocking=True), [array.size for array in arrays])
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
@@ -89,7 +89,7 @@ class KernelLayout:
         dtype = min((query.dtype, key.dtype, value.dtype), key=lambda each: each.itemsize)
         q, k, v = (states[0].transpose(0, 1).to(dtype) for states in (query, key, value))
         if self.key_M is not None:
-            k, v = pick(torch.cat([k, v], 1), self.key_M).split(k.shape[1], 1)
+            k, v = torch.split(pick(torch.cat([k, v], 1), self.key_M), k.shape[1], dim=1)
         bounds = self.query_bounds, self.key_bounds
         return attend_segments(q, k, v, *bounds, self.longest_query, self.longest_key, scale)[None]
 
@@ -127,12 +127,12 @@ def _make_deterministic(node: Any) -> None:
         is_on, is_lenient = (
             torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
         )  # fmt: skip
-        before.append((is_on, is_lenient, deterministic.fill_uninitialized_memory))
+        before.append((is_on, is_lenient, _deterministic.fill_uninitialized_memory))
         torch.use_deterministic_algorithms(True)
-        deterministic.fill_uninitialized_memory = False  # which would write all results twice
+        _deterministic.fill_uninitialized_memory = False  # which would write all results twice
 
     def restore(*_: Any) -> None:
-        is_on, is_lenient, deterministic.fill_uninitialized_memory = before.pop()
+        is_on, is_lenient, _deterministic.fill_uninitialized_memory = before.pop()
         torch.use_deterministic_algorithms(is_on, warn_only=is_lenient)
 
     node.register_prehook(switch_on)
@@ -233,10 +233,11 @@ class BatchLayout:
         sizes = tuple((len(rows), tokens) for rows, tokens in batches)
         if len(layout_M) == num_tokens and bool((layout_M == np.arange(num_tokens)).all()):
             return cls(sizes, None, None)
-        return cls(sizes, *upload([layout_M, result_N], device))
+        laid_out_M, results_N = upload([layout_M, result_N], device)
+        return cls(sizes, laid_out_M, results_N)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-        """Return (1, N, heads, D) from (1, heads, N, D) tensors, computed in float32 at least."""
+        """Return (1, N, heads, D) from (1, heads, N, D) tensors, in at least float32."""
         groups = query.shape[1] // key.shape[1]
         states_QKV = (query, key, value)
         # under autocast, rotated queries and keys are float32 while values are in half precision
