@@ -43,7 +43,10 @@ class SlotCache(Cache):
         return self._buffers[layer_idx]
 
     def write(self, layer_idx: int, reading: Reading, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store (N, kv heads, dim) states of one token per slot, without copies between slots, by one kernel each."""
+        """Store (N, kv heads, dim) states of one token per slot, by one kernel each.
+
+        There are no copies between slots.
+        """
         while len(self._buffers) <= layer_idx:
             self._buffers.append(
                 (self._make_buffer(key.transpose(0, 1)), self._make_buffer(value.transpose(0, 1)))

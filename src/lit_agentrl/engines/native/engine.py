@@ -300,7 +300,7 @@ class NativeEngine:
     def _play(self, window: Window) -> list[TurnResult]:
         """Read all tokens but the last, then draw a window; return the completed replies."""
         if self._copy is not None and self._is_copy_stale:
-            self._copy.refresh()
+            self._copy.update()
             self._is_copy_stale = False
         rows = self._rows
         end_S = rows.total_S - 1

@@ -1,4 +1,4 @@
-"""A copy of a network's weights for decoding: in one precision, with adapters merged and products joined.
+"""A copy of weights for decoding: one precision, adapters merged, products joined.
 
 A layer of the network as it is launches about 40 kernels for one token; a layer of the copy launches 14, counted by
 ``tests/engines/test_play_copy.py``: two norms, four products (two of them with the residual sum), five for positions
@@ -97,10 +97,10 @@ class PlayCopy:
         )
         half = torch.ones(self._dim // 2, dtype=dtype, device=network.device)
         self._sign_D = torch.cat([-half, half])
-        self.refresh()
+        self.update()
 
     @torch.no_grad()
-    def refresh(self) -> None:
+    def update(self) -> None:
         """Copy the present weights of the network, in place."""
         torch._foreach_copy_([target for target, _ in self._parts], [compute() for _, compute in self._parts])
 
@@ -139,7 +139,7 @@ class PlayCopy:
         return rms_norm(x, weight.shape, weight, self._eps)
 
     def _add(self, *sources: Callable[[], Tensor]) -> Tensor:
-        """Make a tensor of the rows of all sources, which `refresh` fills."""
+        """Make a tensor of the rows of all sources, which `update` fills."""
         shapes = [compute().shape for compute in sources]
         device = self._network.device
         whole = torch.empty((sum(s[0] for s in shapes), *shapes[0][1:]), dtype=self._dtype, device=device)
