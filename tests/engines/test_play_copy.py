@@ -28,7 +28,7 @@ from scripts.bench.decode_step import CountOperators
 from tests.conftest import tiny_network
 from tests.engines.test_native import PREFIXES, Never, play
 from tests.engines.test_prefixes import SIBLINGS
-from tests.engines.test_window import SETTINGS, answer, tied
+from tests.engines.test_window import SETTINGS, CountTransfers, answer, tied
 from tests.models.test_lora import moved
 
 KERNELS_A_LAYER = 14
@@ -112,16 +112,17 @@ def test_half_precision_is_close_to_autocast():
 
 def count_operators(layers: int, network: Any) -> CountOperators:
     """Count a window of one step on ``meta``, where attention is as on GPUs."""
-    with FakeTensorMode(), torch.device("meta"):
-        built = network(layers=layers)
+    with FakeTensorMode():
+        with torch.device("meta"):
+            built, rows_FR = network(layers=layers), torch.zeros(8, 6, dtype=torch.long)
         inference = Inference(built, NAME)
         with inference():
             read = partial(PlayCopy(built, torch.bfloat16).read, inference.make_cache(8, 128))
-            rows_FR = torch.zeros(8, 6, dtype=torch.long)
             run = partial(decode, read, rows_FR, steps=1, num_slots=8, length=96, truncates=False)
             run()  # makes the slots
-            with CountOperators() as counted:
+            with CountOperators() as counted, CountTransfers() as transfers:
                 run()
+    assert not +transfers.found
     return counted
 
 

@@ -18,7 +18,7 @@ from lit_agentrl.checks import require_whole
 from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
 from lit_agentrl.engines.native.attention import NAME, find_autocast_dtype
 from lit_agentrl.engines.native.inference import Inference, Reader
-from lit_agentrl.engines.native.play_copy import PlayCopy, find_copy_obstacle, require_copy
+from lit_agentrl.engines.native.play_copy import PlayCopy, choose_copy, require_copy
 from lit_agentrl.engines.native.prefixes import Copy, find_common_prefixes
 from lit_agentrl.engines.native.ragged import pack_unread
 from lit_agentrl.engines.native.reencoding import ReencodingEngine
@@ -52,8 +52,7 @@ class NativeEngine:
         reader: Computes the logits; None uses the network alone.
         window: Decode steps between two looks at the tokens, see `Window`; 0 looks at each, auto is 8 on CUDA and
             0 elsewhere.
-        play_copy: Whether windows decode with a `PlayCopy`, refreshed by :meth:`load`; auto: on CUDA, if the network is
-            of a known class.
+        play_copy: Whether windows decode with a `PlayCopy`, refreshed by :meth:`load`; see `choose_copy`.
 
     Attributes:
         window: The window in use, from the first poll on; None without windows.
@@ -292,10 +291,11 @@ class NativeEngine:
 
     def _open_copy(self) -> PlayCopy | None:
         network = self._network
-        is_wanted = network.device.type == "cuda" if self._copy_option == AUTO else self._copy_option
-        if not is_wanted or find_copy_obstacle(network):
+        require_copy(self._copy_option, network, steps=choose_steps(self._window_option, network.device))
+        casts_to = find_autocast_dtype(network.device)
+        if not choose_copy(self._copy_option, network, is_autocast=casts_to is not None):
             return None
-        return PlayCopy(network, find_autocast_dtype(network.device) or network.dtype)
+        return PlayCopy(network, casts_to or network.dtype)
 
     def _play(self, window: Window) -> list[TurnResult]:
         """Read all tokens but the last, then draw a window; return the completed replies."""

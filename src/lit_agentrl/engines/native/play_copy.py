@@ -44,6 +44,20 @@ def find_copy_obstacle(network: Any) -> str:
     return ""
 
 
+def choose_copy(play_copy: bool | str, network: Any, *, is_autocast: bool) -> bool:
+    """Return whether windows decode with a copy.
+
+    ``auto`` is true on CUDA under autocast, whose casts the copy saves, and for networks in half precision without
+    adapters, whose base is large beside what is trained; `MemoryPlan.count_play_copy` counts it.
+    """
+    if isinstance(play_copy, bool):
+        return play_copy
+    if find_copy_obstacle(network):
+        return False
+    is_half = network.dtype in (torch.float16, torch.bfloat16) and not hasattr(network, "peft_config")
+    return network.device.type == "cuda" and (is_autocast or is_half)
+
+
 def require_copy(play_copy: bool | str, network: Any, *, steps: int) -> None:
     """Check that a copy that is asked for can be made and is used.
 
