@@ -192,7 +192,7 @@ class MemoryPlan:
         return int(get_kv_heads(c) * get_head_dim(c) * self.computed)
 
     def count_play_copy(self) -> float:
-        """Return the bytes of the weights that the native engine copies by default on a GPU."""
+        """Return the bytes of weights that the native engine copies on a GPU."""
         is_copied = self.precision == "mixed" or (self.precision == "bfloat16" and self.lora is None)
         return 2.0 * self.parameters if is_copied and self.strategy != "fsdp" else 0.0
 
