@@ -97,7 +97,7 @@ SLICES: Mapping[str, Slice] = {
         "-m scripts.bench.decode_step --model tiny-random --rows 4 --context 160 --repeats 1 --out OUT/figures.json",
         {
             f"{name} (window {window})": f"windows.{window}.{place}"
-            for window in (0, 8)
+            for window in ("0", "8", "8 copy")
             for name, place in {
                 "ms": "ms.median",
                 "kernels": "kernels",

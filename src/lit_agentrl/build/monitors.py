@@ -24,7 +24,7 @@ _ITERATION_METRICS = {
         "success", "return_mean", "return_std_within_group", "dead_group_share", "turns", "actions", "reply_tokens",
         "invalid_share", "surplus_actions", "truncated_share", "entropy", "distinct_2", "waves", "greedy_return",
         "branches", "taken_over_share", "cost", "episodes", "failed", "broken_markers", "action_tokens",
-        "prefilled_tokens",
+        "prefilled_tokens", "cut_share",
     ),
     "train": (
         "loss", "grad_norm", "lr", "kept_group_share", "staleness", "logp_gap", "logp_gap_max", "padding_share",

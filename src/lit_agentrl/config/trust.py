@@ -38,6 +38,7 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "callbacks.*.action": ("lit_agentrl.monitor.actions.Action+",),
     "callbacks.*.dialect": ("lit_agentrl.text.dialects.*",),
     "callbacks.*.rules.*": ("lit_agentrl.monitor.rules.Rule",),
+    "callbacks.*.rules.*.count": ("lit_agentrl.monitor.signals.count_validated",),
     "callbacks.*.rules.*.signal": (
         "lit_agentrl.monitor.signals.both_fallen",
         "lit_agentrl.monitor.signals.learned_gap",

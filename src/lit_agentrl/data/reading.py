@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lit_agentrl.checks import escape_unprintable, require_local
 from lit_agentrl.data.conversations import Reader
-from lit_agentrl.data.episodes import EpisodeFolder, open_folder
+from lit_agentrl.data.episodes import MADE_WITH, EpisodeFolder, open_folder
 from lit_agentrl.data.kinds import Kind, group_by_prompt, set_return
 from lit_agentrl.data.labels import add_labels
 from lit_agentrl.data.recordings import Group, Recordings
@@ -21,6 +21,7 @@ from lit_agentrl.envs.tasks.tables import READERS, read_table, shorten_path
 from lit_agentrl.episode import Episode
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger
+from lit_agentrl.text.token_bytes import describe_tokenizer, format_tokenizer
 
 
 @dataclass(frozen=True)
@@ -224,8 +225,10 @@ def _require_labels(kind: Kind, folder: EpisodeFolder) -> None:
 def _require_same_ids(folder: EpisodeFolder, student: Student) -> None:
     if folder.described.get("policy", {}).get("tokenizer") != student.tokenizer:
         raise ValueError(
-            f"path={folder.path} holds token ids of another tokenizer than this model's; collect with this model, or "
-            "write the messages into a .jsonl file"
+            f"path={folder.path} holds token ids of another tokenizer than this model's: of "
+            f"{format_tokenizer(folder.described.get(MADE_WITH))}, and this model has "
+            f"{format_tokenizer(describe_tokenizer(student.chat.tokenizer))}; collect with this model, or write the "
+            "messages into a .jsonl file"
         )
 
 

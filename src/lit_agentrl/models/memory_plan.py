@@ -11,6 +11,8 @@ reference     b P / N for a KL term, if not off-loaded; nothing with LoRA, where
 critic        separate: weights, gradients and optimizer of its own trunk, or of its adapters with LoRA
 kv cache      slots x context x 2 L k b, retained between rollouts; not counted: a CPU
               stores half precision as float32
+play copy     2 P with --precision mixed on one device or with ddp: the bfloat16 weights that generate
+16-bit copies 2 P in an update with --precision mixed: the casts of weights that autocast keeps; none with fsdp
 gathered      fsdp: in training two whole blocks and the embeddings, in a rollout all whole weights
 activations   T L times the bytes that a token saves in a layer (`MemoryPlan.count_layer`), with checkpointing T L d b,
               plus the embedding and the last norm; twice with a separate critic
@@ -18,8 +20,8 @@ recomputed    with checkpointing, the activations of one layer
 logits        four tensors (A, V) in float32
 rollout       one layer's keys and values as attention reads them, and the logits of a step
 
-peak = weights + optimizer + reference + critic + kv cache + max(update, rollout), where update is
-gradients + gathered + activations + the larger of recomputed and logits.  Not counted: the CUDA
+peak = weights + optimizer + reference + critic + kv cache + play copy + max(update, rollout), where update is
+gradients + gathered + 16-bit copies + activations + the larger of recomputed and logits.  Not counted: the CUDA
 context and libraries (about 0.5 GiB), fragmentation, and on a CPU the interpreter and the libraries.
 """
 
@@ -27,6 +29,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -79,6 +82,12 @@ class MemoryPlan:
         with torch.device("meta"):
             network: PreTrainedModel = AutoModelForCausalLM.from_config(self.config)  # type: ignore[no-untyped-call]
         return network
+
+    def copy_with(self, **changes: Any) -> MemoryPlan:
+        """Copy the plan with other fields and the same network."""
+        plan = replace(self, **changes)
+        vars(plan)["network"] = self.network
+        return plan
 
     @functools.cached_property
     def parameters(self) -> int:
@@ -204,7 +213,8 @@ class MemoryPlan:
         reference = self.stored * self.parameters / self.shares if is_copied else 0.0
         critic = self.count_critic()
         training, playing = self.count_gathered()
-        casts = 2.0 * self.parameters if self.precision == "mixed" else 0.0
+        casts = 2.0 * self.parameters if self.precision == "mixed" and self.strategy != "fsdp" else 0.0
+        copy = casts  # of the weights, to play with
         update = (
             gradients
             + training
@@ -212,13 +222,13 @@ class MemoryPlan:
             + self.count_activations()
             + max(self.count_logits(), self.count_recomputed())
         )
-        rollout = playing + casts + self.count_rollout()
-        held = weights + optimizer + reference + critic + self.count_kv_cache()
+        rollout = playing + self.count_rollout()
+        held = weights + optimizer + reference + critic + self.count_kv_cache() + copy
         return {
             "weights": weights, "gradients": gradients, "optimizer": optimizer, "reference": reference,
             "critic": critic, "kv cache": self.count_kv_cache(), "gathered": max(training, playing),
-            "16-bit copies": casts, "activations": self.count_activations(), "recomputed": self.count_recomputed(),
-            "logits": self.count_logits(),
+            "play copy": copy, "16-bit copies": casts, "activations": self.count_activations(),
+            "recomputed": self.count_recomputed(), "logits": self.count_logits(),
             "rollout": self.count_rollout(), "peak of update": held + update, "peak of rollout": held + rollout,
             "peak": held + max(update, rollout),
         }  # fmt: skip

@@ -17,7 +17,7 @@ from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.checks import format_value, name_errors, require_whole
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import VARIANT
-from lit_agentrl.data.episodes import EpisodeFolder, open_folder
+from lit_agentrl.data.episodes import MADE_WITH, EpisodeFolder, open_folder
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.data.stepwise import set_step_returns
 from lit_agentrl.engines.base import SamplingParams
@@ -37,7 +37,7 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.continued import Continued, shares
 from lit_agentrl.rollout.worlds.pool import GamePools
 from lit_agentrl.runs.run_folder import lock_folder, require_idle
-from lit_agentrl.text.token_bytes import hash_tokenizer
+from lit_agentrl.text.token_bytes import describe_tokenizer, hash_tokenizer
 from lit_agentrl.update.critic import reweight_by_critic
 
 # sections of a config that determine what is played, and how
@@ -99,7 +99,7 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
             "beta": beta,
             "fingerprint": hash_parameters(reweight_by_critic(run.module.policy.network, run.module.critic)),
         }
-    return _collect(cfg, _describe(cfg, saved, policy), run.games, record)
+    return _collect(cfg, _describe(cfg, saved, policy, run.module.policy.tokenizer), run.games, record)
 
 
 def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
@@ -126,7 +126,7 @@ def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
         policy = {"name": model.name, "stage": "start", **_identify(model.policy)}
         if model.policy.network is None:
             policy["described"] = describe_model(model.saved)
-        return _collect(cfg, _describe(cfg, model.saved, policy), model.games, record)
+        return _collect(cfg, _describe(cfg, model.saved, policy, model.policy.tokenizer), model.games, record)
 
 
 def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
@@ -138,7 +138,7 @@ def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
         def record(spec: EvalSpec) -> list[Episode]:
             return play_demonstrations(pool, model.rules, model.make_batch(spec), split=cfg.split)
 
-        return _collect(cfg, _describe(cfg, model.saved, player), model.games, record)
+        return _collect(cfg, _describe(cfg, model.saved, player, model.policy.tokenizer), model.games, record)
 
 
 def _check_forks(cfg: DictConfig, saved: DictConfig) -> None:
@@ -184,7 +184,9 @@ def _identify(policy: Any) -> dict[str, Any]:
     }
 
 
-def _describe(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(
+    cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any], tokenizer: Any
+) -> dict[str, Any]:
     """Describe the episodes of a folder.
 
     Only a command with the same description may continue the folder.
@@ -198,6 +200,7 @@ def _describe(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) -> 
     return {
         "lit_agentrl": __version__,
         "policy": dict(policy),
+        MADE_WITH: describe_tokenizer(tokenizer),
         **{str(name): section for name, section in parts.items()},
         **limits,
         "games": None if games is None else list(games),
@@ -219,7 +222,7 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
         folder = existing or EpisodeFolder(path, described, planned=len(plan))
         if existing is None:
             folder.write_manifest()
-        elif differs := describe_difference(folder.described, described):
+        elif differs := describe_difference({**folder.described, MADE_WITH: described[MADE_WITH]}, described):
             raise UserError(f"out={path} holds episodes of another command: {differs}; choose another folder")
         done = len(folder.shards)
         outcomes = [episode.outcome for episode in folder.read()]

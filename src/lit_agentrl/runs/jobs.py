@@ -19,6 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl import screen
 from lit_agentrl.config import composition, groups, signatures
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import get_program, rewrite_for_hydra
@@ -160,6 +161,12 @@ def share_job(cfg: DictConfig, folders: Sequence[str], command: str, *, is_resum
     """Describe the run as a job, and send it to the other processes."""
     OmegaConf.resolve(cfg)
     ranks.fit_to_launcher(cfg)
+    signatures.load_libraries()
+    from lit_agentrl.build.devices import choose_for_device, save_choice
+
+    if line := choose_for_device(cfg):
+        screen.note(line)
+    save_choice(cfg, Path(cfg.run_dir))
     job = ranks.make_job(folders, cfg, command, is_resume=is_resume)
     ranks.share(job, cfg.trainer.num_nodes)
     return job

@@ -47,7 +47,8 @@ class UpdateSettings:
             and padded if the network's attention allows neither.
         lanes: micro-batches computed in parallel, each with one torch thread, see `Lanes`; 1: one after the other, with
             all threads.
-        checkpoint_activations: keep only the inputs of each layer, and recompute layers in the backward pass.
+        checkpoint_activations: keep only the inputs of each layer, and recompute layers in the backward pass;
+            ``auto`` is replaced by the memory plan of a run (`choose_for_device`), and otherwise False.
         grad_clip: largest gradient norm; larger ones are scaled down.
         max_logp_gap: mean difference (nats) between recorded and recomputed log-probs above which the
             recorded ones are replaced by recomputed ones before the first step.
@@ -65,7 +66,7 @@ class UpdateSettings:
     logits_chunk: NumberOrAuto | None = 1024
     packing: bool | str = "auto"
     lanes: int = 1
-    checkpoint_activations: bool = False
+    checkpoint_activations: bool | str = False
     grad_clip: float = 1.0
     max_logp_gap: float = 0.01
     max_bad_steps: int = 5
@@ -84,8 +85,10 @@ class UpdateSettings:
             require_whole("logits_chunk", self.logits_chunk, 1, alternative=", auto or null")
         is_known = isinstance(self.packing, bool) or self.packing in ("auto", "shared")
         require(is_known, "packing", self.packing, "auto, shared, true or false")
+        if self.checkpoint_activations == "auto":
+            object.__setattr__(self, "checkpoint_activations", False)
         is_switch = isinstance(self.checkpoint_activations, bool)
-        require(is_switch, "checkpoint_activations", self.checkpoint_activations, "true or false")
+        require(is_switch, "checkpoint_activations", self.checkpoint_activations, "auto, true or false")
         for name in ("grad_clip", "max_logp_gap"):
             require_positive(name, getattr(self, name))
         is_rule = self.stop is None or isinstance(self.stop, KLStop)

@@ -27,14 +27,16 @@ def choose_steps(window: int | str, device: torch.device) -> int:
     return int(window) if window != AUTO else _STEPS_ON_GPU if device.type == "cuda" else 0
 
 
-def require_window(window: int | str) -> None:
-    """Check the option ``window`` of an engine.
+def require_window(window: int | str, play_copy: bool | str = AUTO) -> None:
+    """Check the options ``window`` and ``play_copy`` of an engine.
 
     Raises:
-        ValueError: If it is neither auto nor a number of steps.
+        ValueError: If a value is invalid.
     """
     if window != AUTO:
         require_whole("window", window, 0, MOST_STEPS, alternative=", or auto; 0 decodes step by step")
+    if play_copy is not True and play_copy is not False and play_copy != AUTO:
+        raise ValueError(f"play_copy={play_copy} must be auto, true or false")
 
 
 class Window:
