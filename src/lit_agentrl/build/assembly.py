@@ -52,6 +52,7 @@ from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.strategies.single import choose_accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.reply_ends import list_model_ends
 
 
 def suppress_warnings() -> None:
@@ -126,6 +127,7 @@ def build(
         chat = ChatRenderer(
             policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
             shows_replies=parts.context.shows_replies,
+            model_ends=list_model_ends(policy.network, policy.tokenizer), date=policy.date,
         )  # fmt: skip
     check_thinking(chat, parts.prompt, policy.name)
     other_parts = match_run(cfg, parts)  # again: a launcher may have started more processes
