@@ -434,7 +434,9 @@ def test_a_folder_of_another_tokenizer_or_half_a_folder_is_refused(tmp_path: Pat
     with pytest.raises(ValueError, match="token ids of another tokenizer") as refusal:
         read(Demonstrations(path=path), replace(student(), tokenizer="x"), seed=0)
     ours = f" by transformers {version('transformers')} and tokenizers {version('tokenizers')}; collect with this model"
-    assert "model's: of an unnamed one, and this model has " in str(refusal.value) and ours in str(refusal.value)
+    assert "model's: of an unnamed one, and this model has " in str(refusal.value) and ours in str(
+        refusal.value
+    )
     told = {"tokenizer_made_with": {"name": "smollm2", "transformers": "5.17.0", "tokenizers": "0.22.0"}}
     EpisodeFolder(tmp_path / "told", told, planned=1).add("s", EPISODES)
     with pytest.raises(
