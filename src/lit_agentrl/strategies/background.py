@@ -144,7 +144,8 @@ def _identify_data(tensor: Tensor) -> Any:
     """Return a key that tensors share if they are the same view of the same data."""
     if tensor.layout != torch.strided or tensor.numel() == 0:
         return id(tensor)
-    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+    storage = tensor.untyped_storage()._cdata  # as torch.save identifies it
+    return storage, tensor.storage_offset(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _start_copy(tensor: Tensor) -> Tensor:
