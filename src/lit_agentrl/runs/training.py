@@ -170,7 +170,8 @@ def restore_progress(run: Run, tracker: record.RunRecord, checkpoint: str | None
     """Restore totals and scores from the checkpoint, and cut the logs back to it.
 
     Raises:
-        ValueError: ``trainer.max_epochs`` is less than the iterations done, or the checkpoints are lost.
+        ValueError: ``trainer.max_epochs`` is less than the iterations done, or the checkpoints are lost, or the
+            checkpoint holds no optimizer.
         CheckpointError: the checkpoint cannot be read.
     """
     done = -1
@@ -190,7 +191,13 @@ def restore_totals(run: Run, checkpoint: Path) -> int:
     """
     totals, planned = find_callback(run, Totals), run.trainer.max_epochs or 0
     assert totals is not None, "build_run adds it"
-    state = load_progress(checkpoint)["callbacks"][totals.state_key]
+    saved = load_progress(checkpoint)
+    if "state_dict" in saved and "optimizer_states" not in saved:
+        raise ValueError(
+            f"{checkpoint} holds weights alone, as best.ckpt does, and cannot be continued; put last.ckpt back, or "
+            f"start another run from its weights: model=hf model.name={run.folder / 'hf'}"
+        )
+    state = saved["callbacks"][totals.state_key]
     done: int = state["counts"]["iterations"]
     if planned < done:
         raise ValueError(
