@@ -124,6 +124,19 @@ def test_copies_from_a_gpu_are_pinned_and_waited_for_once(monkeypatch: pytest.Mo
     assert {each.device.type for each in (copied["a"], *copied["b"], copied["c"])} == {"cpu"}
 
 
+def test_what_has_no_copy_is_written_at_once(tmp_path: Path) -> None:
+    io, path = AtomicIO(), tmp_path / "last.ckpt"
+    io.save_checkpoint({"i": 0}, path)
+    with (
+        pytest.warns(
+            UserWarning, match=r"last\.ckpt is written while training waits, since it cannot be copied"
+        ),
+        pytest.raises(CheckpointError, match=r"^cannot write .*last\.ckpt: own is a _thread\.lock, but"),
+    ):
+        io.save_checkpoint({"i": 1, "own": threading.Lock()}, path, {"wait": False})
+    assert io.load_checkpoint(path) == {"i": 0}
+
+
 def test_a_second_write_of_a_target_waits_and_others_queue_in_order() -> None:
     writer, order, opened = Writer(), [], threading.Event()
 

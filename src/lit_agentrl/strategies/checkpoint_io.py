@@ -125,11 +125,18 @@ class AtomicIO(TorchCheckpointIO):
             BaseException: the write, or an earlier one by the thread, failed.
         """
         target = os.path.abspath(path)
-        if wait or target not in self.writer.seconds:
-            self.writer.perform(target, partial(write, value))
-        else:
+        if not wait and target in self.writer.seconds:
             self.writer.join(target)  # so that there is never more than one copy
-            self.writer.start(target, partial(write, copy(value)))
+            try:
+                value = copy(value)
+            except Exception as error:  # of an object that has no copy, such as a lock
+                rank_zero_warn(
+                    f"{target} is written while training waits, since it cannot be copied: {error}"
+                )
+            else:
+                self.writer.start(target, partial(write, value))
+                return
+        self.writer.perform(target, partial(write, value))
 
     def teardown(self) -> None:
         """Wait for the thread at the end of a fit, also of one that failed.
