@@ -21,6 +21,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from lit_agentrl.envs.base import Task
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.paths import CONFIG_DIR, find_config
+from tests.commands import finished_run, in_empty_folder, refused, run_copy
+
+__all__ = ["finished_run", "in_empty_folder", "refused", "run_copy"]  # fixtures
 
 # the same examples every time, however slow the machine is today
 settings.register_profile(

@@ -1,30 +1,35 @@
-"""Cost of one decode step of the native engine: milliseconds, kernels, waits, share of the memory limit.
+"""Cost of a decode step of the native engine: milliseconds, operators, waits, share of the memory limit.
 
-    python -m scripts.bench.decode_step [--model 0.5b-random] [--dtype bfloat16] [--rows 128] [--context 512]
+    python -m scripts.bench.decode_step [--windows 0 8] [--model 0.5b-random] [--dtype bfloat16] [--rows 128]
 
-All rows have read a random message, and each draws 20 tokens in a measurement.  The limit is the time in which the
+``--windows`` are values of ``engine.window``: 0 looks at the tokens after each step, others after so many steps.  All
+rows have read a random message, and each draws at least 20 tokens in a measurement.  The limit is the time in which the
 device reads the weights and the stored keys and values once, at the measured rate of a copy; the share is that time
-over ours.  *Operators* are counted by a dispatch mode on any device, views left out; *kernels*, *copies* and *waits*
-by the profiler, on a GPU alone.
+over ours.
+
+*Operators* launch work; a dispatch mode counts them on any device, views left out.  Those *a layer* are the difference
+of networks of two layers and one.  *Waits* are calls that hand values to the host, *uploads* copies to the device.
+*Kernels*, *copies* and the *driver's waits* are counted by the profiler, on a GPU alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.native.engine import NativeEngine
-from lit_agentrl.models.policy import Policy
 from scripts.bench import trl_games
 from scripts.bench.common import Spread, parse, parser_for, table, write_json
 from scripts.bench.roofline import DEVICE, Model, copy_rate
@@ -48,41 +53,80 @@ class CountOperators(TorchDispatchMode):
         return result
 
 
+class CountWaits(TorchFunctionMode):
+    """A mode that counts calls that hand values to the host, and copies to a device as ``to``."""
+
+    names = frozenset({"cpu", "item", "tolist", "__bool__", "__int__", "__float__", "__index__", "nonzero"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        is_upload = name == "to" and any(isinstance(each, torch.device) for each in args)
+        self.found[name] += name in self.names or is_upload
+        return func(*args, **(kwargs or {}))
+
+
 class Decoder:
-    """An engine whose rows have read their messages; a call draws ``STEPS`` tokens of each.
+    """An engine whose rows have read their messages; a call draws at least ``STEPS`` tokens of each.
 
     Raises:
         ValueError: the context leaves no room for a message.
     """
 
-    def __init__(self, policy: Policy, options: argparse.Namespace) -> None:
-        steps = STEPS * (options.repeats + 3) + 1
-        length = options.context - steps
+    def __init__(
+        self, network: PreTrainedModel, window: int, *, rows: int, context: int, calls: int, mixed: bool
+    ) -> None:
+        size = max(window, 1)
+        steps = -(-STEPS // size) * size * calls + 2 * size
+        length = context - steps
         if length < 1:
-            raise ValueError(f"--context={options.context} must be > {steps} for --repeats={options.repeats}")
-        mixed = partial(torch.autocast, DEVICE, torch.bfloat16)
+            raise ValueError(f"--context={context} must be > {steps} for these --repeats and --windows")
         self.engine = NativeEngine(
-            policy.network.to(DEVICE), stop=trl_games.NeverStop(None), end_of_turn_ids=(),
-            num_slots=options.rows, max_context_tokens=options.context,
-            forward_context=mixed if options.dtype == "mixed" else nullcontext,
+            network.to(DEVICE), stop=trl_games.NeverStop(None), end_of_turn_ids=(), num_slots=rows,
+            max_context_tokens=context, window=window,
+            forward_context=partial(torch.autocast, DEVICE, torch.bfloat16) if mixed else nullcontext,
         )  # fmt: skip
         self.engine.load(None, 0)
         draw = torch.Generator().manual_seed(0)
-        high = policy.network.config.vocab_size
-        messages = torch.randint(10, high, (options.rows, length), generator=draw)
-        params = SamplingParams(max_reply_tokens=steps + 1, max_context_tokens=options.context)
+        messages = torch.randint(10, network.config.vocab_size, (rows, length), generator=draw)
+        params = SamplingParams(max_reply_tokens=steps, max_context_tokens=context)
         for row, tokens in enumerate(messages.tolist()):
             self.engine.submit(TurnRequest(row, tokens, row, params))
         self.engine.poll(steps=1)
-        self()
 
     def __call__(self) -> float:
         """Return the milliseconds of a step."""
         synchronize()
-        started = time.perf_counter()
+        started, before = time.perf_counter(), self.engine.num_steps
         self.engine.poll(steps=STEPS)
         synchronize()
-        return 1e3 * (time.perf_counter() - started) / STEPS
+        return 1e3 * (time.perf_counter() - started) / (self.engine.num_steps - before)
+
+    def count(self) -> tuple[Counter[str], Counter[str]]:
+        """Count operators and waits of the smallest number of steps, without a captured graph."""
+        if self.engine.window is not None:
+            self.engine.window.capture = False
+        with CountOperators() as operators, CountWaits() as waits:
+            self.engine.poll(steps=1)
+        return operators.found, waits.found
+
+
+def count_layer(config: Any, window: int, mixed: bool, dtype: torch.dtype) -> Counter[str]:
+    """Count operators of one layer in one step, at small sizes of the same architecture."""
+    found = []
+    for layers in (1, 2):
+        small = copy.deepcopy(config)
+        small.num_hidden_layers, small.vocab_size = layers, 512
+        if types := getattr(config, "layer_types", None):
+            small.layer_types = types[:layers]
+        network = AutoModelForCausalLM.from_config(small).to(dtype).eval()
+        size = max(window, 1)
+        decoder = Decoder(network, window, rows=4, context=2 * STEPS + 6 * size, calls=1, mixed=mixed)
+        found.append(decoder.count()[0])
+    return Counter({name: (n - found[0][name]) / size for name, n in found[1].items() if n > found[0][name]})
 
 
 def synchronize() -> None:
@@ -90,11 +134,13 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def profile_steps(work: Callable[[], Any]) -> tuple[dict[str, float], str]:
+def profile_steps(decoder: Decoder) -> tuple[dict[str, float], str]:
     """Return counts a step and the table of the operators that take the most time."""
+    before = decoder.engine.num_steps
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if DEVICE == "cuda" else [])]
     with profile(activities=activities) as trace:
-        work()
+        decoder()
+    steps = decoder.engine.num_steps - before
     found: dict[str, float] = {}
     if DEVICE == "cuda":
         on_device = [each for each in trace.events() if each.device_type == torch.autograd.DeviceType.CUDA]
@@ -102,11 +148,34 @@ def profile_steps(work: Callable[[], Any]) -> tuple[dict[str, float], str]:
         waits = sum(each.name in WAITS for each in trace.events())
         busy = sum(each.time_range.elapsed_us() for each in on_device) / 1e3
         found = {
-            "kernels": (len(on_device) - copies) / STEPS, "copies": copies / STEPS, "waits": waits / STEPS,
-            "device_ms": busy / STEPS,
+            "kernels": (len(on_device) - copies) / steps, "copies": copies / steps, "driver_waits": waits / steps,
+            "device_ms": busy / steps,
         }  # fmt: skip
     order = "self_device_time_total" if DEVICE == "cuda" else "self_cpu_time_total"
     return found, trace.key_averages().table(sort_by=order, row_limit=TOP, max_name_column_width=60)
+
+
+def measure(
+    options: argparse.Namespace, network: PreTrainedModel, window: int, limit_ms: float
+) -> dict[str, Any]:
+    """Measure a step with windows of this size."""
+    mixed, size = options.dtype == "mixed", max(window, 1)
+    decoder = Decoder(
+        network, window, rows=options.rows, context=options.context, calls=options.repeats + 2, mixed=mixed
+    )
+    decoder()
+    milliseconds = Spread.of(decoder() for _ in range(options.repeats))
+    counts, text = profile_steps(decoder)
+    print(f"--windows {window}\n{text}")
+    operators, waits = decoder.count()
+    layer = count_layer(network.config, window, mixed, network.dtype)
+    return {
+        "window": window, "ms": milliseconds, "limit_ms": limit_ms, "share": limit_ms / milliseconds.median,
+        "tokens_per_s": 1e3 * options.rows / milliseconds.median, "operators": operators.total() / size,
+        "operators_a_layer": layer.total(), "waits": (waits.total() - waits["to"]) / size,
+        "uploads": waits["to"] / size, **counts, "layer": layer, "by_operator": operators.most_common(),
+        "profile": text.splitlines(),
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -116,28 +185,28 @@ def main() -> None:
                         help="of the weights; mixed: float32, computed in bfloat16")  # fmt: skip
     parser.add_argument("--rows", type=int, default=128, help="episodes decoded together")
     parser.add_argument("--context", type=int, default=512, help="tokens of a slot")
+    parser.add_argument("--windows", type=int, nargs="+", default=[0, 8], help="values of engine.window")
     options = parse(parser)
-    policy = trl_games.policy(options.model, "float32" if options.dtype == "mixed" else options.dtype)
-    decoder = Decoder(policy, options)
-    milliseconds = Spread.of(decoder() for _ in range(options.repeats))
-    with CountOperators() as counted:
-        decoder.engine.poll(steps=1)
-    counts, text = profile_steps(decoder)
-    print(text)
+    network = trl_games.policy(
+        options.model, "float32" if options.dtype == "mixed" else options.dtype
+    ).network
     itemsize = 4 if options.dtype == "float32" else 2
-    work = Model(policy.network, itemsize).decode(options.rows, options.context - STEPS * 2)
-    limit = 1e3 * work.bytes / copy_rate()
-    operators = sum(counted.found.values())
-    result = {
-        "ms": milliseconds, "limit_ms": limit, "share": limit / milliseconds.median,
-        "tokens_per_s": 1e3 * options.rows / milliseconds.median, "operators": operators,
-        "layers": policy.network.config.num_hidden_layers, **counts, "by_operator": counted.found.most_common(),
-        "profile": text.splitlines(),
-    }  # fmt: skip
-    shown = ["ms", "limit_ms", "share", "tokens_per_s", "operators", *counts]
-    values = [milliseconds.median if name == "ms" else result[name] for name in shown]
-    print(table(["a decode step", ""], [[n, f"{v:.4g}"] for n, v in zip(shown, values, strict=True)]))
-    write_json(options.out, result, options)
+    work = Model(network, itemsize).decode(options.rows, options.context - STEPS * 2)
+    limit_ms = 1e3 * work.bytes / copy_rate()
+    found = {str(window): measure(options, network, window, limit_ms) for window in options.windows}
+    sides = list(found.values())
+    shown = [
+        name
+        for name, value in sides[0].items()
+        if isinstance(value, int | float | Spread) and name != "window"
+    ]
+    rows = [[name, *(f"{s[name].median if name == 'ms' else s[name]:.4g}" for s in sides)] for name in shown]
+    print(table(["a decode step, engine.window=", *found], rows))
+    names = sorted({name for each in sides for name in each["layer"]})
+    rows = [[name, *(f"{each['layer'][name]:g}" for each in sides)] for name in names]
+    print(table(["operators a layer, engine.window=", *found], rows))
+    layers = network.config.num_hidden_layers
+    write_json(options.out, {"layers": layers, "windows": found}, options)
 
 
 if __name__ == "__main__":

@@ -96,11 +96,14 @@ SLICES: Mapping[str, Slice] = {
         "-m scripts.bench.decode_step --model 0.5b-random --dtype bfloat16 --rows 128 --out OUT/figures.json",
         "-m scripts.bench.decode_step --model tiny-random --rows 4 --context 160 --repeats 1 --out OUT/figures.json",
         {
-            "ms": "ms.median",
-            "kernels": "kernels",
-            "waits": "waits",
-            "operators": "operators",
-            "share": "share",
+            f"{name} (window {window})": f"windows.{window}.{place}"
+            for window in (0, 8)
+            for name, place in {
+                "ms": "ms.median",
+                "kernels": "kernels",
+                "operators a layer": "operators_a_layer",
+                "share": "share",
+            }.items()
         },
     ),
     "rollouts": Slice(
@@ -111,6 +114,7 @@ SLICES: Mapping[str, Slice] = {
         "-m scripts.bench.rollout_speed --model tiny-random --episodes 2 --reply-tokens 4 --turns 2 --repeats 1 "
         "--peers generate generate_batch --out OUT/figures.json",
         {
+            "window": "window",
             "tokens/s": "rates.ours.median",
             "over generate": "ratio.generate.median",
             "over generate_batch": "ratio.generate_batch.median",

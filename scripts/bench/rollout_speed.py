@@ -42,10 +42,12 @@ from scripts.bench.common import (
 )
 
 
-def make_engine(policy: Policy, chat: ChatRenderer, episodes: int) -> NativeEngine:
+def make_engine(
+    policy: Policy, chat: ChatRenderer, episodes: int, window: int | str = "auto"
+) -> NativeEngine:
     return NativeEngine(
         policy.network, stop=ANSWER.stop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids,
-        num_slots=episodes, max_context_tokens=512,
+        num_slots=episodes, max_context_tokens=512, window=window,
     )  # fmt: skip
 
 
@@ -150,6 +152,9 @@ def main() -> None:
     parser.add_argument("--reply-tokens", type=int, default=40, help="tokens of a reply at most")
     parser.add_argument("--turns", type=int, default=0, help="turns of an episode; 0: as the game has")
     parser.add_argument("--peers", nargs="+", default=["generate"], choices=PEERS)
+    parser.add_argument(
+        "--window", default="auto", help="engine.window: decode steps between two looks, or auto"
+    )
     options = parse(parser)
     policy = trl_games.policy(options.model, options.dtype)
     policy.network.to(options.device)
@@ -157,7 +162,8 @@ def main() -> None:
     described = OmegaConf.load(CONFIG_DIR / "env/sokoban.yaml")
     described["max_turns"] = options.turns or described["max_turns"]
     task: Task = instantiate(described)
-    engine = make_engine(policy, chat, options.episodes)
+    window = options.window if options.window == "auto" else int(options.window)
+    engine = make_engine(policy, chat, options.episodes, window)
 
     def measure(repeat: int) -> Measured:
         """Measure all sides; the others need the lengths of the first."""
@@ -179,7 +185,8 @@ def main() -> None:
     ratios = {name: paired_ratio(sides, "s", of=name, to="ours") for name in options.peers}
     for name, ratio in ratios.items():
         print(f"ours relative to {name}: {ratio.text()}")
-    write_json(options.out, {"rounds": rounds, "rates": rates, "ratio": ratios}, options)
+    steps = engine.window.steps if engine.window else 0
+    write_json(options.out, {"window": steps, "rounds": rounds, "rates": rates, "ratio": ratios}, options)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,11 @@ def max_over_ranks(value: Tensor) -> Tensor:
     return value
 
 
+def max_count_over_ranks(count: int, device: torch.device) -> int:
+    """Return the maximum of a number over all ranks; one process alone does not wait for a GPU."""
+    return count if get_world_size() == 1 else int(max_over_ranks(torch.tensor(count, device=device)))
+
+
 def gather_objects(items: list[T]) -> list[T]:
     """Gather the items of all ranks in rank order; those of other ranks are copies."""
     if get_world_size() == 1:

@@ -13,7 +13,7 @@ from lit_agentrl.engines.needs import ALONE, open_engine
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.facts import COSTS, ENTROPIES, EXACT_LOG_PROBS, FORK, STATE_KEYS, TAKES_WEIGHTS, TOKEN_IDS
 from lit_agentrl.requirements import Fact, describe_part
-from tests.entry.test_structure import built
+from tests.build.test_structure import built
 
 scripted = partial(ScriptedEngine, lambda episode, turn: "", encode=list)
 

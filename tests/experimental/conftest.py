@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from tests.callbacks.conftest import toy_module
-from tests.entry.conftest import finished_run, in_empty_folder, refused, run_copy
 from tests.rl.conftest import batch
 
-__all__ = ["batch", "finished_run", "in_empty_folder", "refused", "run_copy", "toy_module"]
+__all__ = ["batch", "toy_module"]
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
+from tests.build.test_structure import built
 from tests.conftest import nano_tokenizer
-from tests.entry.test_structure import built
 from tests.rollout.test_collector import LOSE, WIN, Player, prompts
 
 ADD = '[{"operation": "ADD", "content": "Say Up."}]'

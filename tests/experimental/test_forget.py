@@ -21,8 +21,8 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.hook import TemporaryStep
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.update.trial import sum_complements, unlearn
+from tests.build.test_structure import built
 from tests.conftest import tiny_network
-from tests.entry.test_structure import built
 from tests.rollout.test_collector import LOSE, WIN, Player
 
 

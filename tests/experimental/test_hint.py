@@ -22,7 +22,7 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.text.prompts import Prompt
-from tests.entry.test_structure import built
+from tests.build.test_structure import built
 from tests.experimental.test_replay import assert_equal
 from tests.rollout.conftest import Count
 from tests.rollout.test_collector import LOSE, WIN, Player

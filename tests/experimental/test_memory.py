@@ -7,7 +7,7 @@ import pytest
 from lit_agentrl.episode import Source
 from lit_agentrl.experimental.memory import Memory
 from lit_agentrl.rollout.structures.refill import Refill
-from tests.entry.test_structure import built
+from tests.build.test_structure import built
 from tests.experimental.test_replay import assert_equal, collector, step
 from tests.rollout.test_collector import LOSE, WIN
 

@@ -27,8 +27,8 @@ from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.rollout.workers.inline import LocalPlayer
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
+from tests.build.test_structure import built
 from tests.conftest import load_task_yaml, nano_tokenizer
-from tests.entry.test_structure import built
 from tests.experimental.test_opponent_engine import two
 from tests.rollout.test_collector import LOSE, WIN, collect
 

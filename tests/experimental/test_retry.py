@@ -18,7 +18,7 @@ from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.structures.refill import Refill
-from tests.entry.test_structure import built
+from tests.build.test_structure import built
 from tests.rollout.conftest import Count, reply
 from tests.rollout.test_collector import WIN, Player
 

@@ -20,7 +20,7 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.text.prompts import Prompt
-from tests.entry.test_structure import built
+from tests.build.test_structure import built
 from tests.rl.ragged import fresh
 from tests.rollout.conftest import reply
 from tests.rollout.test_collector import Player

@@ -11,8 +11,8 @@ from lit_agentrl.cli.weigh import main as main_weigh
 from lit_agentrl.config.composition import compose_job, initialize_hydra
 from lit_agentrl.data.episodes import EpisodeFolder
 from lit_agentrl.text.token_bytes import hash_tokenizer
+from tests.commands import Refused
 from tests.conftest import nano_tokenizer
-from tests.entry.conftest import Refused
 from tests.rewards.conftest import episode, turn
 from tests.rewards.test_model import model
 

@@ -20,6 +20,7 @@ from tests.integration.conftest import TINY, assert_equal_runs, outcome
         "algo=xpo",
         "algo=nash_md",
         "update.lanes=2",
+        "engine.window=4",
         pytest.param("algo=dapo", marks=pytest.mark.long),
     ],
 )

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 
-from lit_agentrl.models import packing as module
+from lit_agentrl.models import segment_attention as module
 from lit_agentrl.models.logprobs import read_hidden_before, score_tokens
 from lit_agentrl.models.packing import Packing, Segments, enable_packing
+from lit_agentrl.models.segment_attention import (
+    BatchLayout,
+    KernelLayout,
+    attend_in_turn,
+    attend_segments,
+    find_kernel_obstacle,
+)
 from lit_agentrl.update.microbatches import Form, split_micro_batches, split_shared
+from tests.models.kernel import KERNELS, use_kernel
 from tests.models.test_token_scores import gpt2_double, gradient, llama, written_out
 
 # two siblings, one that goes on, one that ends within it, a copy of it, a stranger
@@ -57,7 +63,11 @@ def network_of(make: Any) -> PreTrainedModel:
 @pytest.mark.parametrize("make", [llama, gpt2_double])
 @pytest.mark.parametrize("budget", [10**6, 14, 1])
 @pytest.mark.parametrize("chunk", [None, 2])
-def test_scores_and_gradient_are_those_of_rows_apart(make: Any, budget: int, chunk: int | None) -> None:
+@pytest.mark.parametrize("kernel", [None, *KERNELS])
+def test_scores_and_gradient_are_those_of_rows_apart(
+    make: Any, budget: int, chunk: int | None, kernel: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = use_kernel(monkeypatch, kernel) if kernel else []
     tensors = padded(ROWS)
     plain, packing_network = make(), network_of(make)
     expected_BT, entropy_BT = written_out(plain, tensors["tokens_BT"], tensors["is_action_BT"])
@@ -81,6 +91,7 @@ def test_scores_and_gradient_are_those_of_rows_apart(make: Any, budget: int, chu
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
     # the norms of Llama compute in float32 whatever their inputs are, and so does their gradient
     tolerance = 1e-6 if make is llama else 1e-12
+    assert bool(calls) == bool(kernel)
     assert (found - expected).norm() <= tolerance * expected.norm() and expected.norm() > 0.01
 
 
@@ -111,10 +122,16 @@ def test_what_is_alike_goes_through_the_layers_once() -> None:
 
 def test_rows_that_others_continue_are_not_read_by_attention() -> None:
     ((_, packing, _),) = shared()
-    segments = Segments.of(packing, 11, torch.device("cpu"))
-    assert sorted(segments.batches) == [(1, 5), (1, 7), (1, 11)]  # stranger, first row, longest
-    apart = Segments.of(Packing.from_lengths([len(row) for row in ROWS]), 11, torch.device("cpu"))
-    assert sum(rows for rows, _ in apart.batches) == len(ROWS)
+    cpu = torch.device("cpu")
+    segments = Segments.of(packing, 11, cpu)
+    batches = BatchLayout.of(segments._places, packing.num_tokens, cpu).batches
+    assert sorted(batches) == [(1, 5), (1, 7), (1, 11)]  # stranger, first row, longest
+    layout = KernelLayout.of(segments._places, packing.common, cpu)
+    assert layout.key_bounds.tolist() == [0, 7, 18, 23] and layout.query_bounds.tolist() == [0, 7, 14, 19]
+    apart = Packing.from_lengths([len(row) for row in ROWS])
+    places = Segments.of(apart, 11, cpu)._places
+    assert sum(rows for rows, _ in BatchLayout.of(places, apart.num_tokens, cpu).batches) == len(ROWS)
+    assert KernelLayout.of(places, apart.common, cpu).key_M is None  # nothing is laid out again
 
 
 def test_equal_runs_give_equal_bits() -> None:
@@ -186,48 +203,74 @@ def test_micro_batches_say_what_they_compute() -> None:
         assert first.rows.tolist() == parts[0].rows[:1].tolist() and first.num_computed == 0
 
 
-def attend_each(query: Any, key: Any, value: Any, bounds: Any, **options: Any) -> torch.Tensor:
-    """Compute what `varlen_attn` computes, segment by segment."""
-    parts = []
-    for start, end in pairwise(bounds.tolist()):
-        q, k, v = (states[start:end].transpose(0, 1)[None] for states in (query, key, value))
-        out = scaled_dot_product_attention(q, k, v, is_causal=True, **options)
-        parts.append(out[0].transpose(0, 1))
-    return torch.cat(parts)
-
-
-def attend_groups(
-    query: Any, key: Any, value: Any, bounds: Any, _: Any, longest: int, __: int, *, scale: float | None,
-    window_size: tuple[int, int], enable_gqa: bool = False,
-) -> torch.Tensor:  # fmt: skip
-    assert window_size == (-1, 0) and longest == 5 and (enable_gqa or query.shape[1] == key.shape[1])
-    return attend_each(query, key, value, bounds, scale=scale, enable_gqa=enable_gqa)
-
-
-def attend_equal_heads(
-    query: Any, key: Any, value: Any, bounds: Any, _: Any, longest: int, __: int, *, scale: float | None,
-    window_size: tuple[int, int],
-) -> torch.Tensor:  # fmt: skip
-    assert window_size == (-1, 0) and query.shape == key.shape == value.shape
-    return attend_each(query, key, value, bounds, scale=scale)
-
-
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
 def test_key_heads_are_repeated_for_a_kernel_without_groups(
     kv_heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = torch.Generator().manual_seed(0)
-    heads = [6, kv_heads, kv_heads]
-    states = [torch.randn(9, each, 8, generator=draw, dtype=torch.float64).requires_grad_() for each in heads]
-    bounds = torch.tensor([0, 3, 8, 9], dtype=torch.int32)
-    weights = torch.randn(9, 6, 8, generator=draw, dtype=torch.float64)
+    shapes = [(6, 6, 8), (9, kv_heads, 8), (9, kv_heads, 8)]
+    states = [torch.randn(each, generator=draw, dtype=torch.float64).requires_grad_() for each in shapes]
+    bounds = [torch.tensor(each, dtype=torch.int32) for each in ([0, 2, 5, 6], [0, 3, 8, 9])]
+    weights = torch.randn(6, 6, 8, generator=draw, dtype=torch.float64)
     found = []
-    for kernel in (attend_groups, attend_equal_heads):
-        monkeypatch.setattr(module, "varlen_attn", kernel)
-        result = module.attend_segments(*states, bounds, 5, 0.3)
+    for version in KERNELS:
+        use_kernel(monkeypatch, version)
+        result = attend_segments(*states, *bounds, 3, 5, 0.3)
         found.append([result, *torch.autograd.grad((result * weights).sum(), states)])
     for with_groups, repeated in zip(*found, strict=True):
         torch.testing.assert_close(repeated, with_groups, rtol=1e-12, atol=1e-12)
+
+
+def test_the_kernel_is_deterministic_backward_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    class Watched(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, states: torch.Tensor) -> torch.Tensor:
+            return states.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+            seen.append(torch.are_deterministic_algorithms_enabled())
+            return gradient
+
+    monkeypatch.setattr(module, "varlen_attn", lambda query, *_, **__: Watched.apply(query))
+    states = torch.randn(4, 2, 8, requires_grad=True)
+    bounds = torch.tensor([0, 4], dtype=torch.int32)
+    before = Watched.apply(states)
+    attend_segments(before, states, states, bounds, bounds, 4, 4, None).sum().backward()
+    assert seen == [True, False] and not torch.are_deterministic_algorithms_enabled()
+
+
+def test_without_a_gpu_or_half_precision_there_is_no_kernel() -> None:
+    reasons = [
+        find_kernel_obstacle(torch.device(kind), dtype, 2, 2, 8)
+        for kind, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float32))
+    ]
+    assert reasons == [
+        "there is no variable-length kernel for CPUs", "there is no variable-length kernel in float32"
+    ]  # fmt: skip
+
+
+@given(rows_of_few_tokens)
+@settings(max_examples=200, deadline=None)
+def test_the_kernel_reads_each_row_and_computes_each_token_once(rows: list[list[int]]) -> None:
+    tensors = padded(rows)
+    [(part, packing)] = split_shared(tensors["tokens_BT"], tensors["is_real_BT"].sum(1), 10**6)
+    segments = Segments.of(packing, tensors["tokens_BT"].shape[1], torch.device("cpu"))
+    layout = KernelLayout.of(segments._places, packing.common, torch.device("cpu"))
+    assert int(layout.query_bounds[-1]) == packing.num_tokens
+    keys = torch.arange(packing.num_tokens) if layout.key_M is None else layout.key_M
+    read = {}  # tokens before and at each packed token
+    for number in range(len(layout.query_bounds) - 1):
+        (q, q_end), (k, k_end) = (
+            each[number : number + 2].tolist() for each in (layout.query_bounds, layout.key_bounds)
+        )
+        for place in range(q, q_end):
+            read[place] = keys[k : k_end - (q_end - 1 - place)].tolist()
+    for row, place_T in zip(part.tolist(), segments.place_BT.tolist(), strict=True):
+        for end in range(len(rows[row])):
+            assert read[place_T[end]] == place_T[: end + 1]
 
 
 @pytest.mark.gpu
@@ -244,3 +287,35 @@ def test_rows_that_begin_alike_on_cuda(dtype: torch.dtype) -> None:
         found.append(gradient(network, logp_BT, torch.zeros((), device="cuda")))
     assert torch.equal(*found)
     assert (found[0] - expected).norm() <= (0.1 if dtype == torch.bfloat16 else 1e-4) * expected.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("heads", [(14, 2, 64), (9, 3, 64), (4, 4, 128)])  # 0.5B, SmolLM2-135M
+@pytest.mark.parametrize("are_repeated", [False, True])  # as on torch 2.11
+def test_the_kernel_on_cuda(
+    heads: tuple[int, int, int], are_repeated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = torch.device("cuda")
+    if not are_repeated and not module._has_grouped_heads(module.varlen_attn):
+        pytest.skip("this torch repeats heads")
+    monkeypatch.setattr(module, "_has_grouped_heads", lambda _: not are_repeated)
+    assert find_kernel_obstacle.__wrapped__(cuda, torch.bfloat16, *heads) == ""
+    draw = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 700, (40,), generator=draw)
+    new = (lengths * torch.rand(40, generator=draw)).int().clamp(min=1)
+    bounds = [torch.cat([torch.zeros(1), each.cumsum(0)]).to(cuda, torch.int32) for each in (new, lengths)]
+    shapes = [(int(new.sum()), heads[0], heads[2]), *2 * [(int(lengths.sum()), heads[1], heads[2])]]
+    states = [torch.randn(each, generator=draw).to(cuda) for each in shapes]
+    weights = torch.randn(shapes[0], generator=draw).to(cuda)
+
+    def compute(attend: Any, dtype: torch.dtype, *longest: int) -> list[torch.Tensor]:
+        given = [each.to(dtype).requires_grad_() for each in states]
+        result = attend(*given, *bounds, *longest, heads[2] ** -0.5)
+        return [result, *torch.autograd.grad((result * weights).sum(), given)]
+
+    longest = int(new.max()), int(lengths.max())
+    found, again = (compute(attend_segments, torch.bfloat16, *longest) for _ in range(2))
+    expected = compute(attend_in_turn, torch.float32)
+    for one, two, truth in zip(found, again, expected, strict=True):
+        assert torch.equal(one, two)
+        assert (one.float() - truth).norm() <= 0.02 * truth.norm()

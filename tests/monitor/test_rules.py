@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+from hydra.utils import instantiate
 
 from lit_agentrl.monitor.rules import Rule
 from lit_agentrl.monitor.signals import reward_gap
+from tests.conftest import load_option
 
 STEADY = [1.0, 1.2, 0.8, 1.1, 0.9] * 12
 
@@ -70,6 +74,85 @@ def test_a_reference_waits_for_its_window() -> None:
     assert alarm is None  # a first value has no peak before it
 
 
+def play(successes: Sequence[float], episodes: int, seed: int) -> list[dict[str, float]]:
+    """Draw validations of policies that succeed with these probabilities."""
+    shares = np.random.default_rng(seed).binomial(episodes, successes) / episodes
+    return [{"val/success": float(share), "val/episodes": float(episodes)} for share in shares]
+
+
+def find_first(name: str, rows: Sequence[Mapping[str, float]]) -> int | None:
+    """Return where a rule of ``conf`` comes true first."""
+    rule = instantiate(load_option("callbacks/collapse", "default").rules[name])
+    return next((at for at, row in enumerate(rows) if rule.look(name, row) is not None), None)
+
+
+def test_a_slow_fall_of_validation_comes_true() -> None:
+    """The 1,000 iterations of docs/findings/learning.md: validation every 50 of 256 rooms, from 0.844 to 0.562."""
+    fall = [
+        0.793,
+        0.81,
+        0.82,
+        0.83,
+        0.844,
+        0.84,
+        0.83,
+        0.82,
+        0.81,
+        0.80,
+        0.793,
+        0.76,
+        0.73,
+        0.703,
+        0.66,
+        0.62,
+        0.59,
+    ]
+    fall += [0.574, 0.57, 0.565, 0.562]
+    alone = [{"val/success": share, "val/episodes": 256.0} for share in fall]
+    assert find_first("slow_fall", alone) == 13 and find_first("validation", alone) is None
+    found = [find_first("slow_fall", play(fall, 256, seed)) for seed in range(20)]
+    assert all(at is not None and 11 <= at <= 17 for at in found)
+
+
+@pytest.mark.parametrize("episodes", [32, 256])
+@pytest.mark.parametrize("success", [0.05, 0.3, 0.8, 0.98])
+def test_noise_of_validation_is_no_fall(success: float, episodes: int) -> None:
+    for seed in range(20):
+        rows = play([success] * 50, episodes, seed)
+        assert find_first("slow_fall", rows) is None and find_first("validation", rows) is None
+
+
+def test_a_collapse_is_told_from_a_few_episodes_that_failed() -> None:
+    """0.0312 of 32 is below half of 0.0938: one success instead of three; of 512 it is a collapse."""
+    for episodes, at in ((32, None), (512, 3)):
+        rows = [
+            {"val/success": share, "val/episodes": episodes} for share in (3 / 32, 1 / 32, 1 / 32, 1 / 32)
+        ]
+        assert find_first("validation", rows) == at
+    assert (
+        find_first("validation", [{"val/success": 1.0}, *[{"val/success": 0.0}] * 5]) is None
+    )  # of how many?
+    pairs = [{"val/success": share, "val/pairs": 500.0} for share in (0.9, 0.1, 0.1, 0.1)]
+    assert find_first("validation", pairs) == 3
+
+
+def test_the_standard_error_is_that_of_two_shares() -> None:
+    """(50 + 1) / 102 and (25 + 1) / 102 of 100: sqrt(0.0025 + 0.00190) = 0.0663, three of it below 0.5."""
+    rule = Rule("x", below=1.0, reference="peak", standard_errors=3.0, count="n")
+    rule.look("r", {"x": 0.5, "n": 100.0})
+    alarm = rule.look("r", {"x": 0.25, "n": 100.0})
+    errors = math.sqrt((51 / 102) * (51 / 102) / 100 + (26 / 102) * (76 / 102) / 100)
+    assert alarm is not None and alarm.bound == pytest.approx(0.5 - 3 * errors)
+
+
+def test_values_are_averaged_before_they_are_looked_at() -> None:
+    assert fired(Rule("x", below=3.0, smooth=3), [9, 1, 1, 1, 9]) == [3]
+
+
+def test_each_rule_of_a_run_gives_advice() -> None:
+    assert all(rule.advice for rule in load_option("callbacks/collapse", "default").rules.values())
+
+
 def test_the_evidence_is_told() -> None:
     rule = Rule("x", below=0.5, reference="peak")
     assert fired(rule, [8, 9]) == []
@@ -89,7 +172,13 @@ def test_an_interrupted_rule_goes_on_as_if_it_was_not() -> None:
         before = fired(rule, curve[:cut])
         again.load_state_dict(rule.state_dict())
         assert before + [cut + at for at in fired(again, curve[cut:])] == [29]
-        assert again.state_dict() == again.state_dict()
+    fall = play([0.9] * 6 + [0.3] * 6, 64, 0)
+    options: dict[str, Any] = {"below": 1.0, "reference": "peak", "smooth": 3, "standard_errors": 5.0}
+    for cut in range(len(fall)):
+        rule, again = (Rule("val/success", **options, count="val/episodes") for _ in range(2))
+        before = [at for at, row in enumerate(fall[:cut]) if rule.look("r", row) is not None]
+        again.load_state_dict(rule.state_dict())
+        assert before + [at for at, row in enumerate(fall[cut:], cut) if again.look("r", row)] == [6]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +192,11 @@ def test_an_interrupted_rule_goes_on_as_if_it_was_not() -> None:
             "reference=last must be one of one, first, first_plus, median, peak",
         ),
         ({"below": 1, "patience": 0}, "patience=0 must be a whole number >= 1"),
+        ({"below": 1, "smooth": 0}, "smooth=0 must be a whole number >= 1"),
+        (
+            {"above": 1, "standard_errors": 2.0},
+            "standard_errors=2.0 must be null, or given with below, reference=peak and count",
+        ),
     ],
 )
 def test_bad_options_are_one_line(options: dict[str, Any], told: str) -> None:

@@ -66,8 +66,9 @@ def test_markers_that_were_broken_up_stand_in_the_row_of_an_evaluation() -> None
             self.broken = broken
 
         def compute(self) -> dict[str, float]:
-            return {"success": 1.0, "broken_markers": self.broken}
+            return {"success": 1.0, "episodes": 4.0, "broken_markers": self.broken}
 
     metrics = {"a": Counted(2.0), "b": Counted(1.0)}
-    assert compute_evaluation_row("val", metrics, {})["val/broken_markers"] == 3.0  # type: ignore[arg-type]
+    row = compute_evaluation_row("val", metrics, {})  # type: ignore[arg-type]
+    assert row["val/broken_markers"] == 3.0 and row["val/episodes"] == 8.0
     assert "val/broken_markers" not in compute_evaluation_row("val", {"a": Counted(0.0)}, {})  # type: ignore[dict-item]

@@ -11,8 +11,8 @@ from lit_agentrl.episode import EndReason, FinishReason, Segment
 from lit_agentrl.text.condensers import LastActions
 from lit_agentrl.text.context import FULL, Single, Window
 from lit_agentrl.text.ledger import check_ledger
+from tests import oddities
 from tests.conftest import nano_tokenizer
-from tests.entry import oddities
 from tests.rollout.conftest import Count, reply
 
 

@@ -13,7 +13,7 @@ from tests.integration.small_runs import BASE, EACH, LAKE, VARIANTS, small
 RUNS = {
     **EACH,
     **{name: options for name, options in VARIANTS.items() if "," not in name},
-    "experience": f"{LAKE} algo=training_free_grpo",  # the list that a server's model writes: tests/entry
+    "experience": f"{LAKE} algo=training_free_grpo",  # its server: tests/experimental/test_experience_runs.py
 }
 PER_PROCESS = "structure/asked_tokens"  # each reads once what its own questions begin alike in
 PLAYED = ("rollout/success", "rollout/return_mean", "rollout/action_tokens", "val/success")
@@ -25,7 +25,7 @@ SMALL = BASE | {
 }
 
 
-@pytest.mark.long  # one that learns on two processes is among the slow tests: tests/entry/test_experience.py
+@pytest.mark.long  # tests/experimental/test_experience_runs.py runs one on two processes
 @pytest.mark.parametrize("name", RUNS)
 def test_two_processes_are_one(name: str, tmp_path: Path) -> None:
     """The same episodes, and weights within rounding: sums over two ranks are added in another order.

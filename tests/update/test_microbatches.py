@@ -47,10 +47,10 @@ def test_more_minibatches_than_trajectories_is_an_error():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_scores_and_weights_do_not_depend_on_the_default_precision(dtype, monkeypatch):
     """A rank without rows gives numbers of the precision that the others give, and counts stay exact."""
-    others = torch.tensor(1)  # micro-batches of another rank
-    monkeypatch.setattr(microbatches, "max_over_ranks", lambda count: torch.maximum(count, others))
+    # another rank has one micro-batch
+    monkeypatch.setattr(microbatches, "max_count_over_ranks", lambda count, _: max(count, 1))
 
-    def score(*, tokens_BT, is_action_BT, packing):
+    def score(*, tokens_BT, is_action_BT, packing, place_A):
         return torch.ones(tokens_BT.shape, dtype=dtype)
 
     def rows(count):

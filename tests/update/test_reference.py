@@ -23,8 +23,8 @@ from lit_agentrl.update.moving import Moving
 from lit_agentrl.update.reference import Reference, Start
 from lit_agentrl.update.settings import OptimSettings
 from lit_agentrl.update.teacher import Teacher
+from tests.build.test_structure import built
 from tests.conftest import tiny_policy
-from tests.entry.test_structure import built
 from tests.rl.ragged import fresh
 from tests.update.bare import BareModule, build, float64, off_policy, step
 

@@ -15,8 +15,8 @@ from lit_agentrl.rl.credit import value_loss
 from lit_agentrl.update.critic import Critic, separate
 from lit_agentrl.update.settings import OptimSettings
 from lit_agentrl.update.slow import SlowWeights
+from tests.build.test_structure import built
 from tests.conftest import tiny_policy
-from tests.entry.test_structure import built
 from tests.update.conftest import algorithm, recorded, step
 
 OPTIONS = {

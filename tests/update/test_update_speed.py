@@ -102,7 +102,7 @@ def test_what_rows_begin_alike_in_is_computed_once_on_a_cpu_unless_told_otherwis
 
 
 def test_packing_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lit_agentrl.update.scoring.enable_packing", lambda network: "it is odd")
+    monkeypatch.setattr("lit_agentrl.update.scoring.enable_packing", lambda network, **_: "it is odd")
     for packing, name in ((True, "true"), ("shared", "shared")):
         with pytest.raises(ValueError, match=f"^update.packing={name} does not fit this model: it is odd"):
             made("grpo", packing=packing)

@@ -35,7 +35,7 @@ _ITERATION_METRICS = {
         "pass", "episodes", "turns", "return_mean", "success", "action_tokens", "dropped_share", "truncated_share",
     ),
     "gradients": ("*",),
-    "val": ("broken_markers", "start_kl"),
+    "val": ("episodes", "broken_markers", "start_kl"),
     "engine": ("*",),
     "collapse": (
         "entropy_think", "entropy_answer", "distinct_within", "similarity_within", "similarity_across",

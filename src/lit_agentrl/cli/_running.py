@@ -88,6 +88,21 @@ def build_parser(name: str, description: str | None, examples: str) -> argparse.
     )  # fmt: skip
 
 
+def read_pairs(name: str, words: Sequence[str], keys: Sequence[str]) -> dict[str, str]:
+    """Return the options ``KEY=VALUE`` of a subcommand without a config.
+
+    Raises:
+        UserError: another word, or an option without a value.
+    """
+    pairs = {key: value for key, _, value in (word.partition("=") for word in words)}
+    for word in words:
+        key = word.partition("=")[0]
+        if key not in keys or not pairs[key]:
+            valid = " ".join(f"{each}=…" for each in keys)
+            raise UserError(f"{name} takes no {word}; write {get_program(name)} … {valid}")
+    return pairs
+
+
 def read_options(name: str, argv: Sequence[str], *, hint: str) -> DictConfig | None:
     """Read the options of ``conf/NAME.yaml``; print the file and return None for ``--help``.
 

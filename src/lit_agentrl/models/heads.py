@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_agentrl import seeds
-from lit_agentrl.models.logprobs import ensure_float32, read_hidden_at
+from lit_agentrl.models.logprobs import ensure_float32, find_places, read_hidden_at
 from lit_agentrl.models.packing import Packing
 
 
@@ -33,8 +33,9 @@ class ScoreHead(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(
-        self, network: nn.Module, *, tokens_BT: Tensor, is_scored_BT: Tensor, packing: Packing | None = None
-    ) -> Tensor:
+        self, network: nn.Module, *, tokens_BT: Tensor, is_scored_BT: Tensor, packing: Packing | None = None,
+        place_A: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Compute ``score_BT``, or ``score_BTH`` of several heads, with gradient into head and network.
 
         Args:
@@ -42,13 +43,17 @@ class ScoreHead(nn.Module):
             tokens_BT: Right-padded rows of ids.
             is_scored_BT: True at tokens after which to score; the score is 0 elsewhere.
             packing: Packing of the rows, if they are to be packed.
+            place_A: Places of the scored tokens, as in `find_places`.
         """
-        hidden_AD = read_hidden_at(network, tokens_BT=tokens_BT, is_read_BT=is_scored_BT, packing=packing)
+        places = find_places(is_scored_BT, place_A)
+        hidden_AD = read_hidden_at(
+            network, tokens_BT=tokens_BT, is_read_BT=is_scored_BT, packing=packing, place_A=place_A
+        )
         out_AH = self.linear(hidden_AD.to(self.linear.weight.dtype))
         score_A = ensure_float32(out_AH.squeeze(-1) if self.is_single else out_AH)
         shape = (*tokens_BT.shape, *score_A.shape[1:])
         score_BT = torch.zeros(shape, dtype=score_A.dtype, device=tokens_BT.device)
-        return score_BT.index_put(torch.nonzero(is_scored_BT, as_tuple=True), score_A)
+        return score_BT.index_put(places, score_A)
 
     @property
     def column(self) -> str:

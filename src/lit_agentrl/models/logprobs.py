@@ -15,11 +15,13 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from lit_agentrl.models.packing import ATTENTION, Packing, Segments, pick
+from lit_agentrl.models.packing import ATTENTION, Packing, Segments
 from lit_agentrl.models.patching import Forward, patch_forwards
+from lit_agentrl.models.segment_attention import pick
 
 _log = logging.getLogger(__name__)
 _UNCHUNKABLE: WeakSet[nn.Module] = WeakSet()  # networks whose logits cannot be computed in chunks
+_CHUNKABLE: WeakSet[nn.Module] = WeakSet()  # and those whose can: the comparison waits for a GPU
 
 
 class TokenScores(NamedTuple):
@@ -46,6 +48,7 @@ def score_tokens(
     entropy_grad: bool = True,
     logits_chunk: int | None = None,
     packing: Packing | None = None,
+    place_A: Tensor | None = None,
     is_checked: bool = False,
 ) -> TokenScores:
     r"""Compute the log-probability of every action token in one parallel forward.
@@ -67,6 +70,7 @@ def score_tokens(
             logits are recomputed in the backward pass.  None scores all at once.  A network whose head cannot compute
             a part of the logits goes without chunks, which the log says once.
         packing: Pass the rows as one row without padding through a network prepared by `enable_packing`.
+        place_A: See `find_places`.
         is_checked: The caller guarantees that position 0 is no action (the check waits for a GPU).
 
     Raises:
@@ -74,9 +78,7 @@ def score_tokens(
     """
     if not is_checked and bool(is_action_BT[:, 0].any()):
         raise ValueError("the first token of a row is an action: nothing precedes it that could score it")
-    # the last column is never a predecessor
-    chosen = is_action_BT[:, 1:]
-    place = torch.nonzero(chosen, as_tuple=True)
+    place = _find_predecessors(is_action_BT, place_A)
     inputs = _make_inputs(network, tokens_BT, place, packing)
     in_chunks = logits_chunk is not None and len(place[0]) > logits_chunk
     logits, hidden_AD, head = _read(network, inputs, in_chunks=in_chunks)
@@ -100,35 +102,57 @@ def compute_action_logits(network: PreTrainedModel, *, tokens_BT: Tensor, is_act
 
     All of them exist at once.  Rows are as in `score_tokens`; position 0 must be no action.
     """
-    place = torch.nonzero(is_action_BT[:, 1:], as_tuple=True)
+    place = _find_predecessors(is_action_BT, None)
     logits, _, _ = _forward(network, _make_inputs(network, tokens_BT, place, None), only_first=False)
     return logits
 
 
 def read_hidden_before(
-    network: nn.Module, *, tokens_BT: Tensor, is_action_BT: Tensor, packing: Packing | None = None
-) -> Tensor:
+    network: nn.Module, *, tokens_BT: Tensor, is_action_BT: Tensor, packing: Packing | None = None,
+    place_A: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Return the last hidden state before each action token, (A, D), row by row.
 
     Carries gradient into the trunk.  A causal LM is called whole, with one position for its head: if it is sharded
-    over ranks, its trunk cannot compute alone.
+    over ranks, its trunk cannot compute alone.  ``place_A`` is as in `find_places`.
     """
-    place = torch.nonzero(is_action_BT[:, 1:], as_tuple=True)
+    place = _find_predecessors(is_action_BT, place_A)
     return _read_states(network, _make_inputs(network, tokens_BT, place, packing))
 
 
 def read_hidden_at(
-    network: nn.Module, *, tokens_BT: Tensor, is_read_BT: Tensor, packing: Packing | None = None
-) -> Tensor:
+    network: nn.Module, *, tokens_BT: Tensor, is_read_BT: Tensor, packing: Packing | None = None,
+    place_A: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Return the last hidden state after each token of ``is_read_BT``, (A, D), row by row.
 
     See `read_hidden_before`.
     """
     wider_BT = torch.nn.functional.pad(tokens_BT, (0, 1))
-    place = torch.nonzero(is_read_BT, as_tuple=True)
+    place = find_places(is_read_BT, place_A)
     if packing is not None:  # without the last token of each row: nothing is predicted from it
         packing = Packing([length + 1 for length in packing.lengths], packing.common)
     return _read_states(network, _make_inputs(network, wider_BT, place, packing))
+
+
+def find_places(chosen_BT: Tensor, place_A: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return row and column of each chosen token, row by row.
+
+    Args:
+        chosen_BT: True at these tokens.
+        place_A: Index of each among the (B x T) tokens; None: they are searched for, and the host waits for a GPU.
+    """
+    if place_A is None:
+        row_A, column_A = torch.nonzero(chosen_BT, as_tuple=True)
+        return row_A, column_A
+    return place_A // chosen_BT.shape[1], place_A % chosen_BT.shape[1]
+
+
+def _find_predecessors(is_action_BT: Tensor, place_A: Tensor | None) -> tuple[Tensor, Tensor]:
+    if place_A is None:  # the last column is never a predecessor
+        return find_places(is_action_BT[:, 1:], None)
+    row_A, column_A = find_places(is_action_BT, place_A)
+    return row_A, column_A - 1
 
 
 def _read_states(network: Any, inputs: _Inputs) -> Tensor:
@@ -171,7 +195,7 @@ def _read(
     """
     if in_chunks and network not in _UNCHUNKABLE:
         first, hidden_AD, head = _forward(network, inputs, only_first=True)
-        if not (reason := _find_chunk_obstacle(head, hidden_AD, first)):
+        if not (reason := _find_chunk_obstacle(network, head, hidden_AD, first)):
             return None, hidden_AD, head
         _UNCHUNKABLE.add(network)
         _log.warning(
@@ -211,12 +235,13 @@ def _forward(
 
 
 @torch.no_grad()
-def _find_chunk_obstacle(head: nn.Module, hidden_AD: Tensor, first: Tensor) -> str:
+def _find_chunk_obstacle(network: nn.Module, head: nn.Module, hidden_AD: Tensor, first: Tensor) -> str:
     """Return why the head cannot compute logits in chunks; empty if it can."""
     if any(isinstance(parameter, DTensor) for parameter in head.parameters()):
         return "has its output embeddings sharded over ranks"
-    if not torch.equal(head(hidden_AD[:1]), first):
+    if network not in _CHUNKABLE and not torch.equal(head(hidden_AD[:1]), first):
         return "changes its logits after the output embeddings (a cap or a scale)"
+    _CHUNKABLE.add(network)
     return ""
 
 

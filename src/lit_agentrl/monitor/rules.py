@@ -36,6 +36,10 @@ class Rule:
 
     It comes true once; then again only after the signal has been back.
 
+    With ``standard_errors`` = z, the signal is a share (of successes) and must also be below its peak by more than
+    chance explains: peak - value > z sqrt(p(1-p)/n + q(1-q)/m), where p = (n value + 1) / (n + 2) of n episodes, and q
+    the same of the peak.  It is the error of two independent draws; the same tasks in both make the true one smaller.
+
     Args:
         signal: a metric, by name; or a function of an iteration's metrics. Where it was not measured (None), the rule
             takes no notice.
@@ -46,6 +50,10 @@ class Rule:
             ``median``: of the ``window`` values before this one.  ``peak``: the largest value before.
         window: values that a reference rests on; the rule is silent until it has them.
         patience: how many values in a row are beyond the bound.
+        smooth: the rule reads the mean of so many values; it is silent until it has them.
+        standard_errors: z, with ``below`` and ``reference=peak``; None: no value is taken for noise.
+        count: with it, the metric that counts the episodes of a value, or a function as of ``signal``; where it was
+            not measured, the rule takes no notice.
         advice: what may help, in words; told with its alarms.
 
     Raises:
@@ -60,6 +68,9 @@ class Rule:
         reference: str = "one",
         window: int = 10,
         patience: int = 1,
+        smooth: int = 1,
+        standard_errors: float | None = None,
+        count: str | Callable[[Row], float | None] | None = None,
         advice: str = "",
     ) -> None:
         require_one_of("reference", reference, REFERENCES)
@@ -68,19 +79,37 @@ class Rule:
         require((below is None) != (above is None), "below", below, "given, or else above, not both")
         name, bound = ("below", below) if above is None else ("above", above)
         require_number(name, bound, "a number")
+        require_whole("smooth", smooth, 1)
+        if standard_errors is not None:
+            require_number("standard_errors", standard_errors, "a number >= 0", lambda errors: errors >= 0)
+            fits = below is not None and reference == "peak" and count is not None
+            require(
+                fits,
+                "standard_errors",
+                standard_errors,
+                "null, or given with below, reference=peak and count",
+            )
         self.signal, self.below, self.above = signal, below, above
         self.reference, self.window, self.patience, self.advice = reference, window, patience, advice
+        self.smooth, self.standard_errors, self.count = smooth, standard_errors, count
+        self._recent: list[tuple[float, float]] = []  # values and their episodes, before they are averaged
         self._first: list[float] = []
         self._last: list[float] = []
         self._peak: float | None = None
+        self._peak_count = math.inf
         self._streak = 0
 
     def look(self, name: str, row: Row) -> Alarm | None:
         """Check an iteration's metrics; return the alarm if the rule comes true."""
-        value = row.get(self.signal) if isinstance(self.signal, str) else self.signal(row)
-        if value is None or not math.isfinite(value):
+        measured = _read(self.signal, row)
+        count = math.inf if self.standard_errors is None else _read(self.count, row)
+        if measured is None or not math.isfinite(measured) or not count:
             return None
-        bound = self._bound()
+        self._recent = [*self._recent, (measured, count)][-self.smooth :]
+        if len(self._recent) < self.smooth:
+            return None
+        value, count = fmean(value for value, _ in self._recent), sum(count for _, count in self._recent)
+        bound = self._compute_bound(value, count)
         alarm = None
         if bound is not None:
             is_beyond = value < bound if self.above is None else value > bound
@@ -90,7 +119,8 @@ class Rule:
         if len(self._first) < self.window:
             self._first.append(value)
         self._last = [*self._last, value][-max(self.window, 4) :]
-        self._peak = value if self._peak is None else max(self._peak, value)
+        if self._peak is None or value > self._peak:
+            self._peak, self._peak_count = value, count
         return alarm
 
     @property
@@ -102,11 +132,15 @@ class Rule:
         """Forget that values are beyond the bound, since their cause was undone."""
         self._streak = 0
 
-    def _bound(self) -> float | None:
+    def _compute_bound(self, value: float, count: float) -> float | None:
         number, reference = (self.below if self.above is None else self.above), self._compute_reference()
         if reference is None or number is None:
             return None
-        return reference + number if self.reference == "first_plus" else reference * number
+        bound = reference + number if self.reference == "first_plus" else reference * number
+        if self.standard_errors is None:
+            return bound
+        variance = _compute_variance(value, count) + _compute_variance(reference, self._peak_count)
+        return min(bound, reference - self.standard_errors * math.sqrt(variance))
 
     def _compute_reference(self) -> float | None:
         if self.reference == "one":
@@ -123,6 +157,8 @@ class Rule:
             "first": list(self._first),
             "last": list(self._last),
             "peak": self._peak,
+            "peak_count": self._peak_count,
+            "recent": list(self._recent),
             "streak": self._streak,
         }
 
@@ -130,6 +166,21 @@ class Rule:
         """Restore what `state_dict` returned."""
         self._first, self._last = list(state["first"]), list(state["last"])
         self._peak, self._streak = state["peak"], state["streak"]
+        self._peak_count = state.get("peak_count", math.inf)  # earlier versions counted no episodes
+        self._recent = list(state.get("recent", ()))
+
+
+def _read(metric: str | Callable[[Row], float | None] | None, row: Row) -> float | None:
+    """Return a metric of an iteration, by its name or function."""
+    return row.get(metric) if isinstance(metric, str) else None if metric is None else metric(row)
+
+
+def _compute_variance(share: float, count: float) -> float:
+    """Compute the variance of a share of so many episodes; it is never 0."""
+    if math.isinf(count):
+        return 0.0
+    smoothed = (share * count + 1) / (count + 2)
+    return smoothed * (1 - smoothed) / count
 
 
 def collapse() -> Rule:

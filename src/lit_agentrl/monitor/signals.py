@@ -50,6 +50,11 @@ def learned_gap(row: Row) -> float | None:
     return max(known, default=None)
 
 
+def count_validated(row: Row) -> float | None:
+    """Return the episodes, or pairs of a reward model, that ``val/success`` is a mean of."""
+    return row.get("val/episodes", row.get("val/pairs"))
+
+
 def compute_uniformity(entropies: Sequence[float | None], vocabulary: int) -> dict[str, float]:
     """Compute ``collapse/uniformity``: the largest entropy over that of uniform draws.
 

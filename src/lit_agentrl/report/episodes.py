@@ -125,8 +125,8 @@ def compute_evaluation_row(
     """Return the metrics row of an evaluation.
 
     Keys are ``{split}/{key}`` for each key of ``EVALUATED``, the mean over games.  With several games each game also
-    has its own entries, ``{split}/{game}/{key}``.  ``{split}/broken_markers`` is the sum over games, and is there only
-    if a marker was broken up.
+    has its own entries, ``{split}/{game}/{key}``.  ``{split}/episodes`` (that did not fail) and
+    ``{split}/broken_markers`` are sums over games; the latter is there only if a marker was broken up.
 
     Args:
         split: prefix of the keys.
@@ -146,6 +146,7 @@ def compute_evaluation_row(
             row[f"{split}/{key}"] = sum(values.values()) / len(values)
             if len(values) > 1:
                 row |= {f"{split}/{name}/{key}": value for name, value in values.items()}
+    row[f"{split}/episodes"] = sum(result["episodes"] for result in results.values())
     if broken := sum(result.get("broken_markers", 0.0) for result in results.values()):
         row[f"{split}/broken_markers"] = broken
     return row

@@ -16,7 +16,7 @@ from lit_agentrl.checks import require_number, require_positive, require_whole
 from lit_agentrl.distributed import gather_rows
 from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.models.heads import StateValues, TokensAndState, TokenValues, ValueHead, ValuesAndCosts
-from lit_agentrl.models.logprobs import read_hidden_before
+from lit_agentrl.models.logprobs import find_places, read_hidden_before
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.models.pretrained import hold_back_logs, load_network
@@ -123,6 +123,7 @@ class Critic(nn.Module):
         is_action_BT: Tensor,
         hidden_AD: Tensor | None = None,
         packing: Packing | None = None,
+        place_A: Tensor | None = None,
     ) -> Tensor:
         """Compute the columns of the head for action tokens; 0 elsewhere.
 
@@ -135,17 +136,19 @@ class Critic(nn.Module):
             is_action_BT: tokens for which values are computed.
             hidden_AD: the policy's hidden states before its action tokens, if known.
             packing: packing of the rows; None: unpacked.
+            place_A: places of the action tokens, as in `find_places`.
         """
+        places = find_places(is_action_BT, place_A)
         if self.trunk is not None or hidden_AD is None:
             network = policy if self.trunk is None else self.trunk
             hidden_AD = read_hidden_before(
-                network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, packing=packing
+                network, tokens_BT=tokens_BT, is_action_BT=is_action_BT, packing=packing, place_A=place_A
             )
         out_AC = self.head(hidden_AD.to(self.head.weight.dtype))
-        predicted_A = self.outputs.read(out_AC, tokens_BT[is_action_BT])
+        predicted_A = self.outputs.read(out_AC, tokens_BT[places])
         shape = (*tokens_BT.shape, *predicted_A.shape[1:])
         predicted_BT = torch.zeros(shape, dtype=predicted_A.dtype, device=tokens_BT.device)
-        return predicted_BT.index_put(torch.nonzero(is_action_BT, as_tuple=True), predicted_A)
+        return predicted_BT.index_put(places, predicted_A)
 
     def name_columns(self, predicted_BT: Tensor) -> dict[str, Tensor]:
         """Map the output of :meth:`forward` to (B, T) columns by name, always with ``value_BT``."""

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_agentrl.distributed import max_over_ranks
+from lit_agentrl.distributed import max_count_over_ranks
 from lit_agentrl.models.onednn import compute_padding
 from lit_agentrl.models.packing import Packing
+from lit_agentrl.models.segment_attention import upload
 
 Form = Literal["padded", "packed", "shared"]
 
@@ -145,6 +146,7 @@ class MicroBatch:
         num_real: tokens of the rows.
         num_needed: tokens without repeated common prefixes.
         num_computed: needed tokens and padding.
+        place_A: index of each token to score among the (rows x width) tokens.
         num_first: number of rows of the first unit.
     """
 
@@ -154,29 +156,46 @@ class MicroBatch:
     num_real: int
     num_needed: int
     num_computed: int
+    place_A: Tensor
     num_first: int = 1
 
     def keep_first(self) -> MicroBatch:
         """Keep only the first unit with zero counts, to keep step with other ranks."""
         end = self.num_first
         packing = self.packing and Packing(self.packing.lengths[:end], self.packing.common[:end])
-        rows = self.rows[:end]
-        return replace(self, rows=rows, packing=packing, num_real=0, num_needed=0, num_computed=0)
+        place_A = self.place_A[self.place_A < end * self.width]
+        return replace(
+            self,
+            rows=self.rows[:end],
+            packing=packing,
+            num_real=0,
+            num_needed=0,
+            num_computed=0,
+            place_A=place_A,
+        )
+
+    def upload(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return ``rows`` and ``place_A`` on a device, for which nothing waits."""
+        rows, place_A = upload([self.rows.numpy(), self.place_A.numpy()], device)
+        return rows, place_A
 
 
 def split_micro_batches(
-    tensors: Mapping[str, Tensor], tokens_per_microbatch: int, form: Form, unit: str | None = None
-) -> list[MicroBatch]:
+    tensors: Mapping[str, Tensor], tokens_per_microbatch: int, form: Form, unit: str | None = None,
+    scored: str = "is_action_BT",
+) -> list[MicroBatch]:  # fmt: skip
     """Split rows into micro-batches within a budget of computed tokens before padding.
 
     A unit that is longer than the budget gets its own micro-batch.
 
     Args:
-        tensors: holds ``tokens_BT`` and ``is_real_BT``.
+        tensors: holds ``tokens_BT``, ``is_real_BT`` and the column ``scored``.
         tokens_per_microbatch: the budget.
         form: ``padded`` rows; ``packed``: concatenated; ``shared``: concatenated, with common prefixes computed once.
         unit: column whose equal numbers stay together; None: any rows may be separated.
+        scored: column that is True at the tokens to score.
     """
+    is_scored_BT = tensors[scored].cpu()
     lengths_B = tensors["is_real_BT"].sum(1).cpu()
     unit_B = None if unit is None else tensors[unit].cpu()
     parts: list[tuple[Tensor, Packing | None]]
@@ -198,7 +217,8 @@ def split_micro_batches(
             needed = packing.num_tokens
             computed = needed + (compute_padding(needed) if is_cpu else 0)
         first = 1 if unit_B is None else int((unit_B[rows] == unit_B[rows[0]]).sum())
-        batches.append(MicroBatch(rows, width, packing, real, needed, computed, first))
+        place_A = is_scored_BT[rows, :width].flatten().nonzero().squeeze(1)
+        batches.append(MicroBatch(rows, width, packing, real, needed, computed, place_A, first))
     return batches
 
 
@@ -244,7 +264,7 @@ def run_micro_batches(
     tokens_per_microbatch: int,
     form: Form = "padded",
 ) -> Tensor:
-    """Call ``score(tokens_BT=, is_action_BT=, packing=)`` on all rows, without gradient.
+    """Call ``score(tokens_BT=, is_action_BT=, packing=, place_A=)`` on all rows, without gradient.
 
     Rows are scored in micro-batches.  Every rank calls ``score`` equally often, since a sharded network computes on all
     ranks together.
@@ -260,13 +280,13 @@ def run_micro_batches(
         shape, dtype=torch.float32, device=device
     )  # independent of torch's default precision
     parts = split_micro_batches(tensors, tokens_per_microbatch, form)
-    most = int(max_over_ranks(torch.tensor(len(parts), device=out_BT.device)))
+    most = max_count_over_ranks(len(parts), out_BT.device)
     for part in parts:
-        index = part.rows.to(out_BT.device)
+        index, place_A = part.upload(out_BT.device)
         columns = {name: tensors[name][index, : part.width] for name in ("tokens_BT", "is_action_BT")}
         if "experts_BK" in tensors:
             columns["experts_BK"] = tensors["experts_BK"][index]
-        scored = score(**columns, packing=part.packing)
+        scored = score(**columns, packing=part.packing, place_A=place_A)
         if scored.dim() > out_BT.dim():
             out_BT = out_BT.new_zeros((*shape, *scored.shape[2:]))
         out_BT = out_BT.to(scored.dtype)  # float64 stays float64
@@ -274,7 +294,9 @@ def run_micro_batches(
     nothing_BT = torch.zeros((1, 2), dtype=torch.int64, device=out_BT.device)
     packing = None if form == "padded" else Packing.from_lengths([2])
     for _ in range(most - len(parts)):  # another rank has more
-        scored = score(tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool(), packing=packing)
+        scored = score(
+            tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool(), packing=packing, place_A=nothing_BT[0, :0]
+        )
         if scored.dim() > out_BT.dim():
             out_BT = out_BT.new_zeros((*shape, *scored.shape[2:]))
         out_BT = out_BT.to(scored.dtype)  # a rank without rows gives what the others give

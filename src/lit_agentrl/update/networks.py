@@ -132,6 +132,11 @@ class Networks:
         return networks
 
     @property
+    def scored(self) -> str:
+        """Column that is True at the tokens to score."""
+        return "is_action_BT" if self.head is None else "is_scored_BT"
+
+    @property
     def form(self) -> Form:
         """The form in which rows go through the networks."""
         if self._form is None:
@@ -159,7 +164,7 @@ class Networks:
         for is_plan, name in enumerate(levels):
             is_own_BT = tensors["is_action_BT"] & (tensors["is_plan_BT"] == bool(is_plan))
             with use_level(self.policy, name):
-                yield {**tensors, "is_action_BT": is_own_BT}
+                yield {n: t for n, t in tensors.items() if n != "place_A"} | {"is_action_BT": is_own_BT}
 
     def _score(self, tensors: Tensors, network: Any | None) -> Tensor:
         return score_rows(
@@ -230,10 +235,8 @@ class Networks:
         assert self.head is not None
         head = self.head
 
-        def score(tokens_BT: Tensor, is_action_BT: Tensor, packing: Packing | None) -> Tensor:
-            score_BT: Tensor = head(
-                self.policy, tokens_BT=tokens_BT, is_scored_BT=is_action_BT, packing=packing
-            )
+        def score(is_action_BT: Tensor, **rows: Any) -> Tensor:
+            score_BT: Tensor = head(self.policy, is_scored_BT=is_action_BT, **rows)
             return score_BT
 
         rows = {name: tensors[name] for name in ("tokens_BT", "is_real_BT")}
@@ -245,7 +248,7 @@ class Networks:
         """Score a micro-batch for a loss: the policy's log-probs and entropies, or head scores."""
         with save_memory(self._settings.checkpoint_activations, self.policy):
             if self.head is not None:
-                rows = {name: part[name] for name in ("tokens_BT", "is_scored_BT")}
+                rows = {name: part[name] for name in ("tokens_BT", "is_scored_BT", "place_A")}
                 return Scores({self.head.column: self.head(self.policy, **rows, packing=packing)})
             if not (levels := get_levels(self.policy)):
                 return self._score_policy(part, packing, entropy_grad)
@@ -261,7 +264,7 @@ class Networks:
     def _score_policy(self, part: Tensors, packing: Packing | None, entropy_grad: bool) -> Scores:
         scores = score_tokens(
             self.policy, tokens_BT=part["tokens_BT"], is_action_BT=part["is_action_BT"], packing=packing,
-            temperature=self._temperature, with_entropy=True, entropy_grad=entropy_grad,
+            place_A=part.get("place_A"), temperature=self._temperature, with_entropy=True, entropy_grad=entropy_grad,
             with_hidden=self.critic is not None and self.critic.is_shared,
             logits_chunk=self._settings.logits_chunk, is_checked=True,
         )  # fmt: skip
@@ -273,7 +276,7 @@ class Networks:
     ) -> tuple[Tensor, Tensors]:
         """Compute the critic's weighted loss on a micro-batch, with the objective's part, and metrics."""
         assert self.critic is not None
-        rows: dict[str, Any] = {name: part[name] for name in ("tokens_BT", "is_action_BT")}
+        rows: dict[str, Any] = {name: part[name] for name in ("tokens_BT", "is_action_BT", "place_A")}
         with save_memory(self._settings.checkpoint_activations, self._own_trunk):
             output_BT = self.critic(self.policy, **rows, packing=packing, hidden_AD=hidden_AD)
         columns = self.critic.name_columns(output_BT)

@@ -25,21 +25,22 @@ def choose_form(networks: list[Any], packing: bool | str, *, is_cuda: bool) -> F
     Args:
         networks: all networks that read rows.
         packing: see `UpdateSettings`.
-        is_cuda: they are on a GPU; ``auto`` packs only on CPUs.
+        is_cuda: they are on a GPU, where ``auto`` packs rows if one kernel reads them.
 
     Raises:
         ValueError: packed rows are requested and a network does not support them.
     """
-    if packing is False or (packing == "auto" and is_cuda):
+    if packing is False:
         return "padded"
-    reasons = [reason for network in networks if (reason := enable_packing(network))]
+    by_kernel = is_cuda and packing == "auto"
+    reasons = [reason for network in networks if (reason := enable_packing(network, by_kernel=by_kernel))]
     if reasons and packing != "auto":
         name = str(packing).lower()
         raise ValueError(f"packing={name} does not fit this model: {reasons[0]}; use update.packing=false")
     if reasons:
         log.info("rows are padded, not packed: %s", reasons[0])
         return "padded"
-    return "packed" if packing is True else "shared"
+    return "packed" if packing is True or by_kernel else "shared"
 
 
 def score_rows(

@@ -33,7 +33,8 @@ class UpdateSettings:
         logits_chunk: tokens whose logits exist at a time; more are scored in chunks, whose logits are
             recomputed in the backward pass.  None: all action tokens of a micro-batch at once.
         packing: False: rows are padded; True: rows are concatenated without padding; ``shared``: common prefixes of
-            rows are also computed once; ``auto``: ``shared`` on CPUs if the network's attention allows it, else padded.
+            rows are also computed once; ``auto``: ``shared`` on CPUs, packed on GPUs where one kernel reads the rows,
+            and padded if the network's attention allows neither.
         lanes: micro-batches computed in parallel, each with one torch thread, see `Lanes`; 1: one after the other, with
             all threads.
         checkpoint_activations: keep only the inputs of each layer, and recompute layers in the backward pass.

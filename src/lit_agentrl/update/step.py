@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from lit_agentrl.distributed import get_world_size, max_over_ranks, sum_over_ranks
+from lit_agentrl.distributed import get_world_size, max_count_over_ranks, sum_over_ranks
 from lit_agentrl.episode import Source
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.routing import Pass
@@ -196,12 +196,12 @@ class Stepper:
 
     def _split(self, minibatch: Tensors) -> list[MicroBatch]:
         budget, unit = self._settings.tokens_per_microbatch, self._objective.unit
-        return split_micro_batches(minibatch, budget, self._networks.form, unit)
+        return split_micro_batches(minibatch, budget, self._networks.form, unit, self._networks.scored)
 
     def _run_in_turn(
         self, minibatch: Tensors, parts: list[MicroBatch], loop: Loop, *, is_trained: bool = True
     ) -> Tensors:
-        most = int(max_over_ranks(torch.tensor(len(parts), device=loop.device)))
+        most = max_count_over_ranks(len(parts), loop.device)
         totals: Tensors = {}
         for number in range(most):
             is_extra = number >= len(parts)  # another rank has more: take part with weight zero
@@ -278,15 +278,18 @@ def _is_current(tensors: Tensors) -> Tensor:
 
 
 def _cut_rows(minibatch: Tensors, part: MicroBatch) -> Tensors:
-    """Cut the columns of a micro-batch to its rows and width; scalars are unchanged."""
-    index = part.rows.to(minibatch["tokens_BT"].device, non_blocking=True)
+    """Cut columns to the rows and width of a micro-batch, and add ``place_A``.
+
+    Scalars are unchanged.
+    """
+    index, place_A = part.upload(minibatch["tokens_BT"].device)
 
     def cut(name: str, tensor: Tensor) -> Tensor:
         if tensor.dim() == 0:
             return tensor
         return tensor[index, : part.width] if name.endswith("_BT") else tensor[index]
 
-    return {name: cut(name, tensor) for name, tensor in minibatch.items()}
+    return {name: cut(name, tensor) for name, tensor in minibatch.items()} | {"place_A": place_A}
 
 
 def needs_old_logps(objective: Objective, settings: UpdateSettings) -> bool:

@@ -158,6 +158,8 @@ def _attend_packed(
     groups = heads // kv_heads
     query_NHD = query[0].transpose(0, 1)
     total = query_NHD.shape[0]
+    if total == reading.num_last:
+        return _attend_last(query_NHD, key, value, reading, scaling)
     out_NHD = query_NHD.new_empty((total, heads, value.shape[3]))
 
     out_NHD[: reading.num_padding] = 0.0

@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from lit_agentrl.checks import require_whole
 from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
 from lit_agentrl.engines.native.attention import NAME
 from lit_agentrl.engines.native.inference import Inference, Reader
-from lit_agentrl.engines.native.prefixes import find_common_prefixes
+from lit_agentrl.engines.native.prefixes import Copy, find_common_prefixes
 from lit_agentrl.engines.native.ragged import pack_unread
 from lit_agentrl.engines.native.reencoding import ReencodingEngine
 from lit_agentrl.engines.native.rows import Rows
 from lit_agentrl.engines.native.sampling import draw_rows
 from lit_agentrl.engines.native.stops import StopRule, StopTable
 from lit_agentrl.engines.native.support import find_obstacle
+from lit_agentrl.engines.native.window import AUTO, Window, choose_steps, require_window
 from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.policy import copy_weights
@@ -47,6 +49,11 @@ class NativeEngine:
         max_context_tokens: Length of a slot.
         forward_context: The strategy's precision context.
         reader: Computes the logits; None uses the network alone.
+        window: Decode steps between two looks at the tokens, see `Window`; 0 looks at each, auto is 8 on CUDA and
+            0 elsewhere.
+
+    Attributes:
+        window: The window in use, from the first poll on; None without windows.
 
     If slots cannot hold the network's state, :class:`ReencodingEngine` serves it behind the same methods, and the log
     says so once.
@@ -68,12 +75,14 @@ class NativeEngine:
         max_context_tokens: int = 1024,
         forward_context: Callable[[], AbstractContextManager[object]] = nullcontext,
         reader: Reader | None = None,
+        window: int | str = AUTO,
     ) -> None:
         if network is None:  # a model behind an API
             raise ValueError(
                 "model has no network here; use engine=openai engine.mode=chat, or another model"
             )
         require_whole("num_slots", num_slots, 1, MOST_SLOTS)
+        require_window(window)
         self._network = network
         vocabulary = network.config.get_text_config().vocab_size
         self._stops = StopTable(stop, vocabulary)
@@ -82,6 +91,10 @@ class NativeEngine:
         self._context = forward_context
         self._inference: Reader = Inference(network, NAME) if reader is None else reader
         self._slower: ReencodingEngine | None = None
+        if reader is not None and window not in (0, AUTO):
+            raise ValueError(f"window={window} cannot serve an opponent; set engine.window=0")
+        self._window_option: int | str = window if reader is None else 0
+        self.window: Window | None = None
         if reason := find_obstacle(network, max_context_tokens, forward_context):
             if reader is not None:
                 raise ValueError(
@@ -90,6 +103,11 @@ class NativeEngine:
             if isinstance(network, Reweighted):
                 raise ValueError(
                     f"critic.beta={network.beta:g} reads slots, and the model {reason}; set critic.beta=0"
+                )
+            if window not in (0, AUTO):
+                raise ValueError(
+                    f"window={window} needs slots, and they cannot hold the state of the model ({reason}); "
+                    "set engine.window=0"
                 )
             _log.warning("the native engine reads the whole history before each reply: the model %s", reason)
             self._slower = ReencodingEngine(
@@ -104,9 +122,10 @@ class NativeEngine:
         self._num_steps = 0
 
     @classmethod
-    def check_options(cls, *, num_slots: int = 128, **_: Any) -> Capabilities:
+    def check_options(cls, *, num_slots: int = 128, window: int | str = AUTO, **_: Any) -> Capabilities:
         """Check the options; see `CheckedEngine`."""
         require_whole("num_slots", num_slots, 1, MOST_SLOTS)
+        require_window(window)
         return cls.capabilities
 
     # ------------------------------------------------------------------ protocol
@@ -146,9 +165,10 @@ class NativeEngine:
         if not finished and self._rows.is_writing_S.any():
             with self._inference(), self._context():
                 ends = None if steps is None else self._num_steps + steps
-                while not finished and self._num_steps != ends:
-                    finished = self._step()
-                    self._num_steps += 1
+                window = self._open_window()
+                while not finished and (ends is None or self._num_steps < ends):
+                    finished = self._step() if window is None else self._play(window)
+                    self._num_steps += 1 if window is None else window.steps
         return finished
 
     def fork(self, parent: int, child: int, at: int) -> None:
@@ -198,9 +218,20 @@ class NativeEngine:
         """Read unread tokens, draw one token per active episode; return the completed replies."""
         rows = self._rows
         slots_A = np.flatnonzero(rows.is_writing_S)
-        logits_AV = self._read_logits(slots_A)
+        logits_AV = self._read(slots_A, self._copy_prefixes(rows.total_S, unread=1), rows.total_S)
         kind_A = rows.params_S[slots_A]
-        token_A, logp_A, entropy_A = draw_rows(logits_AV, rows.draw_uniforms(slots_A), kind_A, rows.params)
+        drawn = draw_rows(logits_AV, rows.draw_uniforms(slots_A), kind_A, rows.params)
+        return self._record(slots_A, *drawn)
+
+    def _record(
+        self,
+        slots_A: npt.NDArray[np.int64],
+        token_A: npt.NDArray[np.int64],
+        logp_A: npt.NDArray[np.float32],
+        entropy_A: npt.NDArray[np.float32],
+    ) -> list[TurnResult]:
+        """Append one drawn token to each of these slots, whose other tokens have been read."""
+        rows = self._rows
         at_A = rows.cached_S[slots_A] = rows.total_S[slots_A]
         rows.tokens_SL[slots_A, at_A] = token_A
         rows.logp_SL[slots_A, at_A] = logp_A
@@ -214,16 +245,54 @@ class NativeEngine:
             rows.finish(int(slots_A[i]), stopped=bool(stopped_A[i]), version=self._version) for i in done_A
         ]
 
-    def _read_logits(self, slots_A: npt.NDArray[np.int64]) -> Tensor:
-        """Return next-token logits (A, V) of these slots after reading all unread tokens."""
+    def _copy_prefixes(self, end_S: npt.NDArray[np.int64], *, unread: int) -> list[Copy]:
+        """Find copies for new episodes, of their tokens up to ``end_S`` but the last ``unread``."""
         rows = self._rows
-        new = [s for s in slots_A.tolist() if not rows.cached_S[s]]
-        copies = []
-        if new:
-            starting = {s: rows.tokens_SL[s, : rows.total_S[s]] for s in new}
-            live = np.flatnonzero(rows.is_live_S & (rows.cached_S > 0)).tolist()
-            copies = find_common_prefixes(starting, {s: rows.tokens_SL[s, : rows.cached_S[s]] for s in live})
+        new = np.flatnonzero(rows.is_writing_S & (rows.cached_S == 0)).tolist()
+        if not new:
+            return []
+        starting = {s: rows.tokens_SL[s, : end_S[s]] for s in new}
+        live = np.flatnonzero(rows.is_live_S & (rows.cached_S > 0)).tolist()
+        held = {s: rows.tokens_SL[s, : rows.cached_S[s]] for s in live}
+        copies = find_common_prefixes(starting, held, unread=unread)
+        for copy in copies:
+            targets = list(copy.targets)
+            rows.cached_S[targets] = rows.shared_S[targets] = copy.length
+        return copies
+
+    def _read(
+        self, slots_A: npt.NDArray[np.int64], copies: list[Copy], end_S: npt.NDArray[np.int64]
+    ) -> Tensor:
+        """Return the logits (A, V) after the last tokens before ``end_S``, of these slots."""
+        packed = pack_unread(self._rows, slots_A, copies, self._network.device, end_S=end_S)
+        return self._inference.read(self._cache, packed)
+
+    # ------------------------------------------------------------------ many steps at once
+    def _open_window(self) -> Window | None:
+        if self.window is None and (
+            steps := choose_steps(self._window_option, device := self._network.device)
+        ):
+            self.window = Window(
+                partial(self._inference.read, self._cache), steps=steps, num_slots=self._rows.num_slots,
+                max_length=self._rows.max_context, device=device,
+            )  # fmt: skip
+        return self.window
+
+    def _play(self, window: Window) -> list[TurnResult]:
+        """Read all tokens but the last, then draw a window; return the completed replies."""
+        rows = self._rows
+        end_S = rows.total_S - 1
+        copies = self._copy_prefixes(end_S, unread=0)
+        slots_A = np.flatnonzero(rows.is_writing_S & (rows.cached_S < end_S))
+        if len(slots_A):
+            self._read(slots_A, copies, end_S)
+            rows.cached_S[slots_A] = end_S[slots_A]
+        else:
             for copy in copies:
-                targets = list(copy.targets)
-                rows.cached_S[targets] = rows.shared_S[targets] = copy.length
-        return self._inference.read(self._cache, pack_unread(rows, slots_A, copies, self._network.device))
+                for target in copy.targets:
+                    self._cache.move(copy.source, target, copy.length)
+        finished = []
+        for drawn in zip(*window.draw(rows), strict=True):
+            slots_A = np.flatnonzero(rows.is_writing_S)
+            finished += self._record(slots_A, *(part_R[slots_A] for part_R in drawn)) if len(slots_A) else []
+        return finished

@@ -22,17 +22,20 @@ class Copy:
     length: int
 
 
-def find_common_prefixes(starting: Mapping[int, Tokens], live: Mapping[int, Tokens]) -> list[Copy]:
+def find_common_prefixes(
+    starting: Mapping[int, Tokens], live: Mapping[int, Tokens], *, unread: int = 1
+) -> list[Copy]:
     """Find the longest prefixes that starting episodes share with each other or with live ones.
 
     Neighbours in lexicographic order share most, so each episode is compared with the one before it and with
-    the next live one.  A copied prefix ends before the last token of the target episode, which must be read for its
+    the next live one.  The last ``unread`` tokens of an episode are not copied: usually one, which must be read for its
     logits. The copies are ordered so that every source is complete before it is copied.  If several episodes hold the
     prefix, the source is live or reads the prefix itself.
 
     Args:
         starting: Tokens of starting episodes by slot.
         live: Tokens of live episodes by slot.
+        unread: Number of last tokens that are not copied.
     """
     tokens = {**live, **starting}
     # big-endian bytes sort like the numbers
@@ -50,7 +53,8 @@ def find_common_prefixes(starting: Mapping[int, Tokens], live: Mapping[int, Toke
             continue
         neighbours = [other for other in (next_live.get(slot), before) if other is not None]
         lengths = [
-            min(_count_common(tokens[other], tokens[slot]), len(tokens[slot]) - 1) for other in neighbours
+            min(_count_common(tokens[other], tokens[slot]), len(tokens[slot]) - unread)
+            for other in neighbours
         ]
         length = max(lengths, default=0)
         if length >= MIN_SHARED:

@@ -31,18 +31,22 @@ def pack_unread(
     slots_A: npt.NDArray[np.int64],
     copies: Sequence[Copy],
     device: torch.device,
+    *,
+    end_S: npt.NDArray[np.int64] | None = None,
 ) -> Packed:
     """Return the unread tokens and positions of these ascending slots, and how to read them.
 
+    With ``end_S``, tokens from there on stay unread.
     Padding precedes all other tokens; its keys and values go to an extra slot after the last.
     """
-    last_A = rows.total_S[slots_A] - 1
-    num_real = int((rows.total_S[slots_A] - rows.cached_S[slots_A]).sum())
+    end_S = rows.total_S if end_S is None else end_S
+    last_A = end_S[slots_A] - 1
+    num_real = int((end_S[slots_A] - rows.cached_S[slots_A]).sum())
     start = num_padding = compute_padding(num_real) if device.type == "cpu" else 0
     tokens, positions = [np.zeros(num_padding, dtype=np.int64)], [np.zeros(num_padding, dtype=np.int64)]
     slots, chunks = [np.full(num_padding, rows.num_slots)], []
-    for group in _group_by_length(slots_A[last_A > rows.cached_S[slots_A]], rows):
-        lengths = [int(rows.total_S[s] - rows.cached_S[s] - 1) for s in group]
+    for group in _group_by_length(slots_A[last_A > rows.cached_S[slots_A]], rows.cached_S, end_S):
+        lengths = [int(end_S[s] - rows.cached_S[s] - 1) for s in group]
         chunks.append(_make_chunk(group, lengths, rows, start, device))
         for slot, length in zip(group, lengths, strict=True):
             known = int(rows.cached_S[slot])
@@ -87,13 +91,15 @@ def _describe_last(
     }
 
 
-def _group_by_length(slots: npt.NDArray[np.int64], rows: Rows) -> list[list[int]]:
+def _group_by_length(
+    slots: npt.NDArray[np.int64], cached_S: npt.NDArray[np.int64], end_S: npt.NDArray[np.int64]
+) -> list[list[int]]:
     """Group slots of similar lengths, so that padding to the longest costs little."""
     groups: list[list[int]] = []
     work = widest = deepest = 0
-    order = sorted(slots.tolist(), key=lambda s: (rows.total_S[s] - rows.cached_S[s], rows.total_S[s], s))
+    order = sorted(slots.tolist(), key=lambda s: (end_S[s] - cached_S[s], end_S[s], s))
     for slot in order:
-        width, depth = int(rows.total_S[slot] - rows.cached_S[slot] - 1), int(rows.total_S[slot] - 1)
+        width, depth = int(end_S[slot] - cached_S[slot] - 1), int(end_S[slot] - 1)
         size = len(groups[-1]) + 1 if groups else 0
         padded = size * max(widest, width) * max(deepest, depth)
         if groups and padded <= _SLACK * (work + width * depth):

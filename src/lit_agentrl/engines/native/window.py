@@ -1,0 +1,165 @@
+"""Windows of decode steps: rows go to the device once, their draws come back once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lit_agentrl.checks import require_whole
+from lit_agentrl.engines.native.decode import Read, decode
+from lit_agentrl.engines.native.rows import Rows
+
+AUTO = "auto"
+MOST_STEPS = 256
+_STEPS_ON_GPU = 8
+_LEAST_LENGTH = 64
+_WARM_UPS = 2
+
+
+def choose_steps(window: int | str, device: torch.device) -> int:
+    """Return the steps of a window; auto is 8 on CUDA, and 0 elsewhere."""
+    return int(window) if window != AUTO else _STEPS_ON_GPU if device.type == "cuda" else 0
+
+
+def require_window(window: int | str) -> None:
+    """Check the option ``window`` of an engine.
+
+    Raises:
+        ValueError: If it is neither auto nor a number of steps.
+    """
+    if window != AUTO:
+        require_whole("window", window, 0, MOST_STEPS, alternative=", or auto; 0 decodes step by step")
+
+
+class Window:
+    """Decodes a fixed number of steps for all rows of an engine at once.
+
+    The host applies stop rules to what came back. Draws are keyed, so tokens beyond a stop are dropped without effect
+    on others. Shapes are rounded up to a few sizes, so that few CUDA graphs occur.
+
+    Args:
+        read: Computes logits of packed tokens; see `decode.step`.
+        steps: Number of steps.
+        num_slots: Number of slots of the store.
+        max_length: Length of a slot.
+        device: Device of the network.
+
+    Attributes:
+        capture: Whether windows are captured as graphs, on CUDA only.
+    """
+
+    def __init__(
+        self, read: Read, *, steps: int, num_slots: int, max_length: int, device: torch.device
+    ) -> None:
+        self.steps, self._num_slots, self._max_length, self._device = steps, num_slots, max_length, device
+        self._run = partial(decode, read, steps=steps, num_slots=num_slots)
+        self._graphs = Graphs(self._run)
+        self.capture = device.type == "cuda"
+
+    def draw(
+        self, rows: Rows
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Return tokens, log-probs and entropies (steps, R) of the first R slots.
+
+        Those of idle rows have no meaning.
+        """
+        slots_A = np.flatnonzero(rows.is_writing_S)
+        num_rows = round_up(rows.num_live, 1, self._num_slots)
+        most = np.minimum(rows.total_S + self.steps, rows.limit_S)[slots_A].max() - 1
+        length = round_up(int(most), _LEAST_LENGTH, self._max_length)
+        kinds = [rows.params[kind] for kind in set(rows.params_S[slots_A].tolist())]
+        truncates = any(kind.top_p < 1 or kind.top_k > 0 for kind in kinds)
+        run = self._graphs if self.capture else self._run
+        drawn = run(send(pack_rows(rows, num_rows), self._device), length=length, truncates=truncates)
+        token_KR, logp_KR, entropy_KR = drawn.cpu().numpy()  # the only wait
+        return token_KR.astype(np.int64), logp_KR.astype(np.float32), entropy_KR.astype(np.float32)
+
+
+def pack_rows(rows: Rows, num_rows: int) -> npt.NDArray[np.int64]:
+    """Return the fields (F, R) that `decode` reads; floats as their bits."""
+    own, slots_R = slice(num_rows), np.arange(num_rows)
+    is_writing_R = rows.is_writing_S[own]
+    last_R = np.maximum(rows.total_S[own] - 1, 0)
+    kinds = np.array([(k.temperature, k.top_p) for k in rows.params], dtype=np.float64).reshape(-1, 2)
+    top_k = np.array([k.top_k for k in rows.params], dtype=np.int64)
+    kind_R = np.where(is_writing_R, rows.params_S[own], 0)
+    return np.stack(
+        [
+            rows.tokens_SL[slots_R, last_R],
+            last_R,
+            np.where(is_writing_R, rows.limit_S[own], 0),
+            rows.key_S[own].view(np.int64),
+            rows.total_S[own] - rows.begin_S[own],
+            top_k[kind_R],
+            *kinds[kind_R].T.copy().view(np.int64),
+        ]
+    )
+
+
+def send(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """Copy an array to a device without a wait for it."""
+    tensor = torch.from_numpy(array)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def round_up(number: int, least: int, most: int) -> int:
+    """Round up to 1, 1.5, 2, 3, 4, 6, ... times ``least``, at most ``most``.
+
+    >>> [round_up(n, 64, 1000) for n in (1, 65, 100, 129, 600, 900)]
+    [64, 96, 128, 192, 768, 1000]
+    """
+    size = least
+    while size < number:
+        between = size + size // 2
+        size = between if between >= number and between > size else 2 * size
+    return min(size, most)
+
+
+class Graphs:
+    """Runs a function as CUDA graphs, one for each shape and set of options.
+
+    The interface is that of the function itself.  Written by the rules of ``torch.cuda.graph``, but **not yet run on
+    a GPU**. The result is overwritten by the next call with the same shapes.
+
+    Args:
+        run: A function of one tensor that launches work only; called with ``_WARM_UPS`` extra repetitions at first,
+            which must not change its result.
+    """
+
+    def __init__(self, run: Callable[..., Tensor]) -> None:
+        self._run = run
+        self._pool: Any = None  # memory, shared since only one graph runs at a time
+        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+
+    def __call__(self, given: Tensor, **options: Any) -> Tensor:
+        key = tuple(given.shape), tuple(sorted(options.items()))
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(given.clone(), options)
+        graph, own, result = self._graphs[key]
+        own.copy_(given)
+        graph.replay()
+        return result
+
+    def _capture(self, own: Tensor, options: Any) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UPS):
+                self._run(own, **options)
+        torch.cuda.current_stream().wait_stream(side)
+        # weights that autocast has cast in or outside the graph must not be used on the other side of it
+        torch.clear_autocast_cache()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            result = self._run(own, **options)
+        torch.clear_autocast_cache()
+        self._pool = graph.pool()
+        return graph, own, result

@@ -1,0 +1,124 @@
+"""Convert a GGUF file to a Hugging Face folder."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import io
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import redirect_stderr
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lit_agentrl.checks import escape_unprintable
+from lit_agentrl.files import replace_folder
+from lit_agentrl.models.pretrained import hold_back_logs
+
+ABOUT = "source.json"  # what the folder was made from, and with which versions
+_MAGIC = b"GGUF"
+
+
+def convert(file: Path, folder: Path, about: Mapping[str, Any], license_file: Path | None = None) -> None:
+    """Write the model of a GGUF file as a folder of float32 weights.
+
+    The folder has ``config.json``, safetensors weights, the tokenizer with its chat template, and ``source.json``.
+
+    Args:
+        file: A file of a causal language model whose architecture transformers can read.
+        folder: Is written at once, and must not exist.
+        about: Further entries of ``source.json``.
+        license_file: Is copied into the folder.
+
+    Raises:
+        ValueError: If the package gguf is missing, the file cannot be read as such a model, or the folder exists.
+        OSError: If the folder cannot be written.
+    """
+    if importlib.util.find_spec("gguf") is None:
+        raise ValueError("reading a GGUF file needs the package gguf; pip install 'lit-agentrl[gguf]'")
+    require_new(folder)
+    require_gguf(file)
+    network, tokenizer = _load(file)
+    # what was loaded counts as quantized and is not saved; a network of its config with its weights is
+    config = copy.deepcopy(network.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    config.name_or_path = ""
+    plain: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    plain.load_state_dict(network.state_dict())
+    plain.generation_config = network.generation_config
+    made = {
+        **about,
+        "file": file.name,
+        "tensors": count_types(file),
+        "versions": {name: version(name) for name in ("transformers", "tokenizers", "gguf", "torch")},
+    }
+
+    def write(place: str) -> None:
+        with hold_back_logs():
+            plain.save_pretrained(place)
+            tokenizer.save_pretrained(place)
+        if license_file is not None:
+            shutil.copyfile(license_file, Path(place) / "LICENSE")
+        (Path(place) / ABOUT).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+
+    replace_folder(folder, write)
+
+
+def count_types(file: Path) -> dict[str, int]:
+    """Count the tensors of a GGUF file by storage type, such as ``{"F32": 61}``."""
+    from gguf import GGUFReader
+
+    names = [tensor.tensor_type.name for tensor in GGUFReader(file).tensors]
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+def require_new(folder: Path) -> None:
+    """Refuse to write over a folder.
+
+    Raises:
+        ValueError: If something is there.
+    """
+    if folder.exists():
+        raise ValueError(f"out={folder} exists; give a new folder")
+
+
+def require_gguf(file: Path) -> None:
+    """Check that a file begins as a GGUF file.
+
+    Raises:
+        ValueError: If it does not, or cannot be read.
+    """
+    try:
+        with open(file, "rb") as opened:
+            start = opened.read(len(_MAGIC))
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}; give a GGUF file") from error
+    if start != _MAGIC:
+        raise ValueError(f"{file} is no GGUF file; give a file FILE.gguf")
+
+
+def _load(file: Path) -> tuple[Any, Any]:
+    """Load network and tokenizer of a GGUF file.
+
+    It is linked into a folder of its own, because transformers would also read other files beside it.
+    """
+    with tempfile.TemporaryDirectory() as alone, hold_back_logs(), redirect_stderr(io.StringIO()):
+        (Path(alone) / file.name).symlink_to(file.resolve())
+        options: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
+        try:
+            network = AutoModelForCausalLM.from_pretrained(alone, dtype=torch.float32, **options)
+            tokenizer = AutoTokenizer.from_pretrained(alone, **options)
+        except Exception as error:  # a file of others may raise anything
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ValueError(
+                f"{file} could not be converted ({escape_unprintable(reason)}); give a causal language model of an "
+                "architecture that transformers reads from GGUF"
+            ) from error
+    return network, tokenizer

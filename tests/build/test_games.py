@@ -1,0 +1,173 @@
+"""The start-up check of prompts: games and condensers whose words the policy cannot read, or that do not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_agentrl.build.games import check_prompts, check_thinking
+from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.envs.base import Task
+from lit_agentrl.evaluate import results_file
+from lit_agentrl.facts import COSTS
+from lit_agentrl.requirements import Requirement, describe_part
+from lit_agentrl.rewards.pipeline import RewardPipeline
+from lit_agentrl.rewards.shaping.delta import Delta
+from lit_agentrl.rewards.shaping.length import Length
+from lit_agentrl.rewards.shaping.normalise import Normalise
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.condensers import LastActions
+from lit_agentrl.text.context import FULL, Context, Single, Window
+from lit_agentrl.text.prompts import Prompt
+from tests.conftest import load_task_yaml, nano_tokenizer
+from tests.oddities import Odd, Scored
+from tests.text.conftest import make_bpe
+from tests.text.test_chat import CHATML
+
+
+def check(context: Context, *, prompt: Prompt | None = None, game: str = "sokoban", limit: int = 512) -> None:
+    chat = ChatRenderer(nano_tokenizer(), force_think=prompt.force_think if prompt else False)
+    rules = Rules(
+        tasks=[load_task_yaml(game)], prompt=prompt or Prompt("compact"), chat=chat, engine=NativeEngine,
+        context=context, max_context_tokens=limit,
+    )  # fmt: skip
+    check_prompts(rules)
+
+
+@pytest.mark.parametrize("game", ["sokoban", "frozen_lake", "bandit"])
+@pytest.mark.parametrize("force_think", [False, True])
+def test_shipped_contexts_pass(game: str, force_think: bool) -> None:
+    for context in (FULL, Window(1), Window(2), Single(LastActions())):
+        check(context, prompt=Prompt("compact", force_think=force_think), game=game)
+
+
+def test_words_that_a_condenser_makes_are_read_before_anything_is_played() -> None:
+    with pytest.raises(
+        ValueError, match=r"does not know a token that sokoban shows after .*context\.condense"
+    ):
+        check(Single(lambda past: "déjà vu"))
+
+
+def test_a_condenser_that_fails_on_real_turns_is_refused() -> None:
+    seen = []
+    with pytest.raises(ValueError, match=r"context\.condense failed: ZeroDivisionError"):
+        check(Single(lambda past: seen.append(past) or str(1 / 0)))  # type: ignore[func-returns-value]
+    [(turn,)] = seen
+    assert len(turn.actions) == 1 and turn.is_valid and not turn.problem
+    with pytest.raises(ValueError, match=r"context\.condense returned int"):
+        check(Single(lambda past: len(past)))  # type: ignore[arg-type, return-value]
+
+
+def test_a_prompt_that_does_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"rollout\.max_context_tokens=20 leaves no room for a reply"):
+        check(Window(1), limit=20)
+
+
+def check_odd(rewards: RewardPipeline | None = None, **options: Any) -> None:
+    task = Task("bandit", partial(Odd, **options))  # a name that the policy can read
+    probes = rewards.probes if rewards is not None else {}
+    rules = Rules(
+        tasks=[task], prompt=Prompt("compact"), chat=ChatRenderer(nano_tokenizer()), engine=NativeEngine,
+        probes=probes,
+    )  # fmt: skip
+    check_prompts(rules, rewards=rewards, num_trained=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shows": float("nan")}, r"game bandit instance seed 0, reset: .* must be a str, not float nan"),
+        ({"shows": None}, "reset: ValueError: the observation must be a str, not None"),
+        ({"shows": 7}, "must be a str, not int 7"),
+        ({"fails": "init"}, "reset: ValueError: game bandit: RuntimeError: no such level"),
+        ({"fails": "init exits"}, "reset: ValueError: game bandit: SystemExit: enough"),
+        ({"fails": "reset"}, "reset: RuntimeError: no such level"),
+        ({"fails": "step"}, "game bandit instance seed 0, turn 1: RuntimeError: no such level"),
+        ({"fails": "step exits"}, "turn 1: SystemExit: enough"),
+        ({"fails": "random exits"}, "^env: game bandit: SystemExit: enough"),
+    ],
+)
+def test_a_game_that_fails_in_every_episode_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_odd(**options)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raises", "^reward.mine: KeyError: 'colour'"),
+        ("exits", "^reward.mine: SystemExit: no more"),
+        ("flat", "game bandit instance seed 3 has 5 turns, and was given float"),
+        ("short", "game bandit instance seed 3 has 5 turns, and was given 0"),
+        ("text", "turn 1 was given much"),
+        ("nan", "turn 1 was given nan; score what cannot be scored 0"),
+    ],
+)
+def test_a_reward_part_that_fails_is_named_before_anything_is_played(how: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_odd(RewardPipeline({"mine": Scored(how=how)}))
+
+
+def test_what_reward_parts_learn_is_not_touched_by_the_trial() -> None:
+    rewards = RewardPipeline(
+        {"delta": Delta(), "normalise": Normalise(by="running"), "length": Length(weight=1.0)}
+    )
+    before = rewards.state_dict()
+    check_odd(rewards)
+    assert rewards.state_dict() == before
+
+
+def test_a_template_that_thinks_whatever_is_asked_is_refused() -> None:
+    bpe = make_bpe()
+    bpe.chat_template = CHATML.replace(
+        "assistant\\n' -}}\n{%- endif", "assistant\\n<think>\\n' -}}\n{%- endif"
+    )
+    thinking = ChatRenderer(bpe)
+    with pytest.raises(
+        ValueError, match=r"prompt\.think=false: the chat template of tiny always opens a think block"
+    ):
+        check_thinking(thinking, Prompt("compact", think=False), "tiny")
+    check_thinking(thinking, Prompt("compact"), "tiny")
+    check_thinking(ChatRenderer(nano_tokenizer()), Prompt("compact", think=False), "tiny")
+
+
+def test_a_disk_that_is_full_at_the_end_costs_the_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(results_file, "write_atomic", full)
+    assert results_file.write_results(tmp_path, "last", {"config": {}}) is None
+    assert (
+        "last.json cannot be written (No space left on device): results are shown" in capsys.readouterr().err
+    )
+
+
+def test_a_damaged_file_of_scores_costs_the_keeping_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "last.json").write_text("x")
+    assert results_file.write_results(tmp_path, "last", {"config": {}}) is None
+    assert "last.json cannot be written (Expecting value" in capsys.readouterr().err
+
+
+def test_a_game_that_tells_no_costs_is_refused_where_they_are_held_within_a_limit() -> None:
+    def check_costs(task: Task) -> None:
+        rules = Rules(
+            tasks=[task], prompt=Prompt("compact"), chat=ChatRenderer(nano_tokenizer()), engine=NativeEngine
+        )
+        asking = describe_part("costs", requires=[Requirement(COSTS, by="costs")])
+        check_prompts(rules, num_trained=1, parts=[asking])
+
+    lake = load_task_yaml("frozen_lake")
+    with pytest.raises(
+        ValueError, match=r"costs needs a game .* info\['cost'\], not given by env=frozen_lake; set"
+    ):
+        check_costs(lake)
+    check_costs(replace(lake, game=partial(lake.game.func, **lake.game.keywords | {"thin_share": 0.3})))

@@ -1,0 +1,164 @@
+"""Models that no run has trained: one behind an API on several games, and one on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.train import main as main_train
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.run_options import split_model_options
+from lit_agentrl.paths import CONFIG_DIR
+from tests.commands import Refused
+from tests.conftest import ROOT, served_game
+from tests.engines.server import chat_of, serving
+
+REMOTE = "model=remote engine=openai engine.mode=chat engine.model=gpt/x engine.url="
+WORLDS = sorted(file.stem for file in (CONFIG_DIR / "env").glob("*.yaml"))
+UNPLAYED = {
+    "mixture": "env=mixture is a mixture; name its games",
+    "bfcl": "this game needs bfcl-eval",
+    "openenv": "env.game.url has no value",  # its server has tests of its own
+}
+
+
+def test_an_api_is_measured_on_several_games(
+    in_empty_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret-1")
+    asked: list[Any] = []
+    with serving(lambda path, body: chat_of("<answer>Up</answer>"), None, asked) as url:
+        played = "env=[bandit,frozen_lake] episodes=2 engine.price_in=2000 engine.price_out=1000"
+        main_evaluate(shlex.split(f"{REMOTE}{url} engine.key_variable=MY_KEY {played}"))
+    said = capsys.readouterr().out
+    assert f"cost {len(asked) * (10 * 2000 + 4 * 1000) / 1e6:.4g}" in said
+    assert "gpt/x, split test" in said and f"engine: requests {len(asked)}, failed 0" in said
+    [file] = Path("outputs/evaluations").iterdir()
+    kept = file.read_text()
+    found = json.loads(kept)
+    assert file.name == "gpt-x_test_bandit-frozen_lake_seed0.json" and "sk-secret" not in kept
+    assert [each["env"] for each in found["results"]] == ["bandit", "frozen_lake"]
+    assert found["results"][0]["invalid_share"] == 1.0 and found["results"][1]["invalid_share"] == 0.0
+    assert (
+        found["engine"]["requests"] == len(asked) > 4
+        and found["config"]["described"]["engine"]["mode"] == "chat"
+    )
+
+
+def test_an_api_is_shown_solved_episodes(in_empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[Any] = []
+    with serving(lambda path, body: chat_of("<answer>Up</answer>"), None, asked) as url:
+        main_evaluate(shlex.split(f"{REMOTE}{url} env=bandit prompt=full episodes=2 baselines=true shots=2"))
+    plain, shown = [], []
+    for _, body, *_ in asked:
+        messages = [each for each in body["messages"] if each["role"] != "system"]
+        (shown if len(messages) > 1 else plain).append(messages)
+    assert len(shown) == 2 and shown[0][:-1] == shown[1][:-1]
+    own = [sorted(each[-1]["content"] for each in wave) for wave in (shown, plain[:2], plain[2:])]
+    assert len(set(own[0])) == 2 and own[0] == own[1] == own[2]  # two bandits, asked side by side
+    assert {each["role"] for each in shown[0][1::2]} == {"assistant"}
+    assert all("<answer>" in each["content"] for each in shown[0][1::2])
+    assert "few-shot" in capsys.readouterr().out
+
+
+def own_options(world: str) -> list[str]:
+    """What a world leaves to its user: a file, a program, a server."""
+    if world == "dataset":
+        return [f"env.game.path={ROOT}/examples/own_data/problems.jsonl"]
+    if world == "mcp":
+        server = f"[{sys.executable},-S,{ROOT}/tests/envs/mcp_raw.py]"
+        return [f"env.game.command={server}", f"env.game.path={ROOT}/examples/own_mcp/tasks.jsonl"]
+    return [f"env.game.url={served_game()}"] if world == "remote" else []
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+@pytest.mark.parametrize("dialect", ["answer", "tool_call"])
+@pytest.mark.parametrize("world", WORLDS)
+def test_an_api_is_measured_on_every_world_or_refused_in_one_line(
+    world: str, dialect: str, in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A world that is new in ``conf/env`` is played here, too."""
+    asked: list[Any] = []
+    with serving(lambda path, body: chat_of("<answer>Up</answer>"), None, asked) as url:
+        options = f"{REMOTE}{url} env={world} dialect={dialect} prompt=full episodes=2"
+        try:
+            main_evaluate([*options.split(), *own_options(world)])
+        except SystemExit:
+            said = capsys.readouterr().err
+            assert said.startswith("error: ") and said.count("\n") == 1 and not asked, said
+            why = UNPLAYED.get(world)
+            if why is None and dialect == "tool_call":  # the world has no tools
+                why = f"dialect cannot write actions of format [a-z]+, which {world} takes"
+            assert why is not None and re.search(why, said), said
+            return
+    [file] = Path("outputs/evaluations").iterdir()
+    found = json.loads(file.read_text())
+    [record] = found["results"]
+    assert record["env"] == world and len(record["solved"]) == 2 and not record["failed"]
+    assert found["engine"]["failed"] == 0 and found["engine"]["requests"] == len(asked) >= 2
+
+
+def test_a_model_of_this_machine_is_measured(
+    in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main_evaluate(["model=nano", "env=bandit", "episodes=4", "baselines=true", "shots=2"])
+    told = capsys.readouterr().out
+    assert "nano, split test" in told and "few-shot" in told and "policy is better by" in told
+    [file] = Path("outputs/evaluations").iterdir()
+    [record] = json.loads(file.read_text())["results"]
+    found = record["baselines"]
+    assert (
+        list(found) == ["greedy", "few-shot", "random", "oracle"]
+        and found["oracle"]["success"]["mean"] == 1.0
+    )
+    for each in found.values():  # of the very same instances
+        gap = record["success"]["mean"] - each["success"]["mean"]
+        assert each["difference"]["mean"] == pytest.approx(gap) and each["difference"]["n"] == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("model=remote env=bandit", "model has no network here; use engine=openai"),
+        (REMOTE.removesuffix(" engine.url=") + " env=bandit", "engine.url has no value"),
+        (REMOTE + "http://x", "env has no value; name the games"),
+        (REMOTE + "http://x env=mixture", "env=mixture is a mixture"),
+        ("model=nano env=bandit shots=1", "shots=1 must be 0 unless baselines=true, whose row it is"),
+        ("model=nano env=sokoban baselines=true shots=30 episodes=1", "shots=30 makes episodes longer"),
+        (
+            REMOTE + "http://x env=bandit engine.key_variable=NONE_SUCH",
+            "engine.key_variable=NONE_SUCH: the environment",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(options: str, said: str, refused: Refused) -> None:
+    assert said in refused(options, main_evaluate)
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_a_model_behind_an_api_cannot_be_trained(refused: Refused, tmp_path: Path) -> None:
+    place = f"env=bandit hydra.run.dir={tmp_path}/r"
+    assert "no network that could be trained" in refused(f"model=remote {place}", main_train)
+    assert "be evaluated (lit-agentrl evaluate" in refused(f"{REMOTE}http://x {place}", main_train)
+
+
+def test_options_of_a_run_and_of_a_model_are_told_apart() -> None:
+    assert (
+        split_model_options(["run=outputs/x", "env=bandit"]) is None
+        and split_model_options(["env=bandit"]) is None
+    )
+    found = split_model_options(["model=nano", "env=bandit", "rollout.max_reply_tokens=9", "seed=3"])
+    assert found is not None and found[1] == ["model=nano", "rollout.max_reply_tokens=9"]
+    assert found[0].seed == 3 and "run" not in found[0]
+    for words in (["model=nano", "checkpoint=best"], ["model=nano", "optim.lr=1"]):
+        with pytest.raises(UserError):
+            split_model_options(words)
