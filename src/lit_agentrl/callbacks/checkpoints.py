@@ -242,7 +242,7 @@ class BestCheckpoint(Checkpoint):
 
 
 class FinalExport(Callback):
-    """Callback that exports the last weights at the end of a run that chose no best ones.
+    """Callback that exports the last weights of a run that chose no best ones.
 
     Args:
         folder: the folder of the export, ``hf/`` of the run.

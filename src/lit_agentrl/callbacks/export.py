@@ -1,4 +1,4 @@
-"""Write the policy as a folder that other programs load, such as ``hf/`` of a run."""
+"""Write the policy as a folder that other programs load, ``hf/`` of a run."""
 
 from __future__ import annotations
 

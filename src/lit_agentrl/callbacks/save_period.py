@@ -11,7 +11,7 @@ SHARE = 0.05  # of the time that saves may take
 class SavePeriod:
     """The iterations between saves, chosen such that saves take at most `SHARE` of the time.
 
-    The first two iterations are saved.  After the second and each later save the period is chosen anew from the last
+    The first two iterations are saved.  After the second and each later save the period is chosen again from the last
     save and the iterations before it.  Nothing that is computed depends on the choice.
 
     Attributes:

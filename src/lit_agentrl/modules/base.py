@@ -234,7 +234,7 @@ class AgentModule(LightningModule):
 
     @property
     def exports_network_alone(self) -> bool:
-        """Return whether the export depends on nothing that training changes but the network it is given."""
+        """Return whether the export depends on no other changing weights than the network's."""
         return type(self).export is AgentModule.export
 
     def export(self, folder: str | Path, network: Any = None) -> None:

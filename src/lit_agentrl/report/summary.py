@@ -68,7 +68,7 @@ class Monitored(TypedDict):
 
 
 class Saves(TypedDict):
-    """What saving ``last.ckpt`` cost in the last launch."""
+    """The cost of saving ``last.ckpt`` in the last launch."""
 
     every: int  # iterations between saves: given, or last chosen
     held_seconds: float  # for which training waited

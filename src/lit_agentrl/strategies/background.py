@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 
 class Writer:
-    """A thread that performs writes one after the other, at most one pending for each target.
+    """A thread that writes in order, with at most one pending write for each target.
 
     After a write that failed, no other is performed: the later file may say what the earlier one holds.
 
@@ -141,10 +141,10 @@ def _copy_tensors(tensors: Iterator[Tensor] | tuple[Tensor, ...]) -> dict[int, A
 
 
 def _identify_data(tensor: Tensor) -> Any:
-    """Return a key that tensors share if they are the same view of the same data."""
+    """Return a key that equal views of the same data share."""
     if tensor.layout != torch.strided or tensor.numel() == 0:
         return id(tensor)
-    storage = tensor.untyped_storage()._cdata  # as torch.save identifies it
+    storage = id(tensor.untyped_storage())  # one object for each storage as long as it lives
     return storage, tensor.storage_offset(), tensor.dtype, tensor.shape, tensor.stride()
 
 

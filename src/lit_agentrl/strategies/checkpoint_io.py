@@ -62,7 +62,7 @@ def has_checkpoint(path: str | Path) -> bool:
 
 
 class SaveOptions(TypedDict, total=False):
-    """How a checkpoint is saved: the ``storage_options`` of ``trainer.save_checkpoint``.
+    """Options of a save: the ``storage_options`` of ``trainer.save_checkpoint``.
 
     Attributes:
         keep: 1 keeps only the newest file, 2 (default) also its predecessor.
