@@ -23,6 +23,7 @@ from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.build.assembly import build_dict, build_trainer
 from lit_agentrl.build.games import build_games, try_games
+from lit_agentrl.build.instantiation import get_engine_factory
 from lit_agentrl.build.parts import build_parts, build_rewards
 from lit_agentrl.config.composition import check_sections, compose_job, initialize_hydra, make_task_loader
 from lit_agentrl.config.overrides import rewrite_for_hydra
@@ -203,7 +204,7 @@ def make_context(cfg: DictConfig) -> None:
 
 
 def make_engine(cfg: DictConfig) -> None:
-    engine = instantiate(cfg.engine)
+    engine = get_engine_factory(cfg)
     assert isinstance(engine, functools.partial) and (
         engine.keywords.get("num_slots", 0) >= 1 or engine.keywords["retries"] >= 1
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from transformers import LlamaForCausalLM
 
 from lit_agentrl.models.lora import LoRA
+from lit_agentrl.models.memory_plan import MemoryPlan, fit_microbatch
 from tests.conftest import load_script
 
 NARROW = "--shape 3,64,4,2,160,300 --tokens 512 --slots 4 --context 128"
@@ -99,3 +102,21 @@ def test_43_million_parameters(options):
 def test_mistakes_are_told(command, message):
     with pytest.raises(ValueError, match=message):
         terms(command)
+
+
+def test_a_micro_batch_takes_the_memory_that_is_left():
+    script = load_script("plan_memory")
+    shape = "--shape 24,896,14,2,4864,151936 --precision mixed --context 1024"  # 0.5 billion
+    args = script.parse(shape.split())
+    plan = MemoryPlan(config=script.read_config(args), precision="mixed", slots=128)
+    found = []
+    for gib in (4, 24, 40, 80, 141, 10_000):
+        fitted = fit_microbatch(plan, gib * 2**30)
+        found.append((fitted.tokens, fitted.logits_chunk))
+        assert gib == 4 or fitted.count_terms()["peak"] <= gib * 2**30
+        bigger = replace(fitted, tokens=2 * fitted.tokens)
+        assert (
+            gib == 10_000 or replace(bigger, logits_chunk=fitted.tokens).count_terms()["peak"] > gib * 2**30
+        )
+    assert found == sorted(found) and found[0] == (2048, 1024) and found[-1] == (65536, 65536)
+    assert dict(found)[16384] >= 8192  # half of the tokens, the usual share of actions: computed once

@@ -169,6 +169,7 @@ class Outcome:
     error: str
     broken: int = 0  # chat markers that prompts contained as text
     cost: float | None = None  # None: the game gives no costs
+    cut: int = 0  # turns whose reply reached its limit
 
     @property
     def failed(self) -> bool:
@@ -294,6 +295,7 @@ class Episode:
             error=self.error,
             broken=self.num_broken,
             cost=self.total_cost,
+            cut=sum(turn.finish is FinishReason.LENGTH for turn in taken),
         )
 
     @property

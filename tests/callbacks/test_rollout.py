@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,3 +49,22 @@ def test_nothing_more_is_played_once_sigterm_has_come(hook: str, monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         getattr(callback, hook)(trainer, module, batch, 0)
     assert player.played == [0, 1]
+
+
+def test_cut_replies_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    player: Any = Player()
+    player.settings = SimpleNamespace(max_reply_tokens=40)
+    callback = RolloutCallback(player, player, val=player, test=player)
+    monkeypatch.setattr(rollout, "as_agent", lambda module: module)
+    trainer: Any = SimpleNamespace(received_sigterm=False, current_epoch=0)
+    for share, expected in ((0.8, 0), (1.0, 1), (1.0, 0)):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            callback.on_validation_end(trainer, SimpleNamespace(row={"val/cut_share": share}))  # type: ignore[arg-type]
+        assert len(found) == expected
+        if found:
+            text = str(found[0].message)
+            assert (
+                text.startswith("100% of the replies were cut at rollout.max_reply_tokens=40")
+                and "raise it" in text
+            )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -430,8 +431,18 @@ def test_costs_rank_the_costlier_first(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_tokenizer_or_half_a_folder_is_refused(tmp_path: Path) -> None:
     path = folder(tmp_path, EPISODES)
-    with pytest.raises(ValueError, match="holds token ids of another tokenizer"):
+    with pytest.raises(ValueError, match="token ids of another tokenizer") as refusal:
         read(Demonstrations(path=path), replace(student(), tokenizer="x"), seed=0)
+    ours = f" by transformers {version('transformers')} and tokenizers {version('tokenizers')}; collect with this model"
+    assert "model's: of an unnamed one, and this model has " in str(refusal.value) and ours in str(
+        refusal.value
+    )
+    told = {"tokenizer_made_with": {"name": "smollm2", "transformers": "5.17.0", "tokenizers": "0.22.0"}}
+    EpisodeFolder(tmp_path / "told", told, planned=1).add("s", EPISODES)
+    with pytest.raises(
+        ValueError, match="of smollm2 by transformers 5.17.0 and tokenizers 0.22.0, and this model has"
+    ):
+        read(Demonstrations(path=str(tmp_path / "told")), student(), seed=0)
     EpisodeFolder(tmp_path / "h", {}, planned=2).add("s", EPISODES)
     with pytest.raises(ValueError, match="has 1 of 2 shards; repeat the command that collects it"):
         read(Demonstrations(path=str(tmp_path / "h")), student(), seed=0)

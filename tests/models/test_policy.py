@@ -24,3 +24,9 @@ def test_the_export_has_the_template_of_the_training(tiny_model_folder: Path, tm
 def test_unknown_shipped_template() -> None:
     with pytest.raises(ValueError, match="^chat_template=nope must be one of append_only_chatml, or null"):
         load_pretrained("nowhere", chat_template="nope")
+
+
+def test_a_wrong_date_is_refused(tiny_model_folder: Path) -> None:
+    with pytest.raises(ValueError, match="^date=tomorrow must be a date as YEAR-MONTH-DAY"):
+        load_pretrained(str(tiny_model_folder), date="tomorrow")
+    assert load_pretrained(str(tiny_model_folder), date="2024-02-29").date == "2024-02-29"

@@ -49,6 +49,10 @@ def test_a_folder_holds_whole_episodes_and_says_of_what(collected: Path) -> None
         assert episode.opening and all(turn.message or not k for k, turn in enumerate(episode.turns))
     described = found.described
     assert described["policy"]["name"] == "nano" and len(described["policy"]["fingerprint"]) == 64
+    assert (
+        described["tokenizer_made_with"]["name"] == "nano"
+        and described["tokenizer_made_with"]["transformers"]
+    )
     assert described["env"]["name"] == "bandit" and described["rollout.max_reply_tokens"] == 8
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lit_agentrl.episode import EndReason, Episode, Turn
+from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
 from lit_agentrl.report.episodes import EpisodeMetrics, compute_evaluation_row
 from lit_agentrl.report.iteration import gather_outcomes
 
@@ -30,6 +30,7 @@ def test_by_hand():
         episode(2, [99.0], end=EndReason.ERROR),
     ]
     episodes[1].num_broken, episodes[4].num_broken = 2, 1
+    episodes[0].turns[0].finish = FinishReason.LENGTH
     metrics.update([each.outcome for each in episodes])
     metrics.update_texts(episodes)
     result = metrics.compute()
@@ -37,7 +38,7 @@ def test_by_hand():
     assert result["success"] == 0.25 and result["truncated_share"] == 0.25
     assert result["return"] == pytest.approx((3 + 1 + 4 + 4) / 4)
     assert result["turns"] == 1.25 and result["actions"] == 1.25
-    assert result["invalid_share"] == pytest.approx(1 / 5)
+    assert result["invalid_share"] == result["cut_share"] == pytest.approx(1 / 5)
     assert result["reply_tokens"] == pytest.approx((4 * 3 + 5) / 5)
     assert result["entropy"] == pytest.approx((12 * 0.5 + 5 * 1.0) / 17)
     assert result["return_std_within_group"] == pytest.approx((2**0.5 + 0) / 2)

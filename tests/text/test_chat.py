@@ -224,3 +224,14 @@ def test_a_tokenizer_that_splits_markers_is_refused(tokenizer: PreTrainedTokeniz
 def test_decode_keeps_special_tokens_and_spaces(bpe: PreTrainedTokenizerBase) -> None:
     text = "a , b .<|im_end|>"
     assert ChatRenderer(bpe).decode(encode(bpe, text)) == text
+
+
+def test_a_template_that_writes_the_date_gets_a_fixed_one(bpe: PreTrainedTokenizerBase) -> None:
+    dated = with_template(bpe, "Today is {{ strftime_now('%d %B %Y') }}.\n" + CHATML)
+    assert "Today is 01 January 2026." in ChatRenderer(dated).decode(
+        ChatRenderer(dated).render_opening([USER]).tokens
+    )
+    chat = ChatRenderer(dated, date="2024-02-29")
+    assert "Today is 29 February 2024." in chat.decode(chat.render_opening([USER]).tokens)
+    with pytest.raises(ValueError, match="reads the clock"):
+        ChatRenderer(with_template(bpe, "{% set form = '%d' %}{{ strftime_now(form) }}" + CHATML))

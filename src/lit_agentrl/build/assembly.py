@@ -18,6 +18,7 @@ from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl.build.devices import choose_for_device
 from lit_agentrl.build.games import Games, TaskLoader, check_prompts, check_thinking
 from lit_agentrl.build.instantiation import get_engine_factory, instantiate_as, make_policy
 from lit_agentrl.build.matching import match_run
@@ -51,6 +52,7 @@ from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.strategies.single import choose_accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.reply_ends import list_model_ends
 
 
 def suppress_warnings() -> None:
@@ -117,6 +119,7 @@ def build(
     suppress_warnings()
     bound_caches()
     parts = parts or build_parts(cfg, load_task)
+    choose_for_device(cfg)  # again: the parts may be those of another copy of the config
     pl.seed_everything(cfg.seed, verbose=False)
     games, settings = parts.games, parts.rollout
     policy = make_policy(cfg, trains=parts.algorithm.trains)
@@ -124,6 +127,7 @@ def build(
         chat = ChatRenderer(
             policy.tokenizer, dialect=parts.dialect, force_think=parts.prompt.force_think,
             shows_replies=parts.context.shows_replies,
+            model_ends=list_model_ends(policy.network, policy.tokenizer), date=policy.date,
         )  # fmt: skip
     check_thinking(chat, parts.prompt, policy.name)
     other_parts = match_run(cfg, parts)  # again: a launcher may have started more processes
@@ -225,6 +229,7 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
     Raises:
         ValueError: several devices with a single-process strategy, or an unusable accelerator.
     """
+    choose_for_device(cfg)
     strategy = build_strategy(cfg)
     with name_errors("trainer"):
         device = choose_accelerator(cfg.trainer.get("accelerator", "auto"))

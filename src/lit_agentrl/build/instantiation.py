@@ -19,6 +19,7 @@ from lit_agentrl.text.dialects.base import Dialect, Reply
 from lit_agentrl.text.prompts import Prompt
 
 T = TypeVar("T")
+SLOTS = 128  # of an engine whose slots nobody has chosen, see `choose_for_device`
 _TOOLS = (ToolSpec("go", "goes", {"type": "object", "properties": {}}),)
 _ACTIONS = {  # format of actions -> the possible actions, and an example
     "names": (Actions("names", ("Up", "Down")), "Up"),
@@ -85,7 +86,8 @@ def get_engine_factory(cfg: DictConfig) -> Callable[..., Engine]:
     Raises:
         ValueError: ``engine`` lacks ``_partial_: true``, and so makes the engine at once.
     """
-    make = instantiate(cfg.engine, _convert_="all")
+    options = {"num_slots": SLOTS} if cfg.engine.get("num_slots") == "auto" else {}
+    make = instantiate(cfg.engine, _convert_="all", **options)
     if not callable(make):
         raise ValueError("engine has no _partial_; write _partial_: true into its YAML")
     factory: Callable[..., Engine] = make

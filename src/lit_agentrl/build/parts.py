@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.build.critics import build_critic
+from lit_agentrl.build.devices import choose_for_device
 from lit_agentrl.build.games import Games, TaskLoader, build_games, try_games
 from lit_agentrl.build.instantiation import instantiate_as, instantiate_like, make_prompt_and_dialect
 from lit_agentrl.build.matching import match_run
@@ -88,10 +89,9 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     add_correction(cfg)
     algorithm, structure = build_algorithm(cfg)
     metrics = _test_objective(algorithm)
-    rollout, update = (
-        instantiate_as(cfg, "rollout", RolloutSettings),
-        instantiate_as(cfg, "update", UpdateSettings),
-    )
+    rollout = instantiate_as(cfg, "rollout", RolloutSettings)
+    choose_for_device(cfg)
+    update = instantiate_as(cfg, "update", UpdateSettings)
     algorithm, kind = build_kind(cfg, algorithm)
     if kind is not None and kind.is_mixed:
         metrics = _test_objective(algorithm)

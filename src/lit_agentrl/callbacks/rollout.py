@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import Episode
@@ -26,6 +27,7 @@ from lit_agentrl.update.scoring import list_turn_values
 from lit_agentrl.update.trial import unlearn
 
 _AHEAD = "played_ahead"  # key in a checkpoint
+_MOSTLY = 0.9  # share of cut replies that is warned of
 
 
 class RolloutCallback(Callback):
@@ -43,6 +45,7 @@ class RolloutCallback(Callback):
         self.settings, self.val, self.test = collector.settings, val, test
         self.collector, self._player = collector, player
         self._restored: Any = None
+        self._has_warned = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's network, which Lightning moves to its device later."""
@@ -123,6 +126,7 @@ class RolloutCallback(Callback):
             return self._player.ask(questions, self.settings.params, version)
 
         agent.row |= self.collector.collect(batch, play, device=device, trial=run_trial, ask=ask)
+        self._warn_of_cut_replies("rollout", agent.row)
         agent.row |= self._player.begin_update(batch.trajectories, version, trainer.current_epoch, device)
 
     def on_train_batch_end(self, *where: Any) -> None:
@@ -137,6 +141,20 @@ class RolloutCallback(Callback):
         started, agent = time.perf_counter(), as_agent(pl_module)
         self.val.collect(batch, self._player.play_evaluation, agent.version, is_first=not any(where))
         agent.row["time/validate"] = agent.row.get("time/validate", 0.0) + time.perf_counter() - started
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._warn_of_cut_replies("val", as_agent(pl_module).row)
+
+    def _warn_of_cut_replies(self, kind: str, row: Mapping[str, float]) -> None:
+        """Warn once in a run if nearly all replies reached their limit."""
+        share = row.get(f"{kind}/cut_share", 0.0)
+        if share < _MOSTLY or self._has_warned:
+            return
+        self._has_warned = True
+        rank_zero_warn(
+            f"{share:.0%} of the replies were cut at rollout.max_reply_tokens={self.settings.max_reply_tokens}, "
+            f"and a cut reply is rarely valid ({kind}/cut_share): raise it, or imitate short replies first (algo=sft)"
+        )
 
     def on_test_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *where: int

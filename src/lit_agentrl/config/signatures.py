@@ -79,6 +79,8 @@ SET_ELSEWHERE = {  # arguments that the program passes -> the option that decide
     "trainer.enable_model_summary": "no option: there is none",
 }
 
+# options whose ``auto`` is replaced by a value for the device before their part is made (`build.devices`)
+BY_DEVICE = ("trainer.precision", "engine.num_slots", "update.checkpoint_activations")
 
 SEPARATE = {"algo.structure"}  # nodes that are instantiated separately, not passed to their section's target
 
@@ -99,7 +101,7 @@ def check_targets(cfg: DictConfig) -> None:
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         for name, value in node.items():
             option = f"{path}.{name}"
-            if name in _HYDRA_KEYS or option in SEPARATE:
+            if name in _HYDRA_KEYS or option in SEPARATE or (value == "auto" and option in BY_DEVICE):
                 continue
             if option in SET_ELSEWHERE:
                 raise UserError(f"{option} would be ignored; it is decided by {SET_ELSEWHERE[option]}")

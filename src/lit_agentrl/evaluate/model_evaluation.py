@@ -52,6 +52,7 @@ from lit_agentrl.rollout.worlds.pool import Worlds
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.prompts import Prompt
+from lit_agentrl.text.reply_ends import list_model_ends
 
 FOLDER = Path("outputs") / "evaluations"
 
@@ -232,6 +233,8 @@ def _open_parts(
             dialect=dialect,
             force_think=prompt.force_think,
             shows_replies=context.shows_replies,
+            model_ends=list_model_ends(policy.network, policy.tokenizer),
+            date=policy.date,
         )
     check_thinking(chat, prompt, policy.name)
     rules = Rules(

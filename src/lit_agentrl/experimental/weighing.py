@@ -22,14 +22,14 @@ from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
 from lit_agentrl.config.signatures import check_targets
-from lit_agentrl.data.episodes import open_folder
-from lit_agentrl.data.kinds import assign_side, group_by_prompt, list_replies
+from lit_agentrl.data.episodes import MADE_WITH, open_folder
+from lit_agentrl.data.kinds import assign_split, group_by_prompt, list_replies
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import RewardContext, RewardPart, Shaping, Stage, require_rewards
 from lit_agentrl.rewards.pipeline import RewardPipeline, select_trainable
 from lit_agentrl.rl.preference.judging import Verdicts
 from lit_agentrl.rollout.adviser import Adviser
-from lit_agentrl.text.token_bytes import hash_tokenizer
+from lit_agentrl.text.token_bytes import describe_tokenizer, format_tokenizer, hash_tokenizer
 
 _MIN_WEIGHT = 1e-6  # rules with a smaller weight are left out
 
@@ -75,8 +75,9 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
     policy = make_policy(job, trains=False)
     if folder.described.get("policy", {}).get("tokenizer") != hash_tokenizer(policy.tokenizer):
         raise UserError(
-            f"data={cfg.data} holds token ids of another tokenizer than that of "
-            f"model={policy.name}; give the model that played"
+            f"data={cfg.data} holds token ids of another tokenizer than that of model={policy.name}: of "
+            f"{format_tokenizer(folder.described.get(MADE_WITH))}, and this one is "
+            f"{format_tokenizer(describe_tokenizer(policy.tokenizer))}; give the model that played"
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     context = RewardContext(
@@ -175,7 +176,7 @@ def _collect_pairs(
     start = 0
     for number, group in enumerate(prompts):
         key = f"{group[0].task_name}|{group[0].instance_seed}"
-        side = "fit" if assign_side(key, cfg.held_out) == "train" else "evaluate"
+        side = "fit" if assign_split(key, cfg.held_out) == "train" else "evaluate"
         for i, j in combinations(range(len(group)), 2):
             scores_of_two = [_get_score(group[k], cfg.score) for k in (i, j)]
             if scores_of_two[0] != scores_of_two[1] and list_replies(group[i]) != list_replies(group[j]):

@@ -11,6 +11,8 @@ reference     b P / N for a KL term, if not off-loaded; nothing with LoRA, where
 critic        separate: weights, gradients and optimizer of its own trunk, or of its adapters with LoRA
 kv cache      slots x context x 2 L k b, retained between rollouts; not counted: a CPU
               stores half precision as float32
+play copy     2 P with --precision mixed, or bfloat16 without adapters, unless sharded: the weights that generate
+16-bit copies 2 P in an update with --precision mixed: the casts of weights that autocast keeps; none with fsdp
 gathered      fsdp: in training two whole blocks and the embeddings, in a rollout all whole weights
 activations   T L times the bytes that a token saves in a layer (`MemoryPlan.count_layer`), with checkpointing T L d b,
               plus the embedding and the last norm; twice with a separate critic
@@ -18,15 +20,16 @@ recomputed    with checkpointing, the activations of one layer
 logits        four tensors (A, V) in float32
 rollout       one layer's keys and values as attention reads them, and the logits of a step
 
-peak = weights + optimizer + reference + critic + kv cache + max(update, rollout), where update is
-gradients + gathered + activations + the larger of recomputed and logits.  Not counted: the CUDA
+peak = weights + optimizer + reference + critic + kv cache + play copy + max(update, rollout), where update is
+gradients + gathered + 16-bit copies + activations + the larger of recomputed and logits.  Not counted: the CUDA
 context and libraries (about 0.5 GiB), fragmentation, and on a CPU the interpreter and the libraries.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,6 +37,8 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from lit_agentrl.models.lora import ALL_LINEAR, LoRA
 
+LEAST_TOKENS, FULL_TOKENS, MOST_TOKENS = 2048, 8192, 65536  # of a micro-batch, see `fit_microbatch`
+LEAST_CHUNK = 1024
 COPIES = 4  # float32 tensors (A, V) that exist when the backward of a chunk begins
 
 
@@ -77,6 +82,12 @@ class MemoryPlan:
         with torch.device("meta"):
             network: PreTrainedModel = AutoModelForCausalLM.from_config(self.config)  # type: ignore[no-untyped-call]
         return network
+
+    def copy_with(self, **changes: Any) -> MemoryPlan:
+        """Copy the plan with other fields and the same network."""
+        plan = replace(self, **changes)
+        vars(plan)["network"] = self.network
+        return plan
 
     @functools.cached_property
     def parameters(self) -> int:
@@ -180,6 +191,11 @@ class MemoryPlan:
         c = self.config
         return int(get_kv_heads(c) * get_head_dim(c) * self.computed)
 
+    def count_play_copy(self) -> float:
+        """Return the bytes of weights that the native engine copies on a GPU."""
+        is_copied = self.precision == "mixed" or (self.precision == "bfloat16" and self.lora is None)
+        return 2.0 * self.parameters if is_copied and self.strategy != "fsdp" else 0.0
+
     def count_gathered(self) -> tuple[float, float]:
         """Return the bytes of gathered whole weights, in training and in a rollout."""
         if self.shares == 1:
@@ -202,7 +218,8 @@ class MemoryPlan:
         reference = self.stored * self.parameters / self.shares if is_copied else 0.0
         critic = self.count_critic()
         training, playing = self.count_gathered()
-        casts = 2.0 * self.parameters if self.precision == "mixed" else 0.0
+        casts = 2.0 * self.parameters if self.precision == "mixed" and self.strategy != "fsdp" else 0.0
+        copy = self.count_play_copy()
         update = (
             gradients
             + training
@@ -210,13 +227,13 @@ class MemoryPlan:
             + self.count_activations()
             + max(self.count_logits(), self.count_recomputed())
         )
-        rollout = playing + casts + self.count_rollout()
-        held = weights + optimizer + reference + critic + self.count_kv_cache()
+        rollout = playing + self.count_rollout()
+        held = weights + optimizer + reference + critic + self.count_kv_cache() + copy
         return {
             "weights": weights, "gradients": gradients, "optimizer": optimizer, "reference": reference,
             "critic": critic, "kv cache": self.count_kv_cache(), "gathered": max(training, playing),
-            "16-bit copies": casts, "activations": self.count_activations(), "recomputed": self.count_recomputed(),
-            "logits": self.count_logits(),
+            "play copy": copy, "16-bit copies": casts, "activations": self.count_activations(),
+            "recomputed": self.count_recomputed(), "logits": self.count_logits(),
             "rollout": self.count_rollout(), "peak of update": held + update, "peak of rollout": held + rollout,
             "peak": held + max(update, rollout),
         }  # fmt: skip
@@ -229,6 +246,33 @@ class MemoryPlan:
         if self.lora is not None:  # the base is shared with the policy
             weights = 4 * self.adapter_parameters / self.shares
         return float(head + weights + gradients + optimizer)
+
+
+def fit_microbatch(plan: MemoryPlan, limit: float) -> MemoryPlan:
+    """Return the plan with the largest micro-batch and piece of logits that fit.
+
+    Micro-batches are powers of 2 up to `MOST_TOKENS`.  One of at least `FULL_TOKENS` is taken only if the logits of
+    half of its tokens, the usual share of actions, fit at once: a GPU gains less by more tokens than it loses by
+    logits that are computed twice.  If nothing fits, the micro-batch is the smallest, with the smallest piece.
+
+    Args:
+        plan: the plan, whose ``tokens`` and ``logits_chunk`` are replaced.
+        limit: bytes that the peak may take.
+    """
+
+    def is_fitting(tokens: int, chunk: int) -> bool:
+        tried = replace(plan, tokens=tokens, logits_chunk=chunk)
+        return tried.count_terms()["peak"] <= limit
+
+    def list_powers(most: int, least: int) -> list[int]:
+        return [2**k for k in reversed(range(least.bit_length() - 1, most.bit_length()))]
+
+    large = ((tokens, tokens // 2) for tokens in list_powers(MOST_TOKENS, FULL_TOKENS))
+    small = ((tokens, LEAST_CHUNK) for tokens in list_powers(FULL_TOKENS, LEAST_TOKENS))
+    sizes = (LEAST_TOKENS, LEAST_CHUNK)
+    tokens, least = next((pair for pair in (*large, *small) if is_fitting(*pair)), sizes)
+    chunk = next((each for each in list_powers(tokens, least) if is_fitting(tokens, each)), least)
+    return replace(plan, tokens=tokens, logits_chunk=chunk)
 
 
 def get_kv_heads(config: PreTrainedConfig) -> int:

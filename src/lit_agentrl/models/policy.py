@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from lit_agentrl.models.routers import Routing, freeze
 from lit_agentrl.models.routing import Routers
 
 NANO_FOLDER = Path(__file__).parent / "nano"
+DATE = "2026-01-01"  # fixed, so that equal seeds give equal prompts on any day
 EMBEDDED = ("nano", "nano_tools")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust reports an error of the operating system
@@ -33,7 +35,7 @@ class Policy:
     """A causal language model with its tokenizer.
 
     With adapters on the network, ``adapters`` records their base (see `LoRA.attach`).  ``routing`` holds the options
-    for the routers of a mixture of experts.
+    for the routers of a mixture of experts.  ``date`` is what a chat template that asks for today's date is given.
     """
 
     network: PreTrainedModel
@@ -41,6 +43,7 @@ class Policy:
     name: str
     adapters: dict[str, Any] | None = None
     routing: Routing = field(default_factory=Routing)
+    date: str = DATE
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that ``AutoModelForCausalLM.from_pretrained`` and ``AutoTokenizer`` load.
@@ -107,6 +110,7 @@ def load_pretrained(
     router_loss: float = 0.0,
     freeze_router: bool = False,
     routing_replay: Literal["none", "old"] = "none",
+    date: str = DATE,
 ) -> Policy:
     """Load a policy from a local folder, the hub, or a package.
 
@@ -120,13 +124,15 @@ def load_pretrained(
         router_loss: Weight of the load-balancing loss of a mixture of experts; see `Routing`.
         freeze_router: Whether its routers are excluded from training.
         routing_replay: ``none`` or ``old``; see `Routing`.
+        date: Date as YEAR-MONTH-DAY that a chat template is given if it asks for today's (Llama 3.1, Mistral, Granite).
 
     Raises:
-        ValueError: If ``dtype`` or ``chat_template`` is unknown, files cannot be loaded, weights are not finite,
-            adapters do not fit, or a router option is set without routers; names the option.
+        ValueError: If ``date`` is no date, ``dtype`` or ``chat_template`` is unknown, files cannot be loaded, weights
+            are not finite, adapters do not fit, or a router option is set without routers; names the option.
     """
     routing = Routing(loss=router_loss, frozen=freeze_router, replay=routing_replay)
     require_one_of("dtype", dtype, tuple(DTYPES))
+    require(is_date(date), "date", date, "a date as YEAR-MONTH-DAY, such as 2026-01-31")
     template = None if chat_template is None else read_shipped_template(chat_template)
     with name_errors(f"name={name}"):
         place = locate_model(name)
@@ -151,7 +157,16 @@ def load_pretrained(
         freeze(network)
     if template is not None:
         tokenizer.chat_template = template
-    return Policy(network=network, tokenizer=tokenizer, name=name, adapters=adapters, routing=routing)
+    return Policy(network, tokenizer, name, adapters=adapters, routing=routing, date=date)
+
+
+def is_date(text: object) -> bool:
+    """Return whether a text is a date as YEAR-MONTH-DAY."""
+    try:
+        datetime.strptime(str(text), "%Y-%m-%d")
+    except ValueError:
+        return False
+    return True
 
 
 def load_nano(*, name: str = "nano", lora: LoRA | None = None) -> Policy:

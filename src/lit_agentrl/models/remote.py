@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from lit_agentrl.models.policy import read_shipped_template
+from lit_agentrl.models.policy import DATE, read_shipped_template
 from lit_agentrl.models.routers import Routing
 
 _Fast: Any = PreTrainedTokenizerFast  # it has no type annotations
@@ -23,6 +23,7 @@ class RemotePolicy:
         tokenizer: One token per byte, so that any text can be recorded and read back unchanged.
         name: Name for messages.
         network: Always None, so there are neither adapters nor routers.
+        date: As of `Policy`.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -30,6 +31,7 @@ class RemotePolicy:
     network: None = None
     adapters: None = None
     routing: Routing = field(default_factory=Routing)
+    date: str = DATE
 
 
 def load_remote() -> RemotePolicy:

@@ -158,7 +158,7 @@ class AgentModule(LightningModule):
             # every rank holds the outcomes of all ranks
             new = EpisodeMetrics(is_shared=False).to(self.device)
             metrics = self.eval_metrics.setdefault(episode_task, new)
-            metrics.update([each for each in batch.outcomes if each.task_name == episode_task])
+            metrics.update([o for o in batch.outcomes if o.task_name == episode_task])
 
     def on_validation_epoch_end(self) -> None:
         self._log_evaluation("val")

@@ -17,7 +17,7 @@ from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.checks import format_value, name_errors, require_whole
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import VARIANT
-from lit_agentrl.data.episodes import EpisodeFolder, open_folder
+from lit_agentrl.data.episodes import MADE_WITH, EpisodeFolder, open_folder
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.data.stepwise import set_step_returns
 from lit_agentrl.engines.base import SamplingParams
@@ -37,7 +37,7 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.continued import Continued, shares
 from lit_agentrl.rollout.worlds.pool import GamePools
 from lit_agentrl.runs.run_folder import lock_folder, require_idle
-from lit_agentrl.text.token_bytes import hash_tokenizer
+from lit_agentrl.text.token_bytes import describe_tokenizer, hash_tokenizer
 from lit_agentrl.update.critic import reweight_by_critic
 
 # sections of a config that determine what is played, and how
@@ -99,7 +99,7 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
             "beta": beta,
             "fingerprint": hash_parameters(reweight_by_critic(run.module.policy.network, run.module.critic)),
         }
-    return _collect(cfg, _describe(cfg, saved, policy), run.games, record)
+    return _collect(cfg, _describe(cfg, saved, policy, run.module.policy.tokenizer), run.games, record)
 
 
 def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
@@ -126,7 +126,7 @@ def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
         policy = {"name": model.name, "stage": "start", **_identify(model.policy)}
         if model.policy.network is None:
             policy["described"] = describe_model(model.saved)
-        return _collect(cfg, _describe(cfg, model.saved, policy), model.games, record)
+        return _collect(cfg, _describe(cfg, model.saved, policy, model.policy.tokenizer), model.games, record)
 
 
 def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
@@ -138,7 +138,7 @@ def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
         def record(spec: EvalSpec) -> list[Episode]:
             return play_demonstrations(pool, model.rules, model.make_batch(spec), split=cfg.split)
 
-        return _collect(cfg, _describe(cfg, model.saved, player), model.games, record)
+        return _collect(cfg, _describe(cfg, model.saved, player, model.policy.tokenizer), model.games, record)
 
 
 def _check_forks(cfg: DictConfig, saved: DictConfig) -> None:
@@ -184,7 +184,9 @@ def _identify(policy: Any) -> dict[str, Any]:
     }
 
 
-def _describe(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(
+    cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any], tokenizer: Any
+) -> dict[str, Any]:
     """Describe the episodes of a folder.
 
     Only a command with the same description may continue the folder.
@@ -198,6 +200,7 @@ def _describe(cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any]) -> 
     return {
         "lit_agentrl": __version__,
         "policy": dict(policy),
+        MADE_WITH: describe_tokenizer(tokenizer),
         **{str(name): section for name, section in parts.items()},
         **limits,
         "games": None if games is None else list(games),
@@ -219,7 +222,7 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
         folder = existing or EpisodeFolder(path, described, planned=len(plan))
         if existing is None:
             folder.write_manifest()
-        elif differs := describe_difference(folder.described, described):
+        elif differs := describe_difference({**folder.described, MADE_WITH: described[MADE_WITH]}, described):
             raise UserError(f"out={path} holds episodes of another command: {differs}; choose another folder")
         done = len(folder.shards)
         outcomes = [episode.outcome for episode in folder.read()]
@@ -243,40 +246,44 @@ def _plan(cfg: DictConfig, games: Games) -> Iterator[tuple[str, EvalSpec]]:
     """Yield the name and episodes of each shard, independent of what the folder already holds."""
     for spec in games.test:
         for start in range(0, cfg.episodes, cfg.shard):
-            number = min(cfg.shard, cfg.episodes - start)
+            count = min(cfg.shard, cfg.episodes - start)
             name = f"{games.tasks[spec.task].name}-{cfg.first + start:07d}"
             yield (
                 name,
-                EvalSpec(spec.task, prompts=number, first=cfg.first + start, trained_in=cfg.trained_in),
+                EvalSpec(spec.task, prompts=count, first=cfg.first + start, trained_in=cfg.trained_in),
             )
 
 
 def describe_difference(recorded: Mapping[str, Any], requested: Mapping[str, Any], prefix: str = "") -> str:
     """Describe the first difference of two descriptions; empty if they are equal."""
     for name in sorted({*recorded, *requested}, key=str):
-        before, now, place = recorded.get(name), requested.get(name), f"{prefix}{name}"
+        before, now, name_path = recorded.get(name), requested.get(name), f"{prefix}{name}"
         if isinstance(before, Mapping) and isinstance(now, Mapping):
-            if found := describe_difference(before, now, f"{place}."):
-                return found
+            if difference := describe_difference(before, now, f"{name_path}."):
+                return difference
         elif before != now:
-            return f"{place} is {format_value(before)} there, and {format_value(now)} here"
+            return f"{name_path} is {format_value(before)} there, and {format_value(now)} here"
     return ""
 
 
 def _format_result(cfg: DictConfig, game: str, levels: Levels, outcomes: Sequence[Outcome]) -> str:
-    of_game = [outcome for outcome in outcomes if outcome.task_name == game]
+    game_outcomes = [outcome for outcome in outcomes if outcome.task_name == game]
     known = {"chance_success": levels.chance_success, "oracle_success": levels.oracle_success}
     record = make_record(
-        OmegaConf.create({"split": cfg.split, "pass_k": []}), game, float(cfg.temperature), of_game, known
+        OmegaConf.create({"split": cfg.split, "pass_k": []}),
+        game,
+        float(cfg.temperature),
+        game_outcomes,
+        known,
     )
     score = record["success"]
     references = ["–" if value is None else f"{value:.3f}" for value in known.values()]
     interval = "" if score["low"] is None else f" [{score['low']:.3f}, {score['high']:.3f}]"
     failed = f", {record['failed']} failed" if record["failed"] else ""
-    if missing := (cfg.episodes - len(of_game)) * (cfg.plays == BEST):
+    if missing := (cfg.episodes - len(game_outcomes)) * (cfg.plays == BEST):
         failed = f", {missing} tasks left out, whose best play is unknown"
     return (
         f"{game}: success {score['mean']:.3f}{interval} (chance {references[0]}, oracle {references[1]}), "
-        f"n = {score['n']} tasks, {len(of_game)} episodes{failed}, split {cfg.split}, T = {cfg.temperature:g}, "
+        f"n = {score['n']} tasks, {len(game_outcomes)} episodes{failed}, split {cfg.split}, T = {cfg.temperature:g}, "
         f"in {cfg.out}"
     )

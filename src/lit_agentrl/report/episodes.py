@@ -12,18 +12,22 @@ from torchmetrics import MeanMetric, SumMetric
 from lit_agentrl.episode import EndReason, Episode, Outcome
 
 _PER_EPISODE = ("success", "return", "turns", "actions", "truncated_share", "cost")
-_OTHER = ("reply_tokens", "invalid_share", "surplus_actions", "entropy", "distinct_2")
+_OTHER = ("reply_tokens", "cut_share", "invalid_share", "surplus_actions", "entropy", "distinct_2")
 _PER_GROUP = ("return_std_within_group", "dead_group_share")
 # keys of an evaluation; ``normalised`` only if chance and oracle success are known
-EVALUATED = ("success", "return", "normalised", "turns", "invalid_share", "truncated_share", "failed", "cost")
+EVALUATED = (
+    *("success", "return", "normalised", "turns", "cut_share", "invalid_share", "truncated_share"),
+    *("failed", "cost"),
+)
 
 
 class EpisodeMetrics(nn.Module):
     """Means over episodes, turns, tokens and groups; failed episodes are only counted.
 
     Keys: ``success`` and ``truncated_share`` (shares of episodes), ``return`` (environment reward), ``cost`` (if the
-    game reports one), ``turns``, ``actions`` (played, per episode), ``reply_tokens`` (per turn), ``invalid_share``
-    (of turns), ``surplus_actions`` (per turn, parsed but beyond a budget), ``entropy`` (nats per action token),
+    game reports one), ``turns``, ``actions`` (played, per episode), ``reply_tokens`` (per turn), ``cut_share``
+    (of turns whose reply reached ``rollout.max_reply_tokens``), ``invalid_share`` (of turns),
+    ``surplus_actions`` (per turn, parsed but beyond a budget), ``entropy`` (nats per action token),
     ``distinct_2`` (distinct share of the reply bigrams of one update), ``return_std_within_group`` (environment
     reward, ddof 1), ``dead_group_share`` (groups whose returns are all equal), ``episodes``, ``failed`` and
     ``broken_markers`` (counts; see `text.marker_guard`).
@@ -62,6 +66,7 @@ class EpisodeMetrics(nn.Module):
                 self._add(name, float(value), 1)
             if outcome.taken:
                 self._add("reply_tokens", outcome.tokens / outcome.taken, outcome.taken)
+                self._add("cut_share", outcome.cut / outcome.taken, outcome.taken)
                 self._add("invalid_share", outcome.invalid / outcome.taken, outcome.taken)
                 self._add("surplus_actions", outcome.surplus / outcome.taken, outcome.taken)
                 if not math.isnan(outcome.entropy):  # NaN if the engine records no entropy
@@ -139,14 +144,14 @@ def compute_evaluation_row(
         if name in references and "success" in result:  # no success if every episode failed
             chance, oracle = references[name]
             result["normalised"] = (result["success"] - chance) / max(oracle - chance, 1e-9)
-    row: dict[str, float] = {}
+    computed: dict[str, float] = {}
     for key in EVALUATED:
         values = {name: result[key] for name, result in results.items() if key in result}
         if values:
-            row[f"{split}/{key}"] = sum(values.values()) / len(values)
+            computed[f"{split}/{key}"] = sum(values.values()) / len(values)
             if len(values) > 1:
-                row |= {f"{split}/{name}/{key}": value for name, value in values.items()}
-    row[f"{split}/episodes"] = sum(result["episodes"] for result in results.values())
+                computed |= {f"{split}/{name}/{key}": value for name, value in values.items()}
+    computed[f"{split}/episodes"] = sum(result["episodes"] for result in results.values())
     if broken := sum(result.get("broken_markers", 0.0) for result in results.values()):
-        row[f"{split}/broken_markers"] = broken
-    return row
+        computed[f"{split}/broken_markers"] = broken
+    return computed

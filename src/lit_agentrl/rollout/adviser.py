@@ -16,6 +16,7 @@ from lit_agentrl.models.remote import load_remote
 from lit_agentrl.rollout.questions import Question, ask
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.blocks import NoStop
+from lit_agentrl.text.reply_ends import list_model_ends
 
 
 class Adviser:
@@ -44,7 +45,8 @@ class Adviser:
         check_server(engine)
         with name_errors("model"):
             policy = load_remote() if model is None else model()
-            self._chat = ChatRenderer(policy.tokenizer, shows_replies=False)
+            ends = list_model_ends(policy.network, policy.tokenizer)
+            self._chat = ChatRenderer(policy.tokenizer, shows_replies=False, model_ends=ends)
         self._network = policy.network
         if self._network is not None:
             self._network.requires_grad_(False).to(device)
@@ -62,7 +64,9 @@ class Adviser:
         """Answer questions; see `rewards.base.Answerer`."""
         if not questions:
             return []
-        asked = ask(self._open_engine(), self._chat, [Question(*each) for each in questions], self._params)
+        asked = ask(
+            self._open_engine(), self._chat, [Question(*question) for question in questions], self._params
+        )
         self._counts.update(
             {"requests": len(questions), "tokens_in": asked.num_read, "tokens_out": asked.num_written}
         )

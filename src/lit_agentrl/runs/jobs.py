@@ -19,6 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl import screen
 from lit_agentrl.config import composition, groups, signatures
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import get_program, rewrite_for_hydra
@@ -81,9 +82,9 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: OnFail
             on_failure(error, cfg.traceback, "")
             run_folder.discard_unused(Path(cfg.run_dir))
 
-    if place := checked[0].place if checked else None:
-        overrides = run_folder.pin_folder(overrides, *place)
-    with run_folder.claim_new(*place) if place else nullcontext(), set_command_line(flags, overrides):
+    if folder := checked[0].new_folder if checked else None:
+        overrides = run_folder.pin_folder(overrides, *folder)
+    with run_folder.claim_new(*folder) if folder else nullcontext(), set_command_line(flags, overrides):
         make_hydra_app(run)()
     return folders
 
@@ -147,12 +148,12 @@ def prepare(cfg: DictConfig, command: str, checked: list[CheckedJob]) -> tuple[r
     Raises:
         ValueError: an invalid option, before anything is played.
     """
-    of_hydra = HydraConfig.get()
-    folders = composition.list_user_folders(of_hydra.runtime.config_sources)
+    hydra_config = HydraConfig.get()
+    folders = composition.list_user_folders(hydra_config.runtime.config_sources)
     composition.use_current_names(cfg)
     parts = take_parts(cfg, checked)
     if parts is None:
-        check_config(list(of_hydra.overrides.task), cfg)
+        check_config(list(hydra_config.overrides.task), cfg)
     return share_job(cfg, folders, command, is_resume=False), parts
 
 
@@ -160,6 +161,12 @@ def share_job(cfg: DictConfig, folders: Sequence[str], command: str, *, is_resum
     """Describe the run as a job, and send it to the other processes."""
     OmegaConf.resolve(cfg)
     ranks.fit_to_launcher(cfg)
+    signatures.load_libraries()
+    from lit_agentrl.build.devices import choose_for_device, save_choice
+
+    if line := choose_for_device(cfg):
+        screen.note(line)
+    save_choice(cfg, Path(cfg.run_dir))
     job = ranks.make_job(folders, cfg, command, is_resume=is_resume)
     ranks.share(job, cfg.trainer.num_nodes)
     return job
@@ -210,8 +217,8 @@ def write_help(flags: Sequence[str]) -> list[str]:
 
 def list_hydra_files() -> set[str | None]:
     """Return the names of Hydra's config folder and log in a run folder."""
-    of_hydra = HydraConfig.get()
-    return {of_hydra.output_subdir, f"{of_hydra.job.name}.log"}
+    hydra_config = HydraConfig.get()
+    return {hydra_config.output_subdir, f"{hydra_config.job.name}.log"}
 
 
 def format_command(arguments: Sequence[str]) -> str:

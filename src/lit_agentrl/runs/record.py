@@ -67,13 +67,13 @@ class Totals(Callback):
         self.used.update(batch.used)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        row = get_iteration_metrics(pl_module)
+        metrics = get_iteration_metrics(pl_module)
         self.counts["iterations"] = trainer.current_epoch + 1
         for name in ("action_tokens", "prefilled_tokens"):
-            self.counts[name] += int(row.get(f"rollout/{name}", 0))
-        self.counts["episodes"] += int(row.get("rollout/episodes", 0) + row.get("rollout/failed", 0))
+            self.counts[name] += int(metrics.get(f"rollout/{name}", 0))
+        self.counts["episodes"] += int(metrics.get("rollout/episodes", 0) + metrics.get("rollout/failed", 0))
         for phase in _PHASES:
-            self.seconds[phase] += row.get(f"time/{phase}", 0.0)
+            self.seconds[phase] += metrics.get(f"time/{phase}", 0.0)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -189,11 +189,11 @@ class RunRecord:
 
     def add(self, split: str, stage: Stage, iteration: int, outcomes: Sequence[Outcome]) -> None:
         """Record the scores of a validation or test, without failed episodes."""
-        for (name, of_split), game in self._games.items():
-            of_game = [e for e in outcomes if e.task_name == name]
-            finished = [e for e in of_game if not e.failed]
-            if of_split == split and finished:
-                self._solved[name, split, stage] = outcomes_file.list_solved(of_game)
+        for (name, game_split), game in self._games.items():
+            game_outcomes = [e for e in outcomes if e.task_name == name]
+            finished = [e for e in game_outcomes if not e.failed]
+            if game_split == split and finished:
+                self._solved[name, split, stage] = outcomes_file.list_solved(game_outcomes)
                 game[stage] = reports.score(
                     [e.success for e in finished],
                     [e.total_reward for e in finished],

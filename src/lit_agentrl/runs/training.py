@@ -252,10 +252,10 @@ def measure_start(run: Run, tracker: record.RunRecord, checkpoint: str | None) -
         return
     screen.announce(f"measuring the start: val, {describe_episodes(run, 'val')}")
     run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
-    row = {name: value for name, value in run.module.row.items() if name.startswith("val/")}
+    metrics = {name: value for name, value in run.module.row.items() if name.startswith("val/")}
     run.module.row = {}
     for logger in run.loggers:
-        logger.log_metrics(row, step=0)
+        logger.log_metrics(metrics, step=0)
         logger.save()
     tracker.add("val", "start", 0, run.rollouts.val.outcomes)
     if run.stream.has_test:

@@ -7,6 +7,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
@@ -20,6 +21,7 @@ from lit_agentrl.text.token_bytes import require_fast
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 REMEDY = "set model.chat_template=append_only_chatml"
 
 
@@ -52,16 +54,19 @@ class ChatRenderer:
         force_think: Append the dialect's opening think tag to the reply header.  A template whose header already
             opens a think block is left unchanged.
         shows_replies: Whether prompts show past replies (see `Context`).  If not, the template may rewrite history.
+        model_ends: Token ids that the model's configs name as ends (see `reply_ends.list_model_ends`).
+        date: YEAR-MONTH-DAY, for templates that write today's date; the clock is never read.
 
     Attributes:
         tokenizer: The tokenizer.
         dialect: The reply grammar.
         forced_think: Whether the reply header ends in an open think block, so that replies begin inside it.
-        end_of_turn_ids: Token ids that end a turn: the template's end marker if it is a single token, and the
-            tokenizer's end-of-sequence token.
+        end_of_turn_ids: Token ids that end a turn: first the one that the template writes after a reply, if it is a
+            single token; then the tokenizer's end-of-sequence token, and ``model_ends``.  A template without an end
+            marker (GLM) ends a reply by the token that opens the next message, if it is among ``model_ends``.
 
     Raises:
-        ValueError: If there is no usable chat template; the message names the remedy.
+        ValueError: If there is no usable chat template, or nothing ends its replies; the message names the remedy.
     """
 
     def __init__(
@@ -71,11 +76,14 @@ class ChatRenderer:
         dialect: Dialect = ANSWER,
         force_think: bool = False,
         shows_replies: bool = True,
+        model_ends: Sequence[int] = (),
+        date: str = "2026-01-01",
     ) -> None:
         require_fast(tokenizer)
         if not tokenizer.chat_template:
             raise ValueError(f"chat_template=null but the tokenizer has no chat template; {REMEDY}")
         self.tokenizer = tokenizer
+        self._date = date
         self.dialect = dialect
         # a placeholder reply with thinking, to detect templates that edit thinking
         self._sentinel = dialect.write(["q2"], thought="q1")
@@ -108,12 +116,13 @@ class ChatRenderer:
                     "in_template=true but the chat template does not list tools; set it to false"
                 )
         self._guard = MarkerGuard(tokenizer, around, spared=self._sentinel)
-        closed = self._render([_make_user_message("u"), _make_assistant_message(STAND_IN)], header=False)
-        self._end = closed.partition(STAND_IN)[2]
-        marker = self._guard.encode(self._end.strip(), {}).tokens
-        self._marker = marker[0] if len(marker) == 1 else None
-        eos = tokenizer.eos_token_id
-        ids = [i for i in (self._marker, eos) if isinstance(i, int)]
+        others = [i for i in (tokenizer.eos_token_id, *model_ends) if isinstance(i, int)]
+        self._marker = self._find_marker(others)
+        ids = others if self._marker is None else [self._marker, *others]
+        if not ids:
+            raise ValueError(
+                f"neither the chat template nor the model's files name a token that ends replies; {REMEDY}"
+            )
         self.end_of_turn_ids: tuple[int, ...] = tuple(dict.fromkeys(ids))
 
     def render_opening(self, messages: Sequence[Mapping[str, str]]) -> Prefix:
@@ -187,8 +196,14 @@ class ChatRenderer:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    shown, tokenize=False, add_generation_prompt=header, tools=tools or None
-                )
+                    shown,
+                    tokenize=False,
+                    add_generation_prompt=header,
+                    tools=tools or None,
+                    chat_template=fix_date(
+                        str(self.tokenizer.get_chat_template(tools=tools or None)), self._date
+                    ),
+                )  # fmt: skip
             )
         except TemplateError as error:
             roles = [message["role"] for message in messages]
@@ -202,6 +217,20 @@ class ChatRenderer:
         except ValueError:
             return False  # harmless unless a prompt has a system message; render_opening then raises
         return True
+
+    def _find_marker(self, ends: Sequence[int]) -> int | None:
+        """Return the token that the template writes after a reply; None: no single one.
+
+        Where it writes nothing, this is the token that opens the next message, if it is one of ``ends``.
+        """
+        user, reply = _make_user_message("u"), _make_assistant_message(STAND_IN)
+        self._end = self._render([user, reply], header=False).partition(STAND_IN)[2]
+        if self._end.strip():
+            marker = self._guard.encode(self._end.strip(), {}).tokens
+            return marker[0] if len(marker) == 1 else None
+        following = self._render([user, reply, user], header=False).partition(STAND_IN)[2]
+        opening = self._guard.encode(following.lstrip(), {}).tokens[:1]
+        return opening[0] if opening and opening[0] in ends else None
 
     def _collect_template_text(self) -> list[str]:
         """Collect the text that the template writes before, between and after messages."""
@@ -229,6 +258,21 @@ class ChatRenderer:
             if not rendered.startswith(closed):
                 return f"turn {turn + 1} is rewritten once another message follows"
         return ""
+
+
+def fix_date(template: str, date: str) -> str:
+    """Return a chat template with a fixed date in place of the clock.
+
+    transformers offers a template no other clock: it turns arguments into plain data.
+
+    Raises:
+        ValueError: If it asks for the time in a form that is no text in quotes.
+    """
+    day = datetime.strptime(date, "%Y-%m-%d")
+    fixed = _CLOCK.sub(lambda match: json.dumps(day.strftime(match[2])), template)
+    if "strftime_now(" in fixed:
+        raise ValueError(f"the chat template reads the clock, and not in a form that can be fixed; {REMEDY}")
+    return fixed
 
 
 def _make_user_message(content: str) -> dict[str, str]:

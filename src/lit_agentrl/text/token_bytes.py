@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_LIBRARIES = ("transformers", "tokenizers")  # that make a tokenizer from its files
 _FALLBACK_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -104,3 +108,21 @@ def get_token_pieces(tokenizer: PreTrainedTokenizerBase) -> TokenPieces:
 def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the SHA-256 of the mapping from texts to ids."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
+
+def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Return a tokenizer's name and the versions of the libraries that made it.
+
+    Two versions of transformers may make different tokenizers from one file.
+    """
+    name = str(tokenizer.name_or_path or type(tokenizer).__name__)
+    short = Path(name).name if Path(name).is_absolute() else name
+    return {"name": short, **{library: version(library) for library in _LIBRARIES}}
+
+
+def format_tokenizer(described: Mapping[str, str] | None) -> str:
+    """Format what `describe_tokenizer` returned; None for ids recorded without it."""
+    if not described:
+        return "an unnamed one"
+    libraries = " and ".join(f"{library} {described.get(library, '?')}" for library in _LIBRARIES)
+    return f"{described.get('name', 'an unnamed one')} by {libraries}"

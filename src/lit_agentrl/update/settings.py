@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from transformers import SchedulerType, get_scheduler
@@ -19,7 +19,15 @@ from lit_agentrl.update.gradients import SpreadBuckets
 from lit_agentrl.update.stop import KLStop
 
 Optimizer = torch.optim.Optimizer
+if TYPE_CHECKING:
+    NumberOrAuto = int  # once the settings are made
+else:
+    NumberOrAuto = int | Literal["auto"]
 _MAX_LANES = 256
+AUTO = {
+    "tokens_per_microbatch": 2048,
+    "logits_chunk": 1024,
+}  # where nothing has planned the memory of the device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +38,17 @@ class UpdateSettings:
         epochs: passes over the batch.
         minibatches: optimizer steps per pass.
         tokens_per_microbatch: tokens computed in one forward and backward pass; changes memory, not results.
+            ``auto`` is replaced by what the memory of a GPU allows (`fit_microbatch`), and is 2048 otherwise.
         logits_chunk: tokens whose logits exist at a time; more are scored in chunks, whose logits are
-            recomputed in the backward pass.  None: all action tokens of a micro-batch at once.
+            recomputed in the backward pass.  None: all action tokens of a micro-batch at once.  ``auto`` is replaced
+            likewise, and is 1024 otherwise.
         packing: False: rows are padded; True: rows are concatenated without padding; ``shared``: common prefixes of
             rows are also computed once; ``auto``: ``shared`` on CPUs, packed on GPUs where one kernel reads the rows,
             and padded if the network's attention allows neither.
         lanes: micro-batches computed in parallel, each with one torch thread, see `Lanes`; 1: one after the other, with
             all threads.
-        checkpoint_activations: keep only the inputs of each layer, and recompute layers in the backward pass.
+        checkpoint_activations: keep only the inputs of each layer, and recompute layers in the backward pass;
+            ``auto`` is replaced by the memory plan of a run (`choose_for_device`), and otherwise False.
         grad_clip: largest gradient norm; larger ones are scaled down.
         max_logp_gap: mean difference (nats) between recorded and recomputed log-probs above which the
             recorded ones are replaced by recomputed ones before the first step.
@@ -51,11 +62,11 @@ class UpdateSettings:
 
     epochs: int = 1
     minibatches: int = 1
-    tokens_per_microbatch: int = 2048
-    logits_chunk: int | None = 1024
+    tokens_per_microbatch: NumberOrAuto = 2048
+    logits_chunk: NumberOrAuto | None = 1024
     packing: bool | str = "auto"
     lanes: int = 1
-    checkpoint_activations: bool = False
+    checkpoint_activations: bool | str = False
     grad_clip: float = 1.0
     max_logp_gap: float = 0.01
     max_bad_steps: int = 5
@@ -63,15 +74,21 @@ class UpdateSettings:
     gradients: SpreadBuckets | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "minibatches", "tokens_per_microbatch", "max_bad_steps"):
+        for name, value in AUTO.items():
+            if getattr(self, name) == "auto":
+                object.__setattr__(self, name, value)
+        for name in ("epochs", "minibatches", "max_bad_steps"):
             require_whole(name, getattr(self, name), 1)
+        require_whole("tokens_per_microbatch", self.tokens_per_microbatch, 1, alternative=", or auto")
         require_whole("lanes", self.lanes, 1, _MAX_LANES)
         if self.logits_chunk is not None:
-            require_whole("logits_chunk", self.logits_chunk, 1, alternative=", or null")
+            require_whole("logits_chunk", self.logits_chunk, 1, alternative=", auto or null")
         is_known = isinstance(self.packing, bool) or self.packing in ("auto", "shared")
         require(is_known, "packing", self.packing, "auto, shared, true or false")
+        if self.checkpoint_activations == "auto":
+            object.__setattr__(self, "checkpoint_activations", False)
         is_switch = isinstance(self.checkpoint_activations, bool)
-        require(is_switch, "checkpoint_activations", self.checkpoint_activations, "true or false")
+        require(is_switch, "checkpoint_activations", self.checkpoint_activations, "auto, true or false")
         for name in ("grad_clip", "max_logp_gap"):
             require_positive(name, getattr(self, name))
         is_rule = self.stop is None or isinstance(self.stop, KLStop)

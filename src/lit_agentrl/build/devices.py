@@ -1,0 +1,159 @@
+"""Choose by device what a config leaves to ``auto``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.build.instantiation import SLOTS
+from lit_agentrl.build.memory import name_precision, plan_memory
+from lit_agentrl.config.signatures import BY_DEVICE
+from lit_agentrl.models.memory_plan import MemoryPlan
+from lit_agentrl.strategies.launching import is_on_cuda
+
+AUTO = "auto"
+ON_CPU = dict(zip(BY_DEVICE, ("32-true", SLOTS, False), strict=True))
+GIB = 2**30
+_CONTEXT = GIB  # bytes of the CUDA context and of libraries, which the planner does not count
+# shares of the rest to plan with: the estimate may be too low, and fragments are lost
+_SAFE, _TIGHT = 0.9, 0.95
+_FEW_SLOTS = 32  # with fewer, activations are recomputed to make room for more
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that a run trains on.
+
+    Attributes:
+        name: name of the product.
+        memory: bytes; 0 for a CPU.
+        has_bfloat16: whether it multiplies bfloat16 in hardware.
+    """
+
+    name: str
+    memory: int = 0
+    has_bfloat16: bool = False
+
+    def has_room(self, plan: MemoryPlan, share: float = _TIGHT) -> bool:
+        """Return whether the planned peak is within this share of the memory."""
+        return plan.count_terms()["peak"] <= share * (self.memory - _CONTEXT)
+
+
+CPU = Device("CPU")
+
+
+def find_device(trainer: DictConfig) -> Device:
+    """Return the device of a run; of several, the one with the least memory."""
+    if not is_on_cuda(str(trainer.get("accelerator", AUTO))) or not torch.cuda.is_available():
+        return CPU
+    count = torch.cuda.device_count()
+    devices = trainer.get("devices", 1)
+    try:
+        numbers = list(range(count)) if devices == AUTO else CUDAAccelerator.parse_devices(devices)
+    except (TypeError, ValueError, MisconfigurationException):
+        numbers = []
+    found = [torch.cuda.get_device_properties(i) for i in numbers or [] if i < count]
+    if not found:  # `build_trainer` refuses the options
+        return CPU
+    least = min(found, key=lambda properties: properties.total_memory)
+    return Device(least.name, least.total_memory, all(properties.major >= 8 for properties in found))
+
+
+def choose_for_device(cfg: DictConfig, device: Device | None = None) -> str:
+    """Replace each ``auto`` of `BY_DEVICE` by a value for the device, in place.
+
+    On a CPU these are the values of `ON_CPU`.  On a GPU with bfloat16 the precision is bf16-mixed, and the number of
+    slots is the largest that fits by the memory plan, up to the episodes of an iteration.  Activations are recomputed
+    if fewer than `_FEW_SLOTS` fit otherwise.
+
+    Args:
+        cfg: the composed config.
+        device: the device; None finds the one of ``trainer``.
+
+    Returns:
+        A line about what was chosen and the planned memory; empty on a CPU.
+    """
+    left_open = [key for key in ON_CPU if OmegaConf.select(cfg, key) == AUTO]
+    if not left_open:
+        return ""
+    device = find_device(cfg.trainer) if device is None else device
+    chosen, plan = dict(ON_CPU), None
+    if device.memory:
+        given: dict[str, Any] = {key: OmegaConf.select(cfg, key) for key in ON_CPU if key not in left_open}
+        chosen, plan = _choose_for_gpu(cfg, device, given)
+    for key in left_open:
+        OmegaConf.update(cfg, key, chosen[key])
+    if not device.memory:
+        return ""
+    options = " ".join(f"{key}={_format(chosen[key])}" for key in left_open)
+    return f"chosen for {device.name} ({device.memory / GIB:.1f} GiB): {options}{_describe(plan, device)}"
+
+
+def save_choice(cfg: DictConfig, folder: Path) -> None:
+    """Write the chosen values into the saved config of a run, which a resume reads."""
+    file = folder / ".hydra" / "config.yaml"
+    if not file.is_file():  # hydra.output_subdir=null
+        return
+    saved = OmegaConf.load(file)
+    left_open = [key for key in ON_CPU if OmegaConf.select(saved, key) == AUTO]
+    for key in left_open:
+        OmegaConf.update(saved, key, OmegaConf.select(cfg, key))
+    if left_open:
+        OmegaConf.save(saved, file)
+
+
+def _choose_for_gpu(
+    cfg: DictConfig, device: Device, given: dict[str, Any]
+) -> tuple[dict[str, Any], MemoryPlan | None]:
+    """Return values for a GPU, and the plan with them, if any."""
+    computes_itself = cfg.strategy.get("compute_dtype") == "bfloat16"  # fsdp, which then wants 32-true
+    is_mixed = device.has_bfloat16 and not computes_itself
+    chosen = {**ON_CPU, "trainer.precision": "bf16-mixed" if is_mixed else "32-true", **given}
+    base = plan_memory(cfg, precision=name_precision(cfg, str(chosen["trainer.precision"])))
+    if base is None:
+        return chosen, None
+    plans = list(_list_plans(base, cfg, given))
+    tried = ((share, plan) for share in (_SAFE, _TIGHT) for plan in plans)
+    plan = next((plan for share, plan in tried if device.has_room(plan, share)), plans[-1])
+    if plan.slots:
+        chosen["engine.num_slots"] = plan.slots
+    chosen["update.checkpoint_activations"] = given.get("update.checkpoint_activations", plan.checkpointing)
+    return chosen, plan
+
+
+def _list_plans(base: MemoryPlan, cfg: DictConfig, given: dict[str, Any]) -> Iterator[MemoryPlan]:
+    """Yield plans from the fastest to the one with the least memory."""
+    wanted = cfg.rollout.prompts * cfg.rollout.members
+    slots = [2**k for k in reversed(range(wanted.bit_length())) if 2**k < wanted]
+    sizes = [wanted, *slots] if base.slots and "engine.num_slots" not in given else [base.slots]
+    if base.checkpointing or "update.checkpoint_activations" in given:
+        yield from (base.copy_with(slots=size) for size in sizes)
+        return
+    for checkpointing, enough in ((False, min(_FEW_SLOTS, wanted)), (True, 1)):
+        for size in sizes:
+            if size >= enough or len(sizes) == 1:
+                yield base.copy_with(slots=size, checkpointing=checkpointing)
+
+
+def _describe(plan: MemoryPlan | None, device: Device) -> str:
+    if plan is None:
+        return "; the memory of this network cannot be planned"
+    text = f"; planned peak {plan.count_terms()['peak'] / GIB:.1f} GiB"
+    if device.has_room(plan, _SAFE):
+        return text
+    if device.has_room(plan):
+        return f"{text}, which is tight"
+    saves = "model/lora=default" if plan.lora is None else "model.dtype=bfloat16"
+    other = "strategy=fsdp on more devices" if plan.lora is None else "a smaller model"
+    return f"{text}, which is likely too much: use {saves}, {other}, or a lower rollout.max_context_tokens"
+
+
+def _format(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,107 @@
+"""Plan the memory of a run from its config, before its weights are read."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+from hydra.utils import get_method
+from omegaconf import DictConfig, OmegaConf
+from transformers import AutoConfig, PreTrainedConfig
+
+from lit_agentrl.build.critics import build_critic
+from lit_agentrl.build.strategy import build_strategy, count_processes, is_parallel
+from lit_agentrl.build.structure import build_algorithm
+from lit_agentrl.models.memory_plan import MemoryPlan
+from lit_agentrl.models.policy import NANO_FOLDER, load_nano, load_pretrained
+from lit_agentrl.models.pretrained import hold_back_logs, make_load_options
+from lit_agentrl.strategies.fsdp import FSDP
+from lit_agentrl.update.critic import shared
+
+_TOKENS = 2048  # of a micro-batch whose size is chosen by the memory that is left
+_NATIVE = "lit_agentrl.engines.native.engine.NativeEngine"
+
+
+def plan_memory(cfg: DictConfig, **given: Any) -> MemoryPlan | None:
+    """Return the memory plan of a run, or None if its network cannot be planned.
+
+    Args:
+        cfg: the composed config; ``auto`` counts as 32-bit precision, one slot and no checkpointing.
+        given: fields of the plan that replace those of the config.
+    """
+    config = _find_config(cfg.model)
+    if config is None:
+        return None
+    lora, strategy = cfg.model.get("lora"), build_strategy(cfg)
+    processes = math.prod(count_processes(cfg)) if is_parallel(strategy) else 1
+    is_fsdp = isinstance(strategy, FSDP)
+    tokens, slots = cfg["update"].tokens_per_microbatch, cfg.engine.get("num_slots")
+    fields = {
+        "config": config,
+        "strategy": "fsdp" if is_fsdp else "ddp" if processes > 1 else "single",
+        "ranks": processes,
+        "precision": name_precision(cfg, str(cfg.trainer.get("precision"))),
+        "lora": None if lora is None else lora.r,
+        "targets": () if lora is None else tuple(_as_names(lora.target_modules)),
+        "slots": slots if _is_native(cfg) and isinstance(slots, int) else int(_is_native(cfg)),
+        "context": cfg.rollout.max_context_tokens,
+        "tokens": tokens if isinstance(tokens, int) else _TOKENS,
+        "logits_chunk": cfg["update"].get("logits_chunk") or None,
+        "checkpointing": cfg["update"].checkpoint_activations is True
+        or bool(is_fsdp and cfg.strategy.get("activation_checkpointing")),
+        "accumulate_sharded": bool(is_fsdp and cfg.strategy.get("accumulate_sharded")),
+        "offload_frozen": bool(is_fsdp and cfg.strategy.get("offload_frozen")),
+        **_find_further_networks(cfg),
+    }
+    try:
+        plan = MemoryPlan(**fields | given)
+        plan.count_terms()
+    except ValueError:  # no decoder like Llama, or adapters on layers that it does not have
+        return None
+    return plan
+
+
+def name_precision(cfg: DictConfig, precision: str) -> str:
+    """Return the planner's name for the precision of a run with this ``trainer.precision``."""
+    if cfg.model.get("dtype") in ("bfloat16", "float16") or precision == "bf16-true":
+        return "bfloat16"
+    is_mixed = precision == "bf16-mixed" or cfg.strategy.get("compute_dtype") == "bfloat16"
+    return "mixed" if is_mixed else "float32"
+
+
+def _find_further_networks(cfg: DictConfig) -> dict[str, Any]:
+    algorithm, _ = build_algorithm(cfg)
+    critic = build_critic(cfg, algorithm)
+    kind = "none"
+    if critic is not None:
+        made = critic.args[1].func  # type: ignore[attr-defined]
+        kind = "shared" if made is shared else "separate"
+    return {"critic": kind, "reference": algorithm.needs("ref_logp_BT")}
+
+
+def _as_names(names: Any) -> list[str]:
+    return [names] if isinstance(names, str) else [str(name) for name in names]
+
+
+def _is_native(cfg: DictConfig) -> bool:
+    return bool(cfg.engine.get("_target_") == _NATIVE)
+
+
+def _find_config(model: DictConfig) -> PreTrainedConfig | None:
+    """Return the shape of the network, or None where only its own code knows it."""
+    loader = get_method(model["_target_"])
+    if loader is load_nano:
+        return _read_config(str(NANO_FOLDER.with_name(model.get("name", NANO_FOLDER.name))))
+    is_known = loader is load_pretrained and not OmegaConf.is_missing(model, "name")
+    return _read_config(str(model.name)) if is_known else None
+
+
+@lru_cache
+def _read_config(name: str) -> PreTrainedConfig | None:
+    try:
+        with hold_back_logs():
+            config: PreTrainedConfig = AutoConfig.from_pretrained(name, **make_load_options(name))
+    except (OSError, ValueError):  # loading the network names the reason
+        return None
+    return config

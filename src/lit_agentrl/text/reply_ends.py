@@ -1,0 +1,27 @@
+"""Token ids that end a reply, as the files of a model name them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def list_model_ends(network: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Return the end tokens of a model's generation config and config.
+
+    Either has one id or a list (Llama 3, Qwen, Gemma, GLM).  Only added tokens of the tokenizer count, and
+    the default of the config's class says nothing about the model.
+
+    Args:
+        network: A causal network; None if it is not in this process.
+        tokenizer: Its tokenizer.
+    """
+    if network is None:
+        return ()
+    config = network.config.get_text_config()
+    default = getattr(type(config)(), "eos_token_id", None)
+    found: list[int] = []
+    for source in (getattr(network, "generation_config", None), network.config, config):
+        ids = getattr(source, "eos_token_id", None)
+        found += ids if isinstance(ids, list | tuple) else [] if ids is None or ids == default else [ids]
+    known = tokenizer.added_tokens_decoder
+    return tuple(dict.fromkeys(int(i) for i in found if i in known and i < config.vocab_size))
