@@ -66,8 +66,8 @@ def share(solved: list[bool]) -> str:
 
 
 def per_instance(evaluations: list[Solved], temperature: float, instances: Sequence[int]) -> list[float]:
-    of_episodes = [fmean(outcomes) for outcomes in zip(*(e[temperature] for e in evaluations), strict=True)]
-    return compute_group_means(of_episodes, instances)
+    make_groups = [fmean(outcomes) for outcomes in zip(*(e[temperature] for e in evaluations), strict=True)]
+    return compute_group_means(make_groups, instances)
 
 
 def main() -> None:

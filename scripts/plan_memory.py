@@ -58,6 +58,7 @@ def measure(plan: MemoryPlan, device: torch.device) -> float:
     if plan.reference:
         reference = network if adapters else copy.deepcopy(network).requires_grad_(False)
     cache = torch.zeros(int(plan.count_kv_cache()), dtype=torch.uint8, device=device)
+    copied = torch.zeros(int(plan.count_play_copy()), dtype=torch.uint8, device=device)
     rows = max(1, plan.tokens // plan.context)
     tokens_BT = torch.randint(plan.config.vocab_size, (rows, plan.tokens // rows + 1), device=device)
     is_action_BT = torch.rand(tokens_BT.shape, device=device) < plan.action_share
@@ -88,7 +89,7 @@ def measure(plan: MemoryPlan, device: torch.device) -> float:
             loss.backward()
 
     held = [p for m in (network, critic, reference) if m is not None for p in m.parameters()]
-    return measure_peak(work, [*held, cache, *given.values()], device)
+    return measure_peak(work, [*held, cache, copied, *given.values()], device)
 
 
 # ---------------------------------------------------------------------- command line

@@ -2,10 +2,10 @@
 
     python -m scripts.bench.decode_step [--windows 0 8] [--model 0.5b-random] [--dtype bfloat16] [--rows 128]
 
-``--windows`` are values of ``engine.window``: 0 looks at the tokens after each step, others after so many steps.  All
-rows have read a random message, and each draws at least 20 tokens in a measurement.  The limit is the time in which the
-device reads the weights and the stored keys and values once, at the measured rate of a copy; the share is that time
-over ours.
+``--windows`` are values of ``engine.window``: 0 looks at the tokens after each step, others after so many steps, the
+latter also with ``engine.play_copy``.  All rows have read a random message, and each draws at least 20 tokens in a
+measurement.  The limit is the time in which the device reads the weights and the stored keys and values once, at the
+measured rate of a copy; the share is that time over ours.
 
 *Operators* launch work; a dispatch mode counts them on any device, views left out.  Those *a layer* are the difference
 of networks of two layers and one.  *Waits* are calls that hand values to the host, *uploads* copies to the device.
@@ -20,7 +20,8 @@ import time
 from collections import Counter
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -29,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
+from lit_agentrl.engines.native import attention, play_copy
 from lit_agentrl.engines.native.engine import NativeEngine
 from scripts.bench import trl_games
 from scripts.bench.common import Spread, parse, parser_for, table, write_json
@@ -40,15 +42,30 @@ TOP = 15  # operators shown
 
 
 class CountOperators(TorchDispatchMode):
-    """A mode that counts operators that compute, so no views."""
+    """A mode that counts operators that launch work, so no views.
+
+    Compound operators are counted by their parts, except attention and norms, which are one kernel on GPUs.  The result
+    of attention lies in memory as that kernel leaves it.
+    """
+
+    fused = (torch.ops.aten.scaled_dot_product_attention, torch.ops.aten.rms_norm)
+    free = (torch.ops.aten.detach, torch.ops.aten._unsafe_view)  # launch nothing
 
     def __init__(self) -> None:
         super().__init__()
         self.found: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if not func.is_view and func.overloadpacket is not torch.ops.aten.detach:
+        kwargs = kwargs or {}
+        if func.namespace == "aten" and func.overloadpacket not in self.fused:
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        result = func(*args, **kwargs)
+        if func.overloadpacket is torch.ops.aten.scaled_dot_product_attention:
+            result = result.transpose(1, 2).contiguous().transpose(1, 2)
+        if func.namespace != "prim" and not func.is_view and func.overloadpacket not in self.free:
             self.found[str(func.overloadpacket)] += 1
         return result
 
@@ -69,6 +86,21 @@ class CountWaits(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class Side(NamedTuple):
+    """A way to decode: ``engine.window`` and ``engine.play_copy``."""
+
+    window: int
+    copies: bool
+
+    @property
+    def size(self) -> int:
+        return max(self.window, 1)
+
+    @property
+    def name(self) -> str:
+        return f"{self.window} copy" if self.copies else str(self.window)
+
+
 class Decoder:
     """An engine whose rows have read their messages; a call draws at least ``STEPS`` tokens of each.
 
@@ -77,16 +109,16 @@ class Decoder:
     """
 
     def __init__(
-        self, network: PreTrainedModel, window: int, *, rows: int, context: int, calls: int, mixed: bool
+        self, network: PreTrainedModel, side: Side, *, rows: int, context: int, calls: int, mixed: bool
     ) -> None:
-        size = max(window, 1)
+        size = side.size
         steps = -(-STEPS // size) * size * calls + 2 * size
         length = context - steps
         if length < 1:
             raise ValueError(f"--context={context} must be > {steps} for these --repeats and --windows")
         self.engine = NativeEngine(
             network.to(DEVICE), stop=trl_games.NeverStop(None), end_of_turn_ids=(), num_slots=rows,
-            max_context_tokens=context, window=window,
+            max_context_tokens=context, window=side.window, play_copy=side.copies,
             forward_context=partial(torch.autocast, DEVICE, torch.bfloat16) if mixed else nullcontext,
         )  # fmt: skip
         self.engine.load(None, 0)
@@ -114,8 +146,11 @@ class Decoder:
         return operators.found, waits.found
 
 
-def count_layer(config: Any, window: int, mixed: bool, dtype: torch.dtype) -> Counter[str]:
-    """Count operators of one layer in one step, at small sizes of the same architecture."""
+def count_layer(config: Any, side: Side, mixed: bool, dtype: torch.dtype) -> Counter[str]:
+    """Count operators of one layer in one step, at small sizes of the same architecture.
+
+    Attention is that of GPUs, also on a CPU.
+    """
     found = []
     for layers in (1, 2):
         small = copy.deepcopy(config)
@@ -123,10 +158,15 @@ def count_layer(config: Any, window: int, mixed: bool, dtype: torch.dtype) -> Co
         if types := getattr(config, "layer_types", None):
             small.layer_types = types[:layers]
         network = AutoModelForCausalLM.from_config(small).to(dtype).eval()
-        size = max(window, 1)
-        decoder = Decoder(network, window, rows=4, context=2 * STEPS + 6 * size, calls=1, mixed=mixed)
-        found.append(decoder.count()[0])
-    return Counter({name: (n - found[0][name]) / size for name, n in found[1].items() if n > found[0][name]})
+        decoder = Decoder(network, side, rows=4, context=2 * STEPS + 6 * side.size, calls=1, mixed=mixed)
+        with (
+            patch.object(attention, "attend_by_products", attention.attend),
+            patch.object(play_copy, "attend_by_products", attention.attend),
+        ):
+            found.append(decoder.count()[0])
+    return Counter(
+        {name: (n - found[0][name]) / side.size for name, n in found[1].items() if n > found[0][name]}
+    )
 
 
 def synchronize() -> None:
@@ -156,21 +196,22 @@ def profile_steps(decoder: Decoder) -> tuple[dict[str, float], str]:
 
 
 def measure(
-    options: argparse.Namespace, network: PreTrainedModel, window: int, limit_ms: float
+    options: argparse.Namespace, network: PreTrainedModel, side: Side, limit_ms: float
 ) -> dict[str, Any]:
-    """Measure a step with windows of this size."""
-    mixed, size = options.dtype == "mixed", max(window, 1)
+    """Measure a step on this side."""
+    mixed, size = options.dtype == "mixed", side.size
     decoder = Decoder(
-        network, window, rows=options.rows, context=options.context, calls=options.repeats + 2, mixed=mixed
+        network, side, rows=options.rows, context=options.context, calls=options.repeats + 2, mixed=mixed
     )
     decoder()
     milliseconds = Spread.of(decoder() for _ in range(options.repeats))
     counts, text = profile_steps(decoder)
-    print(f"--windows {window}\n{text}")
+    print(f"{side.name}\n{text}")
     operators, waits = decoder.count()
-    layer = count_layer(network.config, window, mixed, network.dtype)
+    layer = count_layer(network.config, side, mixed, network.dtype)
     return {
-        "window": window, "ms": milliseconds, "limit_ms": limit_ms, "share": limit_ms / milliseconds.median,
+        "window": side.window, "copy": side.copies, "ms": milliseconds, "limit_ms": limit_ms,
+        "share": limit_ms / milliseconds.median,
         "tokens_per_s": 1e3 * options.rows / milliseconds.median, "operators": operators.total() / size,
         "operators_a_layer": layer.total(), "waits": (waits.total() - waits["to"]) / size,
         "uploads": waits["to"] / size, **counts, "layer": layer, "by_operator": operators.most_common(),
@@ -193,12 +234,16 @@ def main() -> None:
     itemsize = 4 if options.dtype == "float32" else 2
     work = Model(network, itemsize).decode(options.rows, options.context - STEPS * 2)
     limit_ms = 1e3 * work.bytes / copy_rate()
-    found = {str(window): measure(options, network, window, limit_ms) for window in options.windows}
+    measured = [Side(w, c) for w in options.windows for c in ((False, True) if w else (False,))]
+    if reason := play_copy.find_copy_obstacle(network):
+        print(f"no copy: {reason}")
+        measured = [side for side in measured if not side.copies]
+    found = {side.name: measure(options, network, side, limit_ms) for side in measured}
     sides = list(found.values())
     shown = [
         name
         for name, value in sides[0].items()
-        if isinstance(value, int | float | Spread) and name != "window"
+        if isinstance(value, int | float | Spread) and name not in ("window", "copy")
     ]
     rows = [[name, *(f"{s[name].median if name == 'ms' else s[name]:.4g}" for s in sides)] for name in shown]
     print(table(["a decode step, engine.window=", *found], rows))

@@ -97,7 +97,7 @@ SLICES: Mapping[str, Slice] = {
         "-m scripts.bench.decode_step --model tiny-random --rows 4 --context 160 --repeats 1 --out OUT/figures.json",
         {
             f"{name} (window {window})": f"windows.{window}.{place}"
-            for window in (0, 8)
+            for window in ("0", "8", "8 copy")
             for name, place in {
                 "ms": "ms.median",
                 "kernels": "kernels",
@@ -144,13 +144,31 @@ SLICES: Mapping[str, Slice] = {
         },
     ),
     "checkpoints": Slice(
-        "seconds of a checkpoint beside an iteration, at the shape of SmolLM2-135M",
-        45,
+        "share of the time for which checkpoints hold training, at the shape of SmolLM2-135M",
+        60,
         "-m scripts.bench.checkpoint_cost --device cuda --model 135m-random --out OUT/figures.json",
         "-m scripts.bench.checkpoint_cost --model tiny-random --prompts 2 --members 2 --turns 1 --out OUT/figures.json",
-        {"s each": "write.median", "s an iteration": "iteration.median", "share": "share"},
+        {
+            "s held": "held_s",
+            "s an iteration": "iteration_s",
+            "before": "before",
+            "share": "share",
+            "every": "every",
+        },
     ),
     "update-auto": _make_update_slice("as by default", "auto"),
+    "update-tree": Slice(
+        "an update of a tree, 8 turns by 8 episodes, at the shape of 0.5B: shared rows beside padded ones",
+        40,
+        "-m scripts.bench.update_step --model 0.5b-random --dtype mixed --out OUT/figures.json",
+        "-m scripts.bench.update_step --turns 3 --members 3 --repeats 1 --out OUT/figures.json",
+        {
+            "over padded": "ratio.padded.median",
+            "over before": "ratio.before.median",
+            "operators a layer": "counts.shared.operators",
+            "waits": "counts.shared.waits",
+        },
+    ),
     "lora": Slice(
         "adapters on the shape of 0.5B train and are exported",
         40,
@@ -177,8 +195,9 @@ SLICES: Mapping[str, Slice] = {
     "tests": Slice(
         "packed kernels and shared rows on CUDA",
         30,
-        "-m pytest -q -m gpu tests/models/test_packing.py tests/models/test_token_scores.py",
-        "-m pytest -q -m gpu --collect-only tests/models/test_packing.py tests/models/test_token_scores.py",
+        "-m pytest -q -m gpu tests/models/test_packing.py tests/models/test_token_scores.py tests/update/test_forms.py",
+        "-m pytest -q -m gpu --collect-only tests/models/test_packing.py tests/models/test_token_scores.py "
+        "tests/update/test_forms.py",
         {},
     ),
     "vllm": Slice(

@@ -128,9 +128,9 @@ def _require_shallow(value: Any) -> None:
     level = [value]
     for _ in range(_MAX_DEPTH):
         inside = [
-            each.values() if isinstance(each, dict) else each
-            for each in level
-            if isinstance(each, dict | list)
+            item.values() if isinstance(item, dict) else item
+            for item in level
+            if isinstance(item, dict | list)
         ]
         level = [value for values in inside for value in values]
         if not level:

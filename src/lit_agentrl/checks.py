@@ -47,14 +47,14 @@ def name_errors(key: str) -> Iterator[None]:
 
 
 @contextmanager
-def blame(key: str, who: str = "", *, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def blame(key: str, owner: str = "", *, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Turn every error raised inside, ``SystemExit`` included, into an error of one part.
 
     For code that may be a user's.
 
     Args:
         key: key of the part, as in `name_errors`.
-        who: name of the part in messages that are not about an option; empty: ``key``.
+        owner: name of the part in messages that are not about an option; empty: ``key``.
         but: errors that pass unchanged.
 
     Raises:
@@ -68,7 +68,7 @@ def blame(key: str, who: str = "", *, but: tuple[type[Exception], ...] = ()) -> 
         text = str(error) if isinstance(error, ValueError) else ""
         text = text or f"{type(error).__name__}: {error}"
         if not text.startswith(key):
-            text = add_key(key, text) if _OPTION.match(text) else f"{who or key}: {text}"
+            text = add_key(key, text) if _OPTION.match(text) else f"{owner or key}: {text}"
         raise ValueError(text) from error
 
 

@@ -107,7 +107,10 @@ def max_over_ranks(value: Tensor) -> Tensor:
 
 
 def max_count_over_ranks(count: int, device: torch.device) -> int:
-    """Return the maximum of a number over all ranks; one process alone does not wait for a GPU."""
+    """Return the maximum of a number over all ranks.
+
+    A single process does not wait for a GPU.
+    """
     return count if get_world_size() == 1 else int(max_over_ranks(torch.tensor(count, device=device)))
 
 
@@ -151,9 +154,9 @@ def gather_rows(
     if order_B is not None and get_world_size() > 1:
         everyone, mine = gather_rows({**tensors, _ORDER: order_B})
         order = torch.argsort(everyone.pop(_ORDER), stable=True)
-        place = torch.empty_like(order)
-        place[order] = torch.arange(len(order), device=order.device)
-        return {name: tensor[order] for name, tensor in everyone.items()}, place[mine]
+        position = torch.empty_like(order)
+        position[order] = torch.arange(len(order), device=order.device)
+        return {name: tensor[order] for name, tensor in everyone.items()}, position[mine]
     if get_world_size() == 1:
         first = next(iter(tensors.values()))
         return dict(tensors), slice(0, first.shape[0])
@@ -162,11 +165,11 @@ def gather_rows(
     counts = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(get_world_size())]
     dist.all_gather(counts, torch.tensor([rows], device=device))
     sizes = [int(count) for count in counts]
-    most = max(sizes)
+    max_size = max(sizes)
     gathered = {}
     for name, tensor in pad_to_widest(tensors).items():
         plain = tensor.int() if tensor.dtype == torch.bool else tensor
-        plain = torch.cat([plain, plain.new_zeros((most - rows, *plain.shape[1:]))])
+        plain = torch.cat([plain, plain.new_zeros((max_size - rows, *plain.shape[1:]))])
         parts = [torch.empty_like(plain) for _ in range(get_world_size())]
         dist.all_gather(parts, plain.contiguous())
         gathered[name] = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(

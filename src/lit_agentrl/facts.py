@@ -39,26 +39,26 @@ READS_VALUES = Fact(
 )
 VALUE_READERS = {
     "q_BT": Fact("reads q", "an algorithm that reads Q of every token", "algo=cql", "algo"),
-    "implicit_q_BT": Fact("reads implicit q", "an algorithm that reads Q beside V", "algo=ilql", "algo"),
+    "implicit_q_BT": Fact(
+        "reads implicit q", "an algorithm that reads Q in addition to V", "algo=ilql", "algo"
+    ),
     "cost_value_BT": Fact(
-        "reads cost values", "an algorithm that reads values of costs", "algo=safe_rlhf", "algo"
+        "reads cost values", "an algorithm that reads the critic's values of costs", "algo=safe_rlhf", "algo"
     ),
 }
 READS_TARGETS = Fact(
     "reads targets",
-    "an algorithm whose targets are temporal differences",
-    "an advantage that reads values of slow weights, such as algo/advantage=archer",
+    "an algorithm that learns values by temporal differences",
+    "an advantage that reads the values of slow weights, such as algo/advantage=archer",
     "algo",
 )
 READS_OPPONENT = Fact(
     "reads opponent",
-    "an algorithm that tells the opponent's episodes from the policy's",
+    "an algorithm that compares the policy's episodes with an opponent's",
     "algo=xpo or algo=nash_md",
     "algo",
 )
-TRAINS_POLICY = Fact(
-    "trains policy", "an algorithm that trains a policy by log-probs", "algo=grpo or algo=sft", "algo"
-)
+TRAINS_POLICY = Fact("trains policy", "an algorithm that trains a policy", "algo=grpo or algo=sft", "algo")
 TRAINS_SCORES = Fact(
     "trains scores",
     "an algorithm that trains a reward model",
@@ -67,20 +67,23 @@ TRAINS_SCORES = Fact(
 )
 READS_STEP_LABELS = Fact(
     "reads step labels",
-    "an algorithm that reads a label of every turn",
+    "an algorithm that reads a label for every turn",
     "algo=process_reward algo/label=so_far",
     "algo",
 )
-LEARNS_COSTS = Fact("learns costs", "an algorithm that learns what costs", "algo=cost_model", "algo")
+LEARNS_COSTS = Fact("learns costs", "an algorithm that learns to predict costs", "algo=cost_model", "algo")
 LEARNS_REFERRED = Fact(
-    "learns referred", "an algorithm that scores an answer beside a reference", "algo=polar", "algo"
+    "learns referred", "an algorithm that compares an answer with a reference answer", "algo=polar", "algo"
 )
 READS_COSTS = Fact(
-    "reads costs", "an algorithm that reads costs", "algo=safe_rlhf or algo/cost=lagrange", "algo"
+    "reads costs",
+    "an algorithm that reads the costs of episodes",
+    "algo=safe_rlhf or algo/cost=lagrange",
+    "algo",
 )
 READS_OLD_LOG_PROBS = Fact(
     "reads old log-probs",
-    "an algorithm that compares the log-probs of its rows with those of now",
+    "an algorithm that compares the current log-probs of tokens with those from before the update",
     "algo/ratio=token and a clip rule",
     "algo",
 )
@@ -96,9 +99,7 @@ ALL_GROUPS = Fact("all groups", "every group that is played", "filter=none", "fi
 ASKS_FOR_GROUPS = Fact(
     "asks for groups", "a filter that asks for more groups", "filter=dynamic_sampling", "filter"
 )
-WHOLE_CONTEXT = Fact(
-    "whole context", "a context in which nothing is cut from the past", "context=full", "context"
-)
+WHOLE_CONTEXT = Fact("whole context", "a context that keeps all earlier turns", "context=full", "context")
 VALUES = Fact("values", "the values of a critic", "critic=separate or critic=shared", "critic")
 # a head's columns in addition to V of states
 VALUE_COLUMNS = {
@@ -121,7 +122,7 @@ STEPS = Fact(
 )
 UNITS = Fact("units", "{} rows in an iteration", "a lower update.minibatches, or play more", "rollout")
 IN_ORDER = Fact(
-    "in order", "episodes that are played after the update before them", "rollout.overlap=false", "rollout"
+    "in order", "episodes that are played only after the previous update", "rollout.overlap=false", "rollout"
 )
 PLAYED_HERE = Fact(
     "played here",
@@ -148,25 +149,34 @@ POLICY_ALONE = Fact(
     "policy alone", "evaluations in which no critic reweights the policy", "critic.beta=0", "critic.beta"
 )
 HELD_REFERENCE = Fact(
-    "held reference", "a reference that is read in every update", "data.cache_reference=false", "data"
+    "held reference",
+    "a reference whose log-probs are computed in every update",
+    "data.cache_reference=false",
+    "data",
 )
 RECORDED = Fact(
-    "recorded", "recorded episodes", "data=pairs data.path=FOLDER, of lit-agentrl collect", "data"
+    "recorded",
+    "recorded episodes",
+    "data=pairs data.path=FOLDER, where lit-agentrl collect wrote FOLDER",
+    "data",
 )
-HELD_OUT = Fact("held out", "recorded episodes that are held out to judge it", "data.held_out=0.2", "data")
-COST_SCORES = Fact("cost scores", "episodes that are ranked by what they cost", "data.score=cost", "data")
-REFERRED = Fact("referred", "answers that are read behind a reference", "data=referred", "data")
-NO_IMITATION = Fact("no imitation", "rows that advantages alone teach", "data=rollouts", "data")
+HELD_OUT = Fact("held out", "held-out episodes, on which it is validated", "data.held_out=0.2", "data")
+COST_SCORES = Fact("cost scores", "episodes that are ranked by cost", "data.score=cost", "data")
+REFERRED = Fact("referred", "answers that are read after a reference answer", "data=referred", "data")
+NO_IMITATION = Fact("no imitation", "training without imitated rows", "data=rollouts", "data")
 PLAYED = Fact("played", "episodes that are played in training", "data=rollouts", "data")
 
 # ---------------------------------------------------------------------- env
 STATE_KEYS = Fact(
-    "state keys", "a game that names its states (state_key)", "a game that does, such as env=sokoban", "env"
+    "state keys",
+    "a game that identifies its states (state_key)",
+    "a game with state keys, such as env=sokoban",
+    "env",
 )
 COSTS = Fact(
     "costs",
-    "a game whose steps tell info['cost']",
-    "a game that tells some, such as env=frozen_lake env.game.thin_share=0.3, or reward=cost",
+    "a game whose steps report info['cost']",
+    "a game with costs, such as env=frozen_lake env.game.thin_share=0.3, or reward=cost",
     "env",
 )
 
@@ -178,13 +188,13 @@ PLAYS_REFERENCE = Fact(
 )
 TOKEN_IDS = Fact(
     "token ids",
-    "an engine that writes token ids",
+    "an engine that returns token ids",
     "engine=native, or engine=openai engine.mode=tokens",
     "engine",
 )
 TAKES_WEIGHTS = Fact(
     "takes weights",
-    "an engine that takes the weights that are trained",
+    "an engine that receives the trained weights",
     "engine=native, or engine=openai with engine.weights_folder",
     "engine",
 )

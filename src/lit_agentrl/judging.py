@@ -13,9 +13,8 @@ from statistics import fmean, median
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.episode import Episode
 
-_TAG = re.compile(
-    r"<(?=[|/\w｜])|\[(?=/?[A-Z_]+\])"
-)  # the beginning of a tag or of a marker of a chat template
+# the beginning of a tag or of a marker of a chat template
+_TAG = re.compile(r"<(?=[|/\w｜])|\[(?=/?[A-Z_]+\])")
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)  # of a reasoning model
 _NUMBER = r"[+-]?\d+(?:\.\d+)?"
 _MIN_CHARACTERS = 200  # of an episode; fewer are meaningless
@@ -260,5 +259,5 @@ def aggregate_votes(values: Sequence[float], vote: str) -> float:
     if vote == "median":
         return median(values)
     counts = Counter(values)
-    most = max(counts.values())
-    return fmean(value for value, count in counts.items() if count == most)
+    highest = max(counts.values())
+    return fmean(value for value, count in counts.items() if count == highest)

@@ -56,4 +56,6 @@ def rename_targets(node: Any) -> Any:
 
 def _find_longest_prefix(name: str, known: Any) -> str:
     """Find the longest known dotted name that this one begins with, or nothing."""
-    return max((each for each in known if name == each or name.startswith(f"{each}.")), key=len, default="")
+    return max(
+        (prefix for prefix in known if name == prefix or name.startswith(f"{prefix}.")), key=len, default=""
+    )

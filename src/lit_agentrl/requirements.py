@@ -113,8 +113,8 @@ def describe_part(
     return Part(
         key,
         label,
-        tuple(replace(each, by=each.by or label) for each in wanted),
-        tuple(replace(each, by=each.by or label) for each in offered),
+        tuple(replace(requirement, by=requirement.by or label) for requirement in wanted),
+        tuple(replace(offer, by=offer.by or label) for offer in offered),
     )
 
 
@@ -131,15 +131,17 @@ def match(parts: Iterable[Part], *, undecided: Collection[str] = ()) -> None:
     parts = list(parts)
     for part in parts:
         for wanted in part.requires:
-            offers = [o for each in parts for o in each.provides if o.fact.name == wanted.fact.name]
-            if wanted.fact.owner in undecided or any(o.amount >= wanted.at_least for o in offers):
+            offers = [
+                offer for other in parts for offer in other.provides if offer.fact.name == wanted.fact.name
+            ]
+            if wanted.fact.owner in undecided or any(offer.amount >= wanted.at_least for offer in offers):
                 continue
             raise ValueError(_explain(wanted, parts, offers))
 
 
 def _explain(wanted: Requirement, parts: list[Part], offers: list[Offer]) -> str:
     fact = wanted.fact
-    owners = [each.by for each in offers] or [part.label for part in parts if part.key == fact.owner]
+    owners = [offer.by for offer in offers] or [part.label for part in parts if part.key == fact.owner]
     source = " and ".join(dict.fromkeys(owners)) or "any part of this run"
     reason = f": {wanted.reason}" if wanted.reason else ""
     remedies = ", or ".join(filter(None, [fact.remedy, wanted.remedy]))
@@ -148,10 +150,10 @@ def _explain(wanted: Requirement, parts: list[Part], offers: list[Offer]) -> str
 
 
 def _list_declared(part: object, attribute: str) -> Iterable[Any]:
-    found: Iterable[Any] = getattr(part, attribute, ())
-    if isinstance(found, set | frozenset):  # whose order changes from process to process
-        return sorted(found, key=lambda entry: str(getattr(entry, "fact", entry)))
-    return found
+    declared: Iterable[Any] = getattr(part, attribute, ())
+    if isinstance(declared, set | frozenset):  # whose order changes from process to process
+        return sorted(declared, key=lambda entry: str(getattr(entry, "fact", entry)))
+    return declared
 
 
 def _check(label: str, entry: Any, kind: type[Any]) -> Any:

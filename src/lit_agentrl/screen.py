@@ -20,9 +20,9 @@ def is_first() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in RANKS)
 
 
-def announce(what: str) -> None:
+def announce(activity: str) -> None:
     """Print in the first process of a run which step starts now; dim on terminals."""
-    note(f"{what} …", style="dim")
+    note(f"{activity} …", style="dim")
 
 
 def note(line: str, style: str = "") -> None:

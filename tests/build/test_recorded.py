@@ -138,7 +138,7 @@ def test_rows_of_a_file_are_trained_on_and_bad_ones_named(in_empty_folder: Path)
     thinned([
         ("algo=gvpo data=pairs rollout.overlap=true", "not given by data=pairs: a worker plays; set data=rollouts"),
         ("algo=gvpo data=demonstrations", "groups of 2 episodes or more, not given by data=demonstrations"),
-        ("algo=gvpo data=pairs reward=[format]", "it shapes what is played; set data=rollouts, or reward=none"),
+        ("algo=gvpo data=pairs reward=[format]", "rewards of played episodes; set data=rollouts, or reward=none"),
         ("algo=gvpo data=pairs worker=process", "data=rollouts, or worker=none"),
         ("algo=gvpo data=pairs algo/structure=tree", "algo.structure=Trees needs episodes that are played in training"),
         ("algo=remax data=pairs", "algo.structure=Greedy needs episodes that are played in training"),

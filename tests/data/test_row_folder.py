@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lit_agentrl.data.episodes import EpisodeFolder
-from lit_agentrl.data.kinds import assign_side
+from lit_agentrl.data.kinds import assign_split
 from lit_agentrl.data.reading import read
 from lit_agentrl.data.row_folder import RowFolder, open_labels, open_rows
 from lit_agentrl.data.unpaired import Unpaired
@@ -126,7 +126,7 @@ def test_rows_of_an_instance_are_held_out_together(tmp_path: Path) -> None:
     ]
     kind = Unpaired(path=file(tmp_path, made), batch=1, held_out=0.5)
     found = read(kind, student(), seed=0)
-    sides = [assign_side(f"game|{seed}", 0.5) for seed in range(12)]
+    sides = [assign_split(f"game|{seed}", 0.5) for seed in range(12)]
     assert {"train", "val", "test"} == set(sides)
     assert len(found.groups) == 3 * sides.count("train") and all(len(group) == 1 for group in found.groups)
     for side in ("val", "test"):

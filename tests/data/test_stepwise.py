@@ -87,5 +87,5 @@ def test_labels_of_continuations_are_taken_as_they_were_written(tmp_path: Path) 
 def test_held_out_episodes_have_the_same_labels(tmp_path: Path) -> None:
     """Of each turn; those of success once stood at the last turn alone."""
     kind = Stepwise(path=folder(tmp_path / "f", [played(0, 0, 3.0)]), batch=1)
-    [group] = kind.judged([played(0, 0, 3.0)])
+    [group] = kind.make_held_out_groups([played(0, 0, 3.0)])
     assert set(labels_of(*group)) == {1.0}

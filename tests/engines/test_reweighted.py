@@ -15,8 +15,8 @@ from lit_agentrl.engines.native import engine as native
 from lit_agentrl.engines.needs import describe_engine
 from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.experimental import q_losses
+from lit_agentrl.experimental.q_losses import TokensAndState
 from lit_agentrl.facts import RUNS_CRITIC
-from lit_agentrl.models.heads import TokensAndState
 from lit_agentrl.requirements import describe_part, match
 from lit_agentrl.rl.credit import value_loss
 from lit_agentrl.update.critic import Critic, reweight_by_critic, separate

@@ -18,7 +18,7 @@ from lit_agentrl.engines.native.attention import NAME
 from lit_agentrl.engines.native.decode import decode
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.native.inference import Inference
-from lit_agentrl.engines.native.window import round_up
+from lit_agentrl.engines.native.window import Graphs, round_up
 from tests.conftest import tiny_network
 from tests.engines.test_native import PREFIXES, AfterToken, Never, play
 from tests.engines.test_prefixes import SIBLINGS
@@ -208,14 +208,15 @@ class CountTransfers(TorchDispatchMode):
 @pytest.mark.parametrize("truncates", [False, True])
 def test_no_size_depends_on_data_and_nothing_leaves_the_device(truncates):
     """Fake tensors have no data, so whatever asks for a value raises; ``meta`` stands for a GPU."""
-    with FakeTensorMode(), torch.device("meta"):
-        network = tied()
+    with FakeTensorMode():
+        with torch.device("meta"):
+            network, rows_FR = tied(), torch.zeros(8, 6, dtype=torch.long)
         inference = Inference(network, NAME)
         read = partial(inference.read, inference.make_cache(8, 128))
         with inference(), CountTransfers() as transfers:
             drawn = decode(
                 read,
-                torch.zeros(8, 6, dtype=torch.long),
+                rows_FR,
                 steps=3,
                 num_slots=8,
                 length=96,
@@ -254,3 +255,20 @@ def test_a_model_without_slots_takes_no_windows(monkeypatch):
     monkeypatch.setattr("lit_agentrl.engines.native.engine.find_obstacle", lambda *_: "it is a test")
     with pytest.raises(ValueError, match=r"window=4 needs slots.*it is a test.*engine.window=0"):
         open_engine(tiny_network(), 4)
+
+
+def test_a_window_that_cannot_be_captured_runs_as_it_is(monkeypatch, caplog):
+    def refuse(*_):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(Graphs, "_capture", refuse)
+    engine, expected = (
+        open_engine(tiny_network(), 4),
+        play(open_engine(tiny_network(), 4), PREFIXES, SETTINGS["plain"]),
+    )
+    engine._open_window().capture = True
+    assert play(engine, PREFIXES, SETTINGS["plain"]) == expected
+    assert [r.getMessage() for r in caplog.records] == [
+        "decode steps are launched one by one: a window could not be captured "
+        "(operation not permitted when stream is capturing)"
+    ]

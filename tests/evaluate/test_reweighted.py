@@ -136,7 +136,7 @@ def test_what_does_not_fit(options: tuple[str, ...], message: str) -> None:
         ("cql", "needs Q of every token, not given by critic=separate; set critic=conservative"),
         (
             "ppo",
-            "critic.head=TokensAndState needs .* reads Q beside V, not given by algo=ppo; .* or critic=separate",
+            "critic.head=TokensAndState needs .* reads Q .*, not given by algo=ppo; .* or critic=separate",
         ),
     ],
 )

@@ -20,7 +20,7 @@ from lit_agentrl.experimental.mcts import Mcts, Node, Search
 from lit_agentrl.experimental.siblings import compute_turn_values, find_siblings, make_step_pairs
 from lit_agentrl.rollout.branching import Branch
 from lit_agentrl.rollout.pack import get_trajectory_id, pack
-from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.base import Progress
 from lit_agentrl.rollout.structures.hook import Training
 from lit_agentrl.update.scoring import list_turn_values as critic_values
 from tests.rollout.test_branching import PLAYED, group, play, told
@@ -199,8 +199,8 @@ def test_what_is_searched_does_not_depend_on_room() -> None:
 
 def test_what_is_measured() -> None:
     episodes = FOUND()
-    so_far = SoFar(0, 1, 6, 7, episodes, episodes, False, lambda wave: StepBatch(0, [], [], []))
-    (solved, groups), (turns, leaves) = SEARCH.learn(so_far).values()
+    progress = Progress(0, 1, 6, 7, episodes, episodes, False, lambda wave: StepBatch(0, [], [], []))
+    (solved, groups), (turns, leaves) = SEARCH.learn(progress).values()
     assert (groups, leaves) == (2, 12) and solved == sum(e.success for e in episodes if e.member == 0)
     assert turns == sum(e.branch_turn for e in episodes) > 0
 

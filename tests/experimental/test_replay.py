@@ -17,7 +17,7 @@ from lit_agentrl.experimental.replay import Replay
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.base import Progress
 from lit_agentrl.rollout.structures.refill import Refill
 from tests.rollout.test_collector import LOSE, WIN, Player
 
@@ -27,16 +27,16 @@ def member(number: int, success: bool, *, group: int = 0, iteration: int = 0, se
     return Episode(iteration, group, number, 0, "count", seed, end=end, success=success)
 
 
-def so_far(*episodes: Episode, iteration: int = 0) -> SoFar:
+def progress(*episodes: Episode, iteration: int = 0) -> Progress:
     def never(wave: int) -> StepBatch:
         raise AssertionError
 
-    return SoFar(iteration, 1, len(episodes), 0, episodes, episodes, False, never)
+    return Progress(iteration, 1, len(episodes), 0, episodes, episodes, False, never)
 
 
 def test_one_row_of_a_group_that_fails_is_a_success_of_its_instance() -> None:
     structure = Replay()
-    first = so_far(member(0, False), member(1, True))
+    first = progress(member(0, False), member(1, True))
     assert structure.train_on(first) == list(first.sampled)  # nothing is kept yet
     assert structure.learn(first) == {"replaced_share": (0, 1), "kept_instances": (1, 1)}
     fails = [member(m, False, group=5, iteration=1) for m in range(3)]
@@ -44,7 +44,7 @@ def test_one_row_of_a_group_that_fails_is_a_success_of_its_instance() -> None:
         member(m, False, group=6, iteration=1, seed=8) for m in range(3)
     ]  # of which none was ever solved
     one = [member(m, m == 2, group=7, iteration=1) for m in range(3)]  # and here one member solves it
-    second = so_far(*fails, *other, *one, iteration=1)
+    second = progress(*fails, *other, *one, iteration=1)
     row, *rest = structure.train_on(second)
     assert rest == [*fails[1:], *other, *one]
     assert (row.source, row.success, row.group, row.member, row.iteration) == (Source.REPLAY, True, 5, 0, 1)
@@ -53,16 +53,16 @@ def test_one_row_of_a_group_that_fails_is_a_success_of_its_instance() -> None:
 
 def test_what_failed_by_itself_is_neither_counted_nor_replaced() -> None:
     structure = Replay()
-    structure.learn(so_far(member(0, True)))
+    structure.learn(progress(member(0, True)))
     broken = replace(member(0, False, group=1), end=EndReason.ERROR)
-    found = structure.train_on(so_far(broken, member(1, False, group=1)))
+    found = structure.train_on(progress(broken, member(1, False, group=1)))
     assert found[0] == broken and found[1].source is Source.REPLAY
 
 
 def test_the_last_ones_are_kept_and_the_oldest_instance_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     structure = Replay(size=2, instances=2)
     for seed, groups in ((1, (0, 1, 2)), (2, (3,)), (1, (4,)), (3, (5,))):
-        structure.learn(so_far(*(member(0, True, group=group, seed=seed) for group in groups)))
+        structure.learn(progress(*(member(0, True, group=group, seed=seed) for group in groups)))
     kept = structure.state_dict()
     assert {name: [e["group"] for e in of] for name, of in kept.items()} == {
         "count/1": [2, 4],
@@ -76,7 +76,7 @@ def test_the_last_ones_are_kept_and_the_oldest_instance_is_forgotten(monkeypatch
             replay, "gather_objects", lambda items, own=own: [*own, *(e for e in both if e not in own)]
         )
         structure = Replay()
-        structure.learn(so_far(*own))
+        structure.learn(progress(*own))
         states.append(structure.state_dict())
     assert states[0] == states[1] and [e["group"] for e in states[0]["count/7"]] == [8, 9]
 

@@ -104,7 +104,7 @@ def test_points_of_tries(answers: tuple[str, ...], success: bool, points: float)
         ),
         (
             ("context=window",),
-            r"algo\.structure=Retry needs .* nothing is cut .* given by context=Window; set context=full",
+            r"algo\.structure=Retry needs .* keeps all earlier turns.* given by context=Window; set context=full",
         ),
         (("algo.structure.tries=1",), "tries=1 must be a whole number >= 2"),
         (("algo.structure.feedback=' '",), "feedback=' ' must be a text that is not blank"),

@@ -9,9 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_agentrl.experimental.q_losses import conservative, expectile, ilql, implicit
+from lit_agentrl.experimental.q_losses import (
+    TokensAndState,
+    TokenValues,
+    conservative,
+    expectile,
+    ilql,
+    implicit,
+)
 from lit_agentrl.experimental.turn_values import cql
-from lit_agentrl.models.heads import TokensAndState, TokenValues
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.credit.comparison_advantages import demonstration
 from lit_agentrl.rl.credit.value_loss import squared

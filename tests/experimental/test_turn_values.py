@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.episode import Source
-from lit_agentrl.experimental.q_losses import conservative, expectile
+from lit_agentrl.experimental.q_losses import TokenValues, conservative, expectile
 from lit_agentrl.experimental.turn_values import archer, cql, iql, iql_executor
-from lit_agentrl.models.heads import TokenValues
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.credit.comparison_advantages import demonstration
 from lit_agentrl.rl.credit.value_loss import squared

@@ -20,7 +20,7 @@ from tests.integration.conftest import TINY, assert_equal_runs, outcome
         "algo=xpo",
         "algo=nash_md",
         "update.lanes=2",
-        "engine.window=4",
+        "engine.window=4 engine.play_copy=true",
         pytest.param("algo=dapo", marks=pytest.mark.long),
     ],
 )
@@ -35,7 +35,7 @@ def test_same_seed_same_bits_and_resume_after_a_finished_run(option: str, tmp_pa
     ]  # the last one always is
     for folder, iterations in ((straight, 2), (extended, 1)):
         length = f"trainer.max_epochs={iterations}"
-        main_train([*tiny, option, length, f"hydra.run.dir={folder}"])
+        main_train([*tiny, *option.split(), length, f"hydra.run.dir={folder}"])
     main_train([f"resume={extended}", "trainer.max_epochs=2"])
     assert_equal_runs(straight, extended)
     assert len(outcome(straight)[1]) == 3

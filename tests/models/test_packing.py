@@ -278,9 +278,9 @@ def test_the_kernel_reads_each_row_and_computes_each_token_once(rows: list[list[
 def test_rows_that_begin_alike_on_cuda(dtype: torch.dtype) -> None:
     ((given_rows, packing, _),) = shared()
     given_rows = {name: tensor.cuda() for name, tensor in given_rows.items()}
-    network = llama().to("cuda", dtype)
+    network = llama(hidden_size=64).to("cuda", dtype)  # heads of 16: the kernel takes multiples of 8
     expected = gradient(network, score_tokens(network, **given_rows).logp_BT, torch.zeros((), device="cuda"))
-    assert not enable_packing(network)
+    assert not enable_packing(network, by_kernel=dtype == torch.bfloat16)
     found = []
     for _ in range(2):
         logp_BT = score_tokens(network, **given_rows, packing=packing).logp_BT

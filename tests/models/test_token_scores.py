@@ -208,10 +208,10 @@ def test_layers_that_cannot_be_run_again_are_refused() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_packed_rows_on_cuda(dtype: torch.dtype) -> None:
-    network = llama().to("cuda", dtype)
+    network = llama(hidden_size=64).to("cuda", dtype)
     given = {name: tensor.cuda() for name, tensor in rows().items()}
     expected = score_tokens(network, **given).logp_BT
-    assert not enable_packing(network)
+    assert not enable_packing(network, by_kernel=dtype == torch.bfloat16)
     tolerance = 0.2 if dtype == torch.bfloat16 else 1e-4
     scores = score_tokens(network, **given, packing=PACKING)
     scores.logp_BT.sum().backward()

@@ -62,7 +62,7 @@ def change(name: str | SeveralHeads, batch: Any = None, **update: Any) -> dict[s
 
 
 def two_heads() -> SeveralHeads:
-    return SeveralHeads(one=objective("bradley_terry"), names=["worth", "brief"])
+    return SeveralHeads(objective=objective("bradley_terry"), names=["worth", "brief"])
 
 
 def labels(batch: Any) -> dict[str, Tensor]:
@@ -264,13 +264,13 @@ def test_heads_of_a_resumed_run_are_those_of_the_whole_run_and_pay(
         (["algo=process_reward", "data=unpaired", "data.held_out=0"], "not given by data.held_out=0: it trains"),
         (["algo=process_reward", "data=stepwise"], "a label of every turn, not given by algo=process_reward"),
         (["algo=bradley_terry", "data=unpaired"], "groups of 2 episodes or more, not given by data=unpaired"),
-        (["algo=cost_model", "data=pairs"], "algo=cost_model needs episodes that are ranked by what they cost"),
+        (["algo=cost_model", "data=pairs"], "algo=cost_model needs episodes that are ranked by cost"),
         (["algo=bradley_terry", "data=pairs", "data.score=cost"], "data.score=cost needs an algorithm that learns"),
         (["algo=cost_model", "data=pairs", "data.score=cost", "algo.zero_at=x"], "zero_at=x must be a number or null"),
-        (["algo=polar"], "it scores an answer beside a reference; set data=referred"),
-        (["algo=polar", "data=ranked"], "not given by data=ranked: it scores an answer beside a reference; set data="),
+        (["algo=polar"], "it compares an answer with a reference answer; set data=referred"),
+        (["algo=polar", "data=ranked"], "by data=ranked: it compares an answer with a reference answer; set data="),
         (["algo=bradley_terry", "data=referred"], "not given by algo=bradley_terry; set algo=polar, or data=ranked"),
-        (["algo=dpo", "data=referred"], "data=referred needs an algorithm that scores an answer beside a reference"),
+        (["algo=dpo", "data=referred"], "data=referred needs an algorithm that compares an answer with a reference"),
         (["algo=polar", "data=referred", "algo.zero_at=0"], "zero_at is for cost models, and referred=true scores"),
         (["algo=bradley_terry", "data=pairs", "data.score=[a,b]"], "data.score=[a,b] needs a group for each"),
         (["algo=dpo", "data=ranked", "data.score=[a,b]"], "[a,b] needs an algorithm that trains a reward"),

@@ -80,7 +80,7 @@ def test_a_judge_rates_what_was_recorded(
         assert folder is not None and folder.is_complete and folder.described["judged"]["rounds"] == 1
         first = list(folder.read())[:3]
         assert max(first, key=lambda e: e.training_return).turns[0].reply_text == "worth 2"
-        [pair] = Pairs(path="judged").of_episodes(first)
+        [pair] = Pairs(path="judged").make_groups(first)
         assert pair[0].turns[0].reply_text == "worth 2" and first[2].total_reward == 2.0
         for options, wrong in (
             ("rounds=2", "judged holds the labels of another command: judged.rounds is 1 there, and 2 here"),

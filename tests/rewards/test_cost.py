@@ -79,7 +79,7 @@ def test_costs_that_nothing_reads_are_refused(tmp_path: Path, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         main_train(["reward=cost", f"reward.cost.path={path}", f"hydra.run.dir={tmp_path / 'run'}"])
     assert (
-        "needs an algorithm that reads costs, not given by algo=grpo: it tells what"
+        "needs an algorithm that reads the costs of episodes, not given by algo=grpo: it sets"
         in capsys.readouterr().err
     )
 

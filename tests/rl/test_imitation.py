@@ -33,7 +33,7 @@ def both() -> tuple[dict[str, Tensor], Tensor]:
 def test_played_rows_learn_as_if_alone_and_recorded_ones_are_imitated(name: str) -> None:
     batch, played_B = both()
     alone, alone_grad = loss_of(mix(name), {key: t[played_B] for key, t in batch.items()})
-    loss, grad = loss_of(Imitating(of_played=mix(name), coef=COEF), batch)
+    loss, grad = loss_of(Imitating(played_objective=mix(name), coef=COEF), batch)
     is_imitated_BT = batch["is_action_BT"] & ~played_B[:, None]
     nll = -batch["logp_BT"][is_imitated_BT].mean()
     torch.testing.assert_close(loss, alone + COEF * nll, atol=1e-12, rtol=1e-12)
@@ -44,7 +44,7 @@ def test_played_rows_learn_as_if_alone_and_recorded_ones_are_imitated(name: str)
 
 def test_micro_batches_add_up_also_those_without_either_kind() -> None:
     batch, played_B = both()
-    objective = Imitating(of_played=mix("ppo"), coef=COEF)
+    objective = Imitating(played_objective=mix("ppo"), coef=COEF)
     ready = batch | {name: t for name, t in objective.prepare(batch).items() if t.dim()}
     counted = objective.count(ready)
     whole, metrics = objective.loss(ready | counted)
@@ -60,18 +60,18 @@ def test_micro_batches_add_up_also_those_without_either_kind() -> None:
 
 def test_what_a_term_measures_has_no_recorded_token() -> None:
     batch, played_B = both()
-    seen = Imitating(of_played=mix("grpo"), coef=COEF).measured(batch)
+    seen = Imitating(played_objective=mix("grpo"), coef=COEF).measured(batch)
     assert bool((seen["is_action_BT"].any(1) == played_B).all())
     assert bool((seen["return_B"].isnan() == ~played_B).all())
 
 
 def test_a_critic_has_no_target_in_a_recorded_row() -> None:
     batch, played_B = both()
-    found = Imitating(of_played=mix("ppo"), coef=COEF).prepare(batch)
+    found = Imitating(played_objective=mix("ppo"), coef=COEF).prepare(batch)
     assert bool((found["is_value_target_BT"].any(1) == played_B).all())
 
 
 @pytest.mark.parametrize("coef", [0, -1.0, math.inf, math.nan, "1", True])
 def test_a_coefficient_that_makes_no_sense(coef: object) -> None:
     with pytest.raises(ValueError, match="coef="):
-        Imitating(of_played=fresh("grpo"), coef=coef)  # type: ignore[arg-type]
+        Imitating(played_objective=fresh("grpo"), coef=coef)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def with_labels(scores: list[list[float]], labels: list[list[float]]) -> dict[st
 
 
 def heads(one: Any, *names: str) -> SeveralHeads:
-    return SeveralHeads(one=one, names=names)
+    return SeveralHeads(objective=one, names=names)
 
 
 def prepared(objective: SeveralHeads, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

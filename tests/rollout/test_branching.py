@@ -22,7 +22,7 @@ from lit_agentrl.rollout.branching import Admission, Branch, Branching
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
-from lit_agentrl.rollout.structures.base import SoFar, Structure
+from lit_agentrl.rollout.structures.base import Progress, Structure
 from lit_agentrl.rollout.structures.tree import Trees
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import FULL, Window
@@ -161,8 +161,8 @@ def test_trees_have_the_leaves_that_they_say() -> None:
     for group in range(2):
         trees = [e.tree_member for e in episodes if e.group == group]
         assert sorted(trees) == [0] * 5 + [1] * 5
-    so_far = SoFar(0, 1, 10, 7, episodes, episodes, False, lambda wave: StepBatch(0, [], [], []))
-    kept = Trees(rounds=2, expansions=2, leaves=3).train_on(so_far)
+    progress = Progress(0, 1, 10, 7, episodes, episodes, False, lambda wave: StepBatch(0, [], [], []))
+    kept = Trees(rounds=2, expansions=2, leaves=3).train_on(progress)
     assert len(kept) == 12 and {(e.group, e.tree_member) for e in kept} == {
         (g, t) for g in range(2) for t in (0, 1)
     }

@@ -18,7 +18,7 @@ from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.base import SoFar, Structure, make_specs
+from lit_agentrl.rollout.structures.base import Progress, Structure, make_specs
 from lit_agentrl.rollout.structures.greedy import Greedy
 from lit_agentrl.rollout.structures.independent import Independent
 from lit_agentrl.rollout.structures.refill import Refill
@@ -136,9 +136,9 @@ class Endless(Structure):
 
     seen = 0
 
-    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
+    def after_wave(self, progress: Progress) -> Sequence[EpisodeSpec]:
         self.seen += 1
-        return make_specs(so_far.draw(so_far.waves), 1)
+        return make_specs(progress.draw(progress.waves), 1)
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": self.seen}
@@ -155,7 +155,7 @@ def test_a_structure_that_never_ends_is_ended() -> None:
 class Raising(Structure):
     """Fails after the first wave."""
 
-    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
+    def after_wave(self, progress: Progress) -> Sequence[EpisodeSpec]:
         raise KeyError("colour")
 
 

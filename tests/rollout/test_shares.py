@@ -71,7 +71,7 @@ class WorkerOpener:
 
 class WorkerHandle:
     def __init__(self, opener: WorkerOpener, number: int) -> None:
-        self.opener, self.number, self.is_alive, self.signs = opener, number, True, 0
+        self.opener, self.number, self.is_alive, self.progress = opener, number, True, 0
         self.engine = RULES.open_engine(copy.deepcopy(opener.network))
         self.scheduler = Scheduler(RULES, self.engine)
         self.sync = WeightSync(self.engine, opener.network, RULES, torch.no_grad)
@@ -107,7 +107,7 @@ class WorkerHandle:
 
 
 def pool(opener: Any, *, count: int, share: int | None = 2, **options: Any) -> Pool:
-    opener.places = count
+    opener.num_workers = count
     given = {
         "patience": 60.0, "start_patience": 60.0, "attempts": 1000, "threads": 1, "seed": RULES.seed, **options
     }  # fmt: skip

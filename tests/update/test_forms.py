@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from lit_agentrl.batch import TrajectoryBatch
 from tests.conftest import thinned
 from tests.models.kernel import use_kernel
-from tests.update.bare import float64, off_policy
-from tests.update.test_invariances import VARIANTS, after
+from tests.update import bare
+from tests.update.bare import float64, gradient, off_policy, step
+from tests.update.test_invariances import VARIANTS, after, module_of
 
 FORMS = {
     "packed": {"packing": True},
@@ -68,3 +71,28 @@ def test_in_float32_too(form: str, kernel: str | None, monkeypatch: pytest.Monke
     found = after(("grpo",), random_tree(0), **FORMS[form])
     assert found.dtype == torch.float32
     assert (found - expected).norm() <= 1e-5 * expected.norm()
+
+
+def make_wide(seed: int = 0) -> GPT2LMHeadModel:
+    """A network whose heads have the 16 numbers that the kernel of GPUs needs; it takes multiples of 8."""
+    torch.manual_seed(seed)
+    config = GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=2, n_positions=64, initializer_range=0.3)
+    return GPT2LMHeadModel(config).eval()
+
+
+@pytest.mark.gpu
+def test_on_cuda_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bare, "gpt2", make_wide)
+
+    def train(**update: Any) -> tuple[str, torch.Tensor]:
+        module = module_of(("grpo",), **update).to("cuda")
+        module.prepare()
+        with torch.autocast("cuda", torch.bfloat16):
+            step(module, random_tree(0).to("cuda"))
+        return module.updater.networks.form, gradient(module)
+
+    _, expected = train(packing=False)
+    for form, settings in FORMS.items():
+        _, found = train(**settings)
+        assert (found - expected).norm() <= 0.05 * expected.norm(), form
+    assert train()[0] == "packed"

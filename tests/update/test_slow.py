@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from lit_agentrl.experimental import q_losses
+from lit_agentrl.experimental.q_losses import TokenValues
 from lit_agentrl.experimental.turn_values import archer, cql
-from lit_agentrl.models.heads import TokenValues
 from lit_agentrl.rl.credit import value_loss
 from lit_agentrl.update.critic import Critic, separate
 from lit_agentrl.update.settings import OptimSettings

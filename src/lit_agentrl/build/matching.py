@@ -105,8 +105,8 @@ def _list_groups(cfg: DictConfig, parts: Parts) -> list[Fact | Offer]:
     units = prompts * (rollout.members if parts.algorithm.unit in (None, "trajectory_B") else 1)
     waves = OmegaConf.select(cfg, "algo.structure.max_waves") or WAVES
     by = f"the {waves * prompts} groups that {waves} waves of rollout.prompts={rollout.prompts} give"
-    of_units = f"the {units} of rollout.prompts={rollout.prompts} and rollout.members={rollout.members}"
-    return [Offer(facts.GROUPS, waves * prompts, by), Offer(facts.UNITS, units, of_units)]
+    unit_source = f"the {units} of rollout.prompts={rollout.prompts} and rollout.members={rollout.members}"
+    return [Offer(facts.GROUPS, waves * prompts, by), Offer(facts.UNITS, units, unit_source)]
 
 
 def _require_units(parts: Parts) -> Requirement:

@@ -108,7 +108,7 @@ def list_metrics(
     rewards: RewardPipeline,
     algorithm: Objective,
     structure: Structure,
-    of_loss: Sequence[str],
+    loss_metrics: Sequence[str],
     *,
     has_critic: bool,
 ) -> list[str]:
@@ -119,7 +119,7 @@ def list_metrics(
         rewards: the reward parts.
         algorithm: the objective with its adaptive coefficients.
         structure: the structure with its curves.
-        of_loss: names of the metrics that the loss returns.
+        loss_metrics: names of the metrics that the loss returns.
         has_critic: whether there is a critic.
     """
     names = [
@@ -128,12 +128,12 @@ def list_metrics(
     ]
     if len(games.weights) > 1:
         names += [f"rollout/{task.name}/success" for task in games.tasks[: len(games.weights)]]
-    names += [f"train/{name}" for name in (*of_loss, *(term.measure for term in algorithm.terms()))]
+    names += [f"train/{name}" for name in (*loss_metrics, *(term.measure for term in algorithm.terms()))]
     if algorithm.reads == SCORES:
         names += [f"val/{name}" for name in PAIR_METRICS]
-        of_heads = [*(f"train/{name}" for name in (*of_loss, "pairless_share", "good_share"))]
-        of_heads += [f"val/{name}" for name in PAIR_METRICS]
-        names += [name.replace("/", f"/head_{head}_") for head in algorithm.heads for name in of_heads]
+        head_metrics = [*(f"train/{name}" for name in (*loss_metrics, "pairless_share", "good_share"))]
+        head_metrics += [f"val/{name}" for name in PAIR_METRICS]
+        names += [name.replace("/", f"/head_{head}_") for head in algorithm.heads for name in head_metrics]
     names += [f"critic/{name}" for name in _CRITIC_METRICS] if has_critic else []
     names += [f"reward/{part}{end}" for part in rewards.parts for end in ("", "_*")]
     names += ["reward/total"] if rewards.parts else []

@@ -27,7 +27,7 @@ from lit_agentrl.strategies.hooks import get_hooks
 def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
     """Yield descriptions of the strategy, the worker and ``critic.beta``."""
     strategy = build_strategy(cfg)
-    processes, is_here = _count_training_processes(cfg, strategy), worker.place == "here"
+    processes, is_here = _count_training_processes(cfg, strategy), not worker.opens_worker
     by = f"{processes} training process{'es' * (processes > 1)}"
     is_sharded = isinstance(strategy, Strategy) and get_hooks(strategy).is_sharded
     alone = Offer(ONE_PROCESS, float(processes == 1), by)

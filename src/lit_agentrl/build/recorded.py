@@ -52,10 +52,12 @@ def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind |
     is_scored = algorithm.reads == SCORES
     if isinstance(kind, Beside):
         is_fit = algorithm.trains and not is_scored  # else the requirements of `Beside` refuse it
-        return (Imitating(of_played=algorithm, coef=kind.coef) if is_fit else algorithm), kind
+        return (Imitating(played_objective=algorithm, coef=kind.coef) if is_fit else algorithm), kind
     if kind.held_out is None:
         kind = replace(kind, held_out=_HELD_OUT if is_scored else 0.0)
-    return (SeveralHeads(one=algorithm, names=kind.heads) if kind.heads and is_scored else algorithm), kind
+    return (
+        SeveralHeads(objective=algorithm, names=kind.heads) if kind.heads and is_scored else algorithm
+    ), kind
 
 
 class HeldOut:
@@ -79,9 +81,9 @@ class HeldOut:
         }
         empty = [name for name, verdicts in self._of_heads["val"].items() if not len(verdicts)]
         if empty or not len(self._verdicts["val"]):
-            worth = f"{empty[0]} of data.score" if empty else "reward"
+            score = f"{empty[0]} of data.score" if empty else "reward"
             raise ValueError(
-                f"data.held_out leaves no two answers to one prompt with unequal {worth} for validation; raise it, or "
+                f"data.held_out leaves no two answers to one prompt with unequal {score} for validation; raise it, or "
                 "add data"
             )
 
@@ -89,7 +91,9 @@ class HeldOut:
         """Return chance and oracle levels of each set of pairs, in the form of games."""
         verdicts = self._verdicts[split]
         counts = {PAIRS: len(verdicts), NEAR: int(verdicts.is_near_P.sum())}
-        counts |= {name_head_game(name): len(of_head) for name, of_head in self._of_heads[split].items()}
+        counts |= {
+            name_head_game(name): len(head_verdicts) for name, head_verdicts in self._of_heads[split].items()
+        }
         return {name: Levels(0.5, None, 1.0, None, n) for name, n in counts.items() if n}
 
     def describe_pairs(self, split: str) -> str:
@@ -101,12 +105,12 @@ class HeldOut:
         """A line about the accuracy of the rule "the shorter one wins"."""
         metrics = self._verdicts["val"].metrics()
         near = metrics.get("equal_length_shorter_wins")
-        of_near = (
+        near_text = (
             "" if near is None else f"; of {metrics['equal_length_pairs']:.0f} of equal length in {near:.3f}"
         )
         return (
             f"held out for validation: {len(self._verdicts['val'])} pairs; the shorter one wins in "
-            f"{metrics['shorter_wins']:.3f} of them{of_near}"
+            f"{metrics['shorter_wins']:.3f} of them{near_text}"
         )
 
 
@@ -115,7 +119,7 @@ def _judge_pairs(recorded: Recordings, split: str, heads: int) -> list[Verdicts]
     batch = recorded.make_held_out(split, 0)
     trajectories = batch.trajectories or TrajectoryBatch.make_empty()
     rows = trajectories.to_dict() | batch.columns
-    views = [of_head(rows, number) for number in range(heads)] or [rows]
+    views = [of_head(rows, head) for head in range(heads)] or [rows]
     return [judge(view, trajectories.reward_BT) for view in views]
 
 
@@ -143,10 +147,10 @@ def read_recordings(
         max_context_tokens=settings.max_context_tokens,
     )  # fmt: skip
     with name_errors("data"):
-        found = read(kind, student, seed=seed, compares_held_out=is_judged)
-        if kind.held_out and not is_judged and not found.held_out["val"]:
+        recordings = read(kind, student, seed=seed, compares_held_out=is_judged)
+        if kind.held_out and not is_judged and not recordings.held_out["val"]:
             raise ValueError(
-                f"held_out={kind.held_out:g} leaves none of {len(found.groups)} groups to validate on; raise it, or "
-                "name more data"
+                f"held_out={kind.held_out:g} leaves none of {len(recordings.groups)} groups to validate on; "
+                "raise it, or name more data"
             )
-        return found
+        return recordings

@@ -90,8 +90,8 @@ class IterationLog(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the iteration's row."""
         module = as_measured(pl_module)
-        row = module.last_row = dict(module.row)
+        metrics = module.last_row = dict(module.row)
         module.row = {}
         for logger in trainer.loggers:
-            logger.log_metrics(row, step=trainer.current_epoch + 1)
+            logger.log_metrics(metrics, step=trainer.current_epoch + 1)
             logger.save()

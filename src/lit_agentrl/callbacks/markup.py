@@ -18,7 +18,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 def clean(text: str) -> str:
     """Escape control characters and lone surrogates, so that text can be stored and shown."""
-    escaped = CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+    escaped = CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
     return escaped.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -155,14 +155,14 @@ class FirstNonFinite(Callback):
                     name = self._names.get(id(weight), "a weight")
                     self.stop(f"in {name} after a step of {type(optimizer).__name__}: lower optim.lr", broken)
 
-    def stop(self, place: str, broken: str) -> NoReturn:
+    def stop(self, location: str, broken: str) -> NoReturn:
         """End the run.
 
         Raises:
             NotFinite: always.
         """
         raise NotFinite(
-            f"{broken} first appears {place}, in the {self._stage} of iteration {self._iteration}",
+            f"{broken} first appears {location}, in the {self._stage} of iteration {self._iteration}",
             version=self._version,
         )
 

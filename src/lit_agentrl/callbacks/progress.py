@@ -46,23 +46,25 @@ def format_duration(seconds: float) -> str:
 
 
 def list_fields(
-    row: Mapping[str, float], references: Mapping[str, float], val: float | None
+    metrics: Mapping[str, float], references: Mapping[str, float], val: float | None
 ) -> list[tuple[str, str]]:
     """List the (label, value) pairs to show for an iteration, without unmeasured ones.
 
     Args:
-        row: the metrics of the iteration.
+        metrics: the metrics of the iteration.
         references: success of ``start``, ``chance`` and ``oracle`` on the validation split, if known.
         val: the latest validation success.
     """
     shown = []
     for label, key in (("success", "success"), ("return", "return_mean"), ("entropy", "entropy")):
-        if f"rollout/{key}" in row:
-            shown.append((label, f"{row[f'rollout/{key}']:.3f}"))
+        if f"rollout/{key}" in metrics:
+            shown.append((label, f"{metrics[f'rollout/{key}']:.3f}"))
     if val is not None:
         known = [f"{name} {value:.3f}" for name, value in references.items()]
         shown.append(("val success", f"{val:.3f}" + (f" ({', '.join(known)})" if known else "")))
-    phases = [f"{name} {format_duration(row[f'time/{name}'])}" for name in PHASES if f"time/{name}" in row]
+    phases = [
+        f"{name} {format_duration(metrics[f'time/{name}'])}" for name in PHASES if f"time/{name}" in metrics
+    ]
     if phases:
         shown.append(("time", ", ".join(phases)))
     return shown
@@ -171,24 +173,24 @@ class LiveDisplay(ProgressBar):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the iteration that just ended."""
         now = time.monotonic()
-        row = get_iteration_metrics(pl_module)
-        validation = row.get("time/validate", 0.0)
+        metrics = get_iteration_metrics(pl_module)
+        validation = metrics.get("time/validate", 0.0)
         self._validation = validation or self._validation
         self._durations.append(now - self._clock - validation)
         self._clock = now
         if not self._is_enabled:
             return
-        self._val = row.get("val/success", self._val)
+        self._val = metrics.get("val/success", self._val)
         iteration = trainer.current_epoch + 1
         left = self.estimate_seconds_left(trainer, iteration)
         if self._live is not None and self._bar is not None:
             end = None if left is None else self._bar.get_time() + left
             self._bar.update(self._bar.task_ids[0], completed=iteration, end=end)
-            self._live.update(self._build_panel(row, self._live.console.width))
+            self._live.update(self._build_panel(metrics, self._live.console.width))
         elif self._is_due(trainer, iteration, now):
             self._printed_at = now
             total = f"/{trainer.max_epochs}" if trainer.max_epochs != -1 else ""
-            shown = [f"{label} {value}" for label, value in list_fields(row, self._references, self._val)]
+            shown = [f"{label} {value}" for label, value in list_fields(metrics, self._references, self._val)]
             if left:
                 shown.append(f"left {format_duration(left)}")
             file = self._console.file if self._console else sys.stdout
@@ -221,10 +223,10 @@ class LiveDisplay(ProgressBar):
             return True
         return iteration % self.every == 0 and now - self._printed_at >= self.every_seconds
 
-    def _build_panel(self, row: Mapping[str, float], columns: int) -> Panel:
+    def _build_panel(self, metrics: Mapping[str, float], columns: int) -> Panel:
         assert self._bar is not None
         table = Table.grid(padding=(0, 2))
-        for label, value in list_fields(row, self._references, self._val):
+        for label, value in list_fields(metrics, self._references, self._val):
             table.add_row(f"[bold]{label}[/bold]", value)
         # leave room for the ^C that a terminal echoes: in the last column it would wrap and move the panel
         return Panel(Group(self._bar, table), title="lit_agentrl", border_style="dim", width=columns - 3)

@@ -17,13 +17,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run ``lit-agentrl collect``."""
     with run_command(argv) as arguments:
         flags, overrides = split_arguments(arguments)
-        of_model = None if flags else split_model_options(overrides, "collect")
-        if of_model is not None:
+        model_options = None if flags else split_model_options(overrides, "collect")
+        if model_options is not None:
             ranks.require_one_process("collect plays on one device")
             from lit_agentrl.offline.collecting import collect_model
 
             with initialize_hydra():
-                print_lines(collect_model(*of_model).lines)
+                print_lines(collect_model(*model_options).lines)
             return
         cfg = read_options("collect", arguments, hint="write options, such as env=sokoban out=FOLDER")
         if cfg is None:

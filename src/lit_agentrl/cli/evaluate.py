@@ -21,13 +21,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run ``evaluate.py`` or ``lit-agentrl evaluate``."""
     with run_command(argv) as arguments:
         flags, overrides = split_arguments(arguments)
-        of_model = None if flags else split_model_options(overrides)
-        if of_model is not None:
+        model_options = None if flags else split_model_options(overrides)
+        if model_options is not None:
             ranks.require_one_process("evaluate plays on one device")
             from lit_agentrl.evaluate.model_evaluation import evaluate_model
 
             with initialize_hydra():
-                print_scores(evaluate_model(*of_model))
+                print_scores(evaluate_model(*model_options))
             return
         cfg = read_options(
             "evaluate", arguments, hint="env and temperature take lists, such as env=[sokoban,bandit]"

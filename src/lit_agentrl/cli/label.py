@@ -15,17 +15,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run ``lit-agentrl label``."""
     with run_command(argv) as arguments:
         flags, overrides = split_arguments(arguments)
-        of_judge = [
+        judge_options = [
             text
-            for text, each in zip(overrides, parse(overrides), strict=True)
-            if each.key_or_group.startswith("reward")
+            for text, override in zip(overrides, parse(overrides), strict=True)
+            if override.key_or_group.startswith("reward")
         ]
-        own = [text for text in overrides if text not in of_judge]
-        cfg = read_options("label", [*flags, *own], hint="write options, such as data=FOLDER out=FOLDER")
+        own_options = [text for text in overrides if text not in judge_options]
+        cfg = read_options(
+            "label", [*flags, *own_options], hint="write options, such as data=FOLDER out=FOLDER"
+        )
         if cfg is None:
             return
         from lit_agentrl.offline.labelling import label
 
         with initialize_hydra():
-            for line in label(cfg, of_judge):
+            for line in label(cfg, judge_options):
                 Console(highlight=False).print(line, soft_wrap=True)

@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         from lit_agentrl.evaluate.playthroughs import play
 
         console = Console()
-        for number, played in enumerate(play(cfg, saved, load_task, folder=folder)):
-            if number:
+        for index, played in enumerate(play(cfg, saved, load_task, folder=folder)):
+            if index:
                 console.print()
             console.print(played)

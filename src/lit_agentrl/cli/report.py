@@ -41,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         runs, damaged = load([Path(text) for text in args.runs])
         for line in damaged:
             print(f"warning: {line}", file=sys.stderr)
-        found = build_report(runs, damaged, args.stage)
-        path = page.write(found, folder, shlex.join([*parser.prog.split(), *arguments]))
-        for line in found.warnings:
+        report = build_report(runs, damaged, args.stage)
+        path = page.write(report, folder, shlex.join([*parser.prog.split(), *arguments]))
+        for line in report.warnings:
             print(f"warning: {line}", file=sys.stderr)
-        print(page.summarise(found))
+        print(page.summarise(report))
         print(f"written to {path}")

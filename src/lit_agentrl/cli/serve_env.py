@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         require_whole("--port", args.port, 0, 65_535)
         require_whole("--sessions", args.sessions, 1, _MOST)
         for name, value in (("--idle", args.idle), ("--max-mb", args.max_mb)):
-            require_number(name, value, "a number > 0", lambda number: number > 0)
+            require_number(name, value, "a number > 0", lambda seconds: seconds > 0)
         task = build_game(args.overrides, format_search_path(args.config_dir))
         from lit_agentrl.envs.hosted.serving import GameServer
         from lit_agentrl.envs.hosted.sessions import Sessions

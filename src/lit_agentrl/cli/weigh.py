@@ -15,17 +15,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run ``lit-agentrl weigh``."""
     with run_command(argv) as arguments:
         flags, overrides = split_arguments(arguments)
-        of_run = [
+        run_options = [
             text
-            for text, each in zip(overrides, parse(overrides), strict=True)
-            if each.key_or_group.partition(".")[0].partition("/")[0] in ("reward", "model")
+            for text, override in zip(overrides, parse(overrides), strict=True)
+            if override.key_or_group.partition(".")[0].partition("/")[0] in ("reward", "model")
         ]
-        own = [text for text in overrides if text not in of_run]
+        own_options = [text for text in overrides if text not in run_options]
         cfg = read_options(
-            "weigh", [*flags, *own], hint="write options, such as data=FOLDER 'reward=[format,length]'"
+            "weigh",
+            [*flags, *own_options],
+            hint="write options, such as data=FOLDER 'reward=[format,length]'",
         )
         if cfg is None:
             return
         with initialize_hydra():
-            for line in find_target(cfg)(cfg, of_run):
+            for line in find_target(cfg)(cfg, run_options):
                 Console(highlight=False, markup=False).print(line, soft_wrap=True)

@@ -15,7 +15,7 @@ from hydra.utils import get_method
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.checks import format_value
-from lit_agentrl.config.errors import UserError, explain_unreadable, refuse_unknown
+from lit_agentrl.config.errors import UserError, explain_unreadable, refuse_first, refuse_unknown
 from lit_agentrl.config.groups import PROVIDERS, list_group_options, register_roots
 from lit_agentrl.config.overrides import get_table, parse, rewrite_for_hydra
 from lit_agentrl.config.suggestions import explain_composition
@@ -30,15 +30,18 @@ def check_folders(folders: Sequence[str | Path]) -> None:
         UserError: more than one folder, since Hydra reads only the last; or a file with the name of a shipped one,
             since Hydra finds the shipped one first.
     """
+    refuse_first(_find_hidden_files(folders))
+
+
+def _find_hidden_files(folders: Sequence[str | Path]) -> Iterator[str]:
+    """Yield a line about each folder or file that Hydra would ignore."""
     if len(folders) > 1:
-        raise UserError(
-            f"--config-dir is given twice, as {folders[0]} and {folders[1]}; merge them into one folder"
-        )
+        yield f"--config-dir is given twice, as {folders[0]} and {folders[1]}; merge them into one folder"
     for folder in map(Path, folders):
         for shipped in list_configs():
             name = name_config(shipped)
             if (folder / name).is_file() and (folder / name).read_bytes() != shipped.read_bytes():
-                raise UserError(
+                yield (
                     f"--config-dir {folder}: {name} is also the name of a shipped file, which takes "
                     "precedence; rename yours"
                 )
@@ -110,8 +113,8 @@ def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> Di
     with initialize_hydra():
         names = list_group_options(group, search)
         if name not in names:
-            what = "game named " if group == "env" else f"option {group}="
-            raise UserError(f"there is no {what}{name}; valid: {', '.join(names)}")
+            description = "game named " if group == "env" else f"option {group}="
+            raise UserError(f"there is no {description}{name}; valid: {', '.join(names)}")
         # add it to an empty config: Hydra would look for a primary config in the shipped folder only
         try:
             option: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search])[group]
@@ -178,12 +181,12 @@ def check_sections(cfg: DictConfig, name: str) -> None:
             "algo.constants was removed; write an option file, such as conf/algo/clip/mine.yaml, that starts "
             "from the other option, and choose it in the defaults of the algorithm"
         )
-    for section, known in _list_known_keys(name).items():
+    for section, known_keys in _list_known_keys(name).items():
         keys = {str(key) for key in (OmegaConf.select(cfg, section) if section else cfg)}
         prefix = f"{section}." if section else ""
-        if unknown := sorted(keys - known - {"hydra"}):
-            refuse_unknown(f"unknown option {prefix}{unknown[0]}", unknown[0], sorted(known))
-        if missing := sorted(known - keys):
+        if unknown := sorted(keys - known_keys - {"hydra"}):
+            refuse_unknown(f"unknown option {prefix}{unknown[0]}", unknown[0], sorted(known_keys))
+        if missing := sorted(known_keys - keys):
             raise UserError(f"{prefix}{missing[0]} is missing, and every run needs it")
 
 
@@ -217,9 +220,7 @@ def _list_sections(name: str) -> dict[str, list[str]]:
 
 def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
     """Refuse overrides that Hydra accepts but that would not do what they say."""
-    for override in parsed:
-        if problem := _find_problem(override, search):
-            raise UserError(problem)
+    refuse_first(filter(None, (_find_problem(override, search) for override in parsed)))
 
 
 def _find_problem(override: Override, search: Sequence[str]) -> str:
@@ -235,12 +236,14 @@ def _find_problem(override: Override, search: Sequence[str]) -> str:
         return f"{text}: {key} is a section; set one of its options, such as {key}.episodes=…"
     listed = [str(name) for name in names] if key in LIST_GROUPS and isinstance(names, list) else []
     if len(set(listed)) < len(listed) or ("none" in listed and len(listed) > 1):
-        what = "none together with others" if "none" in listed else "an option twice"
-        return f"{text}: {key} names {what}; keep one"
+        mistake = "none together with others" if "none" in listed else "an option twice"
+        return f"{text}: {key} names {mistake}; keep one"
     is_list = isinstance(names, list) and key not in LIST_GROUPS
     if (is_list or names is None) and not override.is_delete() and list_group_options(key, search):
-        what = "a list" if is_list else "null"
-        return f"{text}: {key} takes a name, not {what}; valid: {', '.join(list_group_options(key, search))}"
+        mistake = "a list" if is_list else "null"
+        return (
+            f"{text}: {key} takes a name, not {mistake}; valid: {', '.join(list_group_options(key, search))}"
+        )
     if override.is_delete() and list_group_options(key, search) and key not in LIST_GROUPS:
         return f"{text}: {key} cannot be left out; valid: {', '.join(list_group_options(key, search))}"
     if override.is_delete() and not _is_open(key):

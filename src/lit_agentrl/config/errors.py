@@ -157,6 +157,18 @@ def refuse_unknown(text: str, name: str, valid: Iterable[str], otherwise: str = 
     raise UserError(f"{text}; {hint}")
 
 
+def refuse_first(problems: Iterable[str]) -> None:
+    """Refuse a command for its first problem, if it has any.
+
+    Later problems may rely on earlier ones.
+
+    Raises:
+        UserError: with this problem as its message.
+    """
+    if (problem := next(iter(problems), None)) is not None:
+        raise UserError(problem)
+
+
 def suggest(near: Sequence[str]) -> str:
     """Return a "did you mean" question about these names; empty if there are none."""
     return f"did you mean {' or '.join(near)}?" if near else ""

@@ -69,11 +69,11 @@ def describe_options(folders: Sequence[str | Path] = ()) -> tuple[str, str]:
         folders: the user's config folders, whose options are listed with the core ones.
     """
     shipped = [(name_config(file), file.is_relative_to(EXPERIMENTAL_DIR)) for file in list_configs()]
-    of_user = [
+    user_options = [
         (file.relative_to(root).as_posix(), False) for root in folders for file in Path(root).rglob("*.yaml")
     ]
     listed: dict[bool, dict[str, set[str]]] = {False: {}, True: {}}
-    for name, is_experimental in [*shipped, *of_user]:
+    for name, is_experimental in [*shipped, *user_options]:
         group, _, option = name.removesuffix(".yaml").rpartition("/")
         if group and not group.startswith("hydra") and not option.startswith("_"):
             listed[is_experimental].setdefault(group, set()).add(option)

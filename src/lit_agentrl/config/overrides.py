@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig
 
-from lit_agentrl.config.errors import UserError, get_first_line, refuse_unknown
+from lit_agentrl.config.errors import UserError, get_first_line, refuse_first, refuse_unknown
 
 # the supported flags of Hydra -> whether a value follows; the value of --info is optional
 FLAGS = {
@@ -126,7 +126,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
     parser = OverridesParser.create(loader)
     parsed: list[Override] = []
     for text in overrides:
-        _require_value(text)
+        refuse_first(_find_missing_value(text))
         try:
             parsed += parser.parse_overrides([_FOLDER.sub(r"run='\1'", text)])
         except OverrideParseException as error:
@@ -142,15 +142,15 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
     return parsed
 
 
-def _require_value(text: str) -> None:
-    """Refuse an override without a value, unless it removes a key."""
+def _find_missing_value(text: str) -> Iterator[str]:
+    """Yield a line about an override without a value, unless it removes a key."""
     if text.startswith("~"):
         return
     if "=" not in text:
         example = f"run={text} or resume={text}" if Path(text).is_dir() else "env=sokoban"
-        raise UserError(f"{text} is not an override; write key=value, such as {example}")
+        yield f"{text} is not an override; write key=value, such as {example}"
     if text.endswith("="):
-        raise UserError(f"{text} has no value; write a value, or null for none")
+        yield f"{text} has no value; write a value, or null for none"
 
 
 def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
@@ -160,20 +160,22 @@ def check_overrides(overrides: Sequence[str], *, is_multirun: bool) -> None:
         UserError: a key given twice, a sweep without ``-m``, or a key of Hydra that only a sweep, or only a single
             run, reads.
     """
+    refuse_first(_find_problems(overrides, is_multirun=is_multirun))
+
+
+def _find_problems(overrides: Sequence[str], *, is_multirun: bool) -> Iterator[str]:
     seen: dict[str, str] = {}
     for text, override in zip(overrides, parse(overrides), strict=True):
         key = f"{override.key_or_group}@{override.package or ''}"
         if key in seen:
-            raise UserError(f"{override.key_or_group} is given twice, as {seen[key]} and {text}; keep one")
+            yield f"{override.key_or_group} is given twice, as {seen[key]} and {text}; keep one"
         seen[key] = text
         if problem := _find_hydra_problem(override.key_or_group, text, is_multirun=is_multirun):
-            raise UserError(problem)
+            yield problem
         if override.is_sweep_override() and not is_multirun:
             values = text.partition("=")[2]
-            listed = (
-                f", or write {override.key_or_group}=[{values}] for one list" if "(" not in values else ""
-            )
-            raise UserError(f"{text} is a sweep; add -m to run each of its values{listed}")
+            listed = "" if "(" in values else f", or write {override.key_or_group}=[{values}] for one list"
+            yield f"{text} is a sweep; add -m to run each of its values{listed}"
 
 
 def take_variant(parsed: Sequence[Override], cfg: DictConfig) -> list[Override]:
@@ -195,8 +197,8 @@ def _find_hydra_problem(key: str, text: str, *, is_multirun: bool) -> str:
     if key.startswith(_SWEEP_KEYS) and not is_multirun:
         return f"{text} has no effect without -m: a single run has hydra.run.dir=FOLDER, and no launcher"
     if key == "hydra.output_subdir":
-        place = Path(text.partition("=")[2].strip("'\""))
-        if place.is_absolute() or ".." in place.parts:
+        folder = Path(text.partition("=")[2].strip("'\""))
+        if folder.is_absolute() or ".." in folder.parts:
             return f"{text} would write outside of the run folder; give a name, such as {key}=.hydra"
     if key == "hydra.mode":
         return f"{text}: a sweep is chosen with -m; add -m, or leave hydra.mode out"

@@ -68,19 +68,19 @@ def split_model_options(
     """
     parsed = parse(overrides)
     keys = [override.key_or_group for override in parsed]
-    of_model = [key for key in keys if key.startswith(_MODEL_KEYS)]
-    if not of_model or "run" in keys:
+    model_keys = [key for key in keys if key.startswith(_MODEL_KEYS)]
+    if not model_keys or "run" in keys:
         return None
-    other_options = [text for text, key in zip(overrides, keys, strict=True) if key not in of_model]
+    other_options = [text for text, key in zip(overrides, keys, strict=True) if key not in model_keys]
     for key in ("checkpoint", "beta", TRUST_RUN):
         if key in keys:
             raise UserError(
-                f"{key} would be ignored: it applies to a run, and {of_model[0]} describes a model; leave it out"
+                f"{key} would be ignored: it applies to a run, and {model_keys[0]} describes a model; leave it out"
             )
     cfg = compose_options(name, [*other_options, "run=null"])
-    for of_run in ("run", "checkpoint", "engine", "beta", TRUST_RUN):
-        cfg.pop(of_run, None)
-    return cfg, [text for text, key in zip(overrides, keys, strict=True) if key in of_model]
+    for run_key in ("run", "checkpoint", "engine", "beta", TRUST_RUN):
+        cfg.pop(run_key, None)
+    return cfg, [text for text, key in zip(overrides, keys, strict=True) if key in model_keys]
 
 
 def open_run(cfg: DictConfig) -> tuple[Path, DictConfig, Callable[[str], DictConfig]]:

@@ -188,7 +188,7 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
             hint += "; to resume the whole sweep, give -m, the options of the sweep, and resume=FOLDER"
         raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{hint}")
     try:
-        raw, of_hydra = (_load_plain(path) for path in (file, file.with_name("hydra.yaml")))
+        raw, hydra_config = (_load_plain(path) for path in (file, file.with_name("hydra.yaml")))
     except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeError) as error:
         raise UserError(f"{option}={folder}: its saved config cannot be read ({explain(error)})") from error
     if not isinstance(raw, dict) or not raw:
@@ -218,18 +218,18 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
             config[group] = OmegaConf.to_container(load_option(group, name))
     for section, content in _ADDED_SECTIONS.items():
         config.setdefault(section, content)
-    return config, _find_config_folders(of_hydra)
+    return config, _find_config_folders(hydra_config)
 
 
 def _load_plain(file: Path) -> Any:
     return OmegaConf.to_container(OmegaConf.load(file), resolve=False)
 
 
-def _find_config_folders(of_hydra: Any) -> list[str]:
+def _find_config_folders(hydra_config: Any) -> list[str]:
     """Return the user's config folders that the run read, if they still exist."""
     for name in ("hydra", "runtime", "config_sources"):
-        of_hydra = of_hydra.get(name) if isinstance(of_hydra, dict) else None
-    sources = of_hydra if isinstance(of_hydra, list) else []
+        hydra_config = hydra_config.get(name) if isinstance(hydra_config, dict) else None
+    sources = hydra_config if isinstance(hydra_config, list) else []
     records = [
         SimpleNamespace(
             schema=source.get("schema"), provider=source.get("provider"), path=str(source.get("path"))

@@ -140,17 +140,17 @@ def explain_composition(
                 f"{override_text} has no effect: {option} has no {missing[1]}; leave it out, or choose another {outer}"
             )
         return UserError(f"{' '.join(chosen)}: {explain(cause)}")
-    known = [key for key, _ in _flatten_entries(OmegaConf.to_container(base, resolve=False))]
+    known_keys = [key for key, _ in _flatten_entries(OmegaConf.to_container(base, resolve=False))]
     for override in parse(job):
         key = override.key_or_group
         if new := REMOVED.get(key):
             return UserError(f"{key} was removed; write {new}")
-        if not override.is_add() and key not in [*known, *groups] and get_table(key) not in known:
-            return UserError(_suggest_key(key, known, base, search))
+        if not override.is_add() and key not in [*known_keys, *groups] and get_table(key) not in known_keys:
+            return UserError(_suggest_key(key, known_keys, base, search))
         if str(error).startswith(f"Could not override '{key}'.") and "Key '" in explain(error):
-            return UserError(_suggest_key(key + "." + explain(error).split("'")[3], known, base, search))
+            return UserError(_suggest_key(key + "." + explain(error).split("'")[3], known_keys, base, search))
         if "Error merging override" in str(error) and str(override.input_line) in str(error):
-            below = [k for k in known if k.rpartition(".")[0] == key and not k.endswith("_")]
+            below = [k for k in known_keys if k.rpartition(".")[0] == key and not k.endswith("_")]
             if below:
                 reason = f"is a section; set one of its options: {', '.join(below)}"
                 return UserError(f"{override.input_line}: {key} {reason}")
@@ -167,17 +167,17 @@ def _suggest_name(group: str, name: str, options: Sequence[str]) -> str:
     return f"{suggest(find_nearest(name, options))} valid: {', '.join(options)}".strip()
 
 
-def _suggest_key(key: str, known: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:
+def _suggest_key(key: str, known_keys: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:
     """Suggest valid keys for an unknown one.
 
     These are, in order of preference: the same key in other options of its group, similar keys in the same section,
     and similar keys elsewhere.
     """
     parent = key
-    while parent and parent not in known:
+    while parent and parent not in known_keys:
         parent = parent.rpartition(".")[0]
     prefix = f"{parent}." if parent else ""
-    below = [k.removeprefix(prefix) for k in known if k.startswith(prefix)]
+    below = [k.removeprefix(prefix) for k in known_keys if k.startswith(prefix)]
     children = sorted(k for k in below if "." not in k and not k.startswith("_") and k != "hydra")
     rest, leaf = key.removeprefix(prefix), key.rpartition(".")[2]
     head = key.partition(".")[0]
@@ -196,13 +196,13 @@ def _suggest_key(key: str, known: Sequence[str], base: DictConfig, search: Seque
         ALIASES[word] for word in dict.fromkeys((key, leaf)) if word in ALIASES and ALIASES[word] != key
     ]
     near = near or [f"{prefix}{k}" for k in find_nearest(rest, children)]
-    near = near or [k for k in known if k.rpartition(".")[2] == leaf and not k.startswith("hydra")]
-    if head not in known:
+    near = near or [k for k in known_keys if k.rpartition(".")[2] == leaf and not k.startswith("hydra")]
+    if head not in known_keys:
         near = near or [
             ALIASES[word] + key[len(head) :] for word in find_nearest(head, ALIASES, cutoff=0.75)[:1]
         ]
     near = near or find_nearest(
-        key, [k for k in known if "_" not in (k[0], k.rpartition(".")[2][0]) and k != parent], cutoff=0.8
+        key, [k for k in known_keys if "_" not in (k[0], k.rpartition(".")[2][0]) and k != parent], cutoff=0.8
     )
     listed = (
         f"valid: {', '.join(prefix + k for k in children)}"

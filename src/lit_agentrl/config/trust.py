@@ -49,9 +49,7 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "critic": tuple(
         f"lit_agentrl.update.critic.{name}" for name in ("separate", "separate_if_needed", "shared")
     ),
-    "critic.head": tuple(
-        f"lit_agentrl.models.heads.{name}" for name in ("TokenValues", "TokensAndState", "ValuesAndCosts")
-    ),
+    "critic.head": ("lit_agentrl.models.heads.ValuesAndCosts",),
     "critic.loss": ("lit_agentrl.rl.*",),
     "critic.optim": ("lit_agentrl.update.settings.OptimSettings",),
     "critic.optim.optimizer": ("torch.optim.Optimizer+",),
@@ -187,9 +185,9 @@ def find_games(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield "env", str(name)
 
 
-def _make_refusal(what: str, why: str) -> UntrustedError:
+def _make_refusal(subject: str, why: str) -> UntrustedError:
     return UntrustedError(
-        f"{what} {why}, and a run folder can come from anyone; if it is your own, add {TRUST_RUN}=true"
+        f"{subject} {why}, and a run folder can come from anyone; if it is your own, add {TRUST_RUN}=true"
     )
 
 
@@ -201,12 +199,12 @@ def iterate_values(node: Any, path: str) -> Iterator[tuple[str, Any]]:
     """
     if isinstance(node, dict):
         for key, child in node.items():
-            place = f"{path}.{key}" if path else str(key)
+            key_path = f"{path}.{key}" if path else str(key)
             if re.fullmatch(r"_\w+_", str(key)) and key not in _KEYS:
-                raise _make_refusal(place, "controls how Hydra calls a target")
+                raise _make_refusal(key_path, "controls how Hydra calls a target")
             if key == "_target_" and not isinstance(child, str):
-                raise _make_refusal(f"{place}={child}", "is not a name")
-            yield from iterate_values(child, place)
+                raise _make_refusal(f"{key_path}={child}", "is not a name")
+            yield from iterate_values(child, key_path)
     elif isinstance(node, list):
         for index, child in enumerate(node):
             yield from iterate_values(child, f"{path}[{index}]")
@@ -233,10 +231,12 @@ def _is_outside(key: str, value: Any, folder: Path) -> bool:
     return is_place and not path.resolve().is_relative_to(folder)
 
 
-def is_allowed(place: str, name: str) -> bool:
+def is_allowed(key_path: str, name: str) -> bool:
     """Return whether a target is allowed at a place of a saved config."""
-    accepted = next((accepted for pattern, accepted in _PLACES if pattern.fullmatch(place)), ())
-    return any(_is_one_of(kind, name) for kind in accepted) or (place, name) in _list_experimental_targets()
+    accepted = next((accepted for pattern, accepted in _PLACES if pattern.fullmatch(key_path)), ())
+    return (
+        any(_is_one_of(kind, name) for kind in accepted) or (key_path, name) in _list_experimental_targets()
+    )
 
 
 @cache

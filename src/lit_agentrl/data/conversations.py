@@ -46,10 +46,10 @@ class Reader:
         turns: list[Turn] = []
         prefix, segments, start = [], [], 0
         last: list[int] = []
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            between = messages[start:place]
+            between = messages[start:index]
             if not between and start:
                 raise BadRow("two_replies", "two assistant messages follow one another; join them")
             if not between:
@@ -59,10 +59,10 @@ class Reader:
                 if start
                 else self._chat.render_opening(between)
             )
-            last, start = self._encode_reply(message["content"]), place + 1
+            last, start = self._encode_reply(message["content"]), index + 1
             prefix += piece.tokens
             segments += piece.segments
-            if place < len(context):
+            if index < len(context):
                 prefix += last
                 segments += [int(Segment.PAST)] * len(last)
                 continue

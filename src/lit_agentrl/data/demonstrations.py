@@ -29,9 +29,9 @@ class Demonstrations(Kind):
         super().__post_init__()
         require_one_of("keep", self.keep, ("all", "success"))
 
-    def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+    def make_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         yield from ([episode] for episode in episodes if episode.success or self.keep == "all")
 
-    def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
+    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
         opening, replies = read_dialogue(row, "completion")
         return [set_return(read.make_episode(opening, replies), 1.0)]

@@ -110,40 +110,44 @@ class Kind:
     @property
     def requires(self) -> list[Fact | Requirement]:
         """Facts about the algorithm and the reference that the data needs."""
-        found: list[Fact | Requirement] = []
+        requirements: list[Fact | Requirement] = []
         if self.cache_reference:
             by, off = (
                 f"data.cache_reference={format_value(self.cache_reference)}",
                 "data.cache_reference=false",
             )
-            found += [Requirement(fact, by=by, remedy=off) for fact in (READS_REFERENCE, STILL_REFERENCE)]
+            requirements += [
+                Requirement(fact, by=by, remedy=off) for fact in (READS_REFERENCE, STILL_REFERENCE)
+            ]
         if self.heads:
             by = f"data.score=[{','.join(self.heads)}]"
-            found.append(Requirement(TRAINS_SCORES, by=by, reason="each has a head", remedy="one data.score"))
+            requirements.append(
+                Requirement(TRAINS_SCORES, by=by, reason="each has a head", remedy="one data.score")
+            )
         if self.score == "cost":
             reason = "it ranks the worst first"
-            found.append(
+            requirements.append(
                 Requirement(LEARNS_COSTS, by="data.score=cost", reason=reason, remedy="data.score=return")
             )
         if self.is_referred:
-            found.append(Requirement(LEARNS_REFERRED, remedy="data=ranked"))
+            requirements.append(Requirement(LEARNS_REFERRED, remedy="data=ranked"))
         if self.is_mixed:
-            found.append(Requirement(TRAINS_POLICY, reason="it imitates beside what is played"))
-        return found
+            requirements.append(Requirement(TRAINS_POLICY, reason="it imitates in addition to playing"))
+        return requirements
 
     @property
     def provides(self) -> list[Fact | Offer]:
         """Facts about the groups and scores that the data gives."""
         name = type(self).__name__.lower()
         size = Offer(GROUP_SIZE, self.smallest, f"data={name}, whose groups may be of {self.smallest}")
-        found: list[Fact | Offer] = [PLAYED] if self.is_mixed else [size, RECORDED, NO_IMITATION]
+        facts: list[Fact | Offer] = [PLAYED] if self.is_mixed else [size, RECORDED, NO_IMITATION]
         given = {
             HELD_REFERENCE: not self.cache_reference,
             COST_SCORES: self.score == "cost" or bool(self.heads),
             REFERRED: self.is_referred,
         }
         held_out = Offer(HELD_OUT, float(bool(self.held_out)), f"data.held_out={self.held_out or 0:g}")
-        return [*found, held_out, *(fact for fact, is_given in given.items() if is_given)]
+        return [*facts, held_out, *(fact for fact, is_given in given.items() if is_given)]
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -155,19 +159,19 @@ class Kind:
     def paths(self) -> list[str]:
         return [self.path] if isinstance(self.path, str) else list(self.path)
 
-    def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+    def make_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         """Group the recorded episodes of one prompt; their returns are the scores."""
         raise NotImplementedError
 
-    def judged(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+    def make_held_out_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         """Group the episodes of a held-out prompt: all of them, since all pairs are compared."""
         yield episodes
 
-    def side(self, prompt: str) -> str:
+    def get_split(self, prompt: str) -> str:
         """Return the split of a prompt: ``train``, ``val`` or ``test``."""
-        return assign_side(prompt, self.held_out or 0.0)
+        return assign_split(prompt, self.held_out or 0.0)
 
-    def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
+    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
         """Make the group of a row of a file.
 
         Args:
@@ -195,7 +199,7 @@ def _check_heads(heads: Sequence[str], kind: type[Kind]) -> None:
         )
 
 
-def assign_side(prompt: str, held_out: float) -> str:
+def assign_split(prompt: str, held_out: float) -> str:
     """Assign a prompt to ``train``, ``val`` or ``test``, equally in every run."""
     drawn = seeds.draw_uniform(0, f"held out|{prompt}") if held_out else 1.0
     return "val" if drawn < held_out / 2 else "test" if drawn < held_out else "train"

@@ -43,13 +43,13 @@ class Pairs(Kind):
         if self.most is not None:
             require_whole("most", self.most, 1, MOST, alternative=", or null")
 
-    def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+    def make_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         units = [list(episodes)] if self.of == "trajectory" else list(_split_turns(episodes))
         for unit in units:
             yield from self._match(unit)
 
-    def judged(self, episodes: Sequence[Episode]) -> Iterator[Group]:
-        yield from [episodes] if self.of == "trajectory" else self.of_episodes(episodes)
+    def make_held_out_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+        yield from [episodes] if self.of == "trajectory" else self.make_groups(episodes)
 
     def _match(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         """Match the best with the worst, widest gap first; no episode is in two pairs."""
@@ -67,12 +67,12 @@ class Pairs(Kind):
                 count += 1
             last -= 1
 
-    def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
+    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
         opening, sides = read_pair(row)
-        worth = read_pair_scores(row)
+        scores = read_pair_scores(row)
         pair = [
             set_return(read.make_episode(opening, side), value)
-            for side, value in zip(sides, worth, strict=True)
+            for side, value in zip(sides, scores, strict=True)
         ]
         if list_replies(pair[0]) == list_replies(pair[1]):
             raise BadRow("identical", "chosen and rejected are the same")
@@ -86,25 +86,27 @@ def _split_turns(episodes: Sequence[Episode]) -> Iterator[list[Episode]]:
     """
     seen: dict[tuple[int, int], dict[bytes, list[Episode]]] = {}
     for episode in episodes:
-        for place, turn in enumerate(episode.turns):
+        for turn_index, turn in enumerate(episode.turns):
             if turn.state_key and len(turn.reply_tokens):
-                replies_to = seen.setdefault((turn.state_key, place), {})
+                replies_to = seen.setdefault((turn.state_key, turn_index), {})
                 replies_to.setdefault(turn.reply_tokens.tobytes(), []).append(episode)
-    for (_, place), replies_to in seen.items():
+    for (_, turn_index), replies_to in seen.items():
         if len(replies_to) > 1:
             yield [
-                set_return(keep_only_turn(alike[0], place), fmean(same.training_return for same in alike))
+                set_return(
+                    keep_only_turn(alike[0], turn_index), fmean(same.training_return for same in alike)
+                )
                 for alike in replies_to.values()
             ]
 
 
-def keep_only_turn(episode: Episode, place: int) -> Episode:
+def keep_only_turn(episode: Episode, turn_index: int) -> Episode:
     """Cut an episode to one turn with its context; the return stays the episode's."""
-    first = max(k for k, turn in enumerate(episode.turns[: place + 1]) if turn.starts_row or k == 0)
-    turn, tokens, segments = episode.turns[place], [], []
-    for past in episode.turns[first:place]:
-        tokens += [past.prefix_tokens, past.reply_tokens]
-        segments += [past.prefix_segments, np.full(len(past.reply_tokens), Segment.PAST, np.int8)]
+    first = max(k for k, turn in enumerate(episode.turns[: turn_index + 1]) if turn.starts_row or k == 0)
+    turn, tokens, segments = episode.turns[turn_index], [], []
+    for earlier in episode.turns[first:turn_index]:
+        tokens += [earlier.prefix_tokens, earlier.reply_tokens]
+        segments += [earlier.prefix_segments, np.full(len(earlier.reply_tokens), Segment.PAST, np.int8)]
     single: Turn = replace(
         turn,
         prefix_tokens=np.concatenate([*tokens, turn.prefix_tokens]),

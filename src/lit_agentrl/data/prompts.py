@@ -108,8 +108,8 @@ class PromptStream(LightningDataModule):
     def make_batch(self, iteration: int, wave: int = 0) -> StepBatch:
         """Make all prompts of one wave of a training iteration, before the split over ranks."""
         address = [self._get_address(iteration, p, wave) for p in range(self._prompts)]
-        keys = [seeds.make_key(self._seed, "instance", *at) for at in address]
-        draws = [seeds.make_key(self._seed, "task", *at) / 2**63 for at in address]
+        keys = [seeds.make_key(self._seed, "instance", *prompt_address) for prompt_address in address]
+        draws = [seeds.make_key(self._seed, "task", *prompt_address) / 2**63 for prompt_address in address]
         tasks = np.searchsorted(self._shares, draws, side="right").clip(max=len(self._shares) - 1)
         first = wave * _GROUPS_OF_A_WAVE + iteration * self._prompts  # group ids are unique over the run
         return StepBatch(
@@ -123,9 +123,11 @@ class PromptStream(LightningDataModule):
             return address
         if wave:
             return (seeds.make_key(self._seed, "repeated", *address) % self._instances,)
-        number, place = divmod(iteration * self._prompts + prompt, self._instances)
-        order = np.random.default_rng(seeds.make_key(self._seed, "pass", number)).permutation(self._instances)
-        return (int(order[place]),)
+        pass_number, index = divmod(iteration * self._prompts + prompt, self._instances)
+        order = np.random.default_rng(seeds.make_key(self._seed, "pass", pass_number)).permutation(
+            self._instances
+        )
+        return (int(order[index]),)
 
     def make_wave(self, iteration: int, wave: int) -> StepBatch:
         """Make this rank's prompts of a further wave, requested by a filter."""

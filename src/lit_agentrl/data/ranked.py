@@ -25,11 +25,11 @@ class Ranked(Kind):
     smallest: ClassVar[int] = 2
     several: ClassVar[bool] = True
 
-    def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+    def make_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         if has_different_labels(episodes):
             yield episodes
 
-    def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
+    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
         group = self._make_labelled(row, read) if self.heads else self._make_scored(row, read)
         if len({list_replies(episode) for episode in group}) < 2:
             raise BadRow("identical", "all completions are the same")
@@ -38,15 +38,16 @@ class Ranked(Kind):
     def _make_scored(self, row: Mapping[str, Any], read: Reader) -> list[Episode]:
         opening, answers, rewards = read_ranked(row)
         return [
-            set_return(read.make_episode(opening, each), p) for each, p in zip(answers, rewards, strict=True)
+            set_return(read.make_episode(opening, answer), p)
+            for answer, p in zip(answers, rewards, strict=True)
         ]
 
     def _make_labelled(self, row: Mapping[str, Any], read: Reader) -> list[Episode]:
         opening, answers, scores = read_answers(row)
-        worth = [read_labels(each, self.heads, "scores") for each in scores]
+        labels = [read_labels(answer, self.heads, "scores") for answer in scores]
         group: list[Episode] = [
-            add_labels(read.make_episode(opening, each), own)
-            for each, own in zip(answers, worth, strict=True)
+            add_labels(read.make_episode(opening, answer), answer_labels)
+            for answer, answer_labels in zip(answers, labels, strict=True)
         ]
         if not has_different_labels(group):
             raise BadRow("tie", "all scores are equal for each head")

@@ -51,14 +51,14 @@ def find_connected(comparisons: Sequence[Comparison], count: int) -> list[int]:
     """
     root = list(range(count))
 
-    def find_root(place: int) -> int:
-        while root[place] != place:
-            place = root[place]
-        return place
+    def find_root(index: int) -> int:
+        while root[index] != index:
+            index = root[index]
+        return index
 
     for i, j, _ in comparisons:
         root[max(find_root(i), find_root(j))] = min(find_root(i), find_root(j))
     sets: dict[int, list[int]] = {}
-    for place in range(count):
-        sets.setdefault(find_root(place), []).append(place)
+    for index in range(count):
+        sets.setdefault(find_root(index), []).append(index)
     return max(sets.values(), key=len)

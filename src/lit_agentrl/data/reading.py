@@ -55,9 +55,9 @@ class _Tally:
     without_group: int = 0
     is_reference: bool = True
 
-    def refuse(self, place: str, error: BadRow) -> None:
+    def refuse(self, row_name: str, error: BadRow) -> None:
         self.bad[error.reason] += 1
-        self.first = self.first or f"{place}: {escape_unprintable(str(error))}"
+        self.first = self.first or f"{row_name}: {escape_unprintable(str(error))}"
 
 
 def find_paths(kind: Kind) -> list[Path]:
@@ -108,18 +108,18 @@ def read(kind: Kind, student: Student, *, seed: int, compares_held_out: bool = T
         for prompt, group in _read_rows(kind, path, reader, tally):
             if not _check_room(group, kind, student, tally):
                 continue
-            if kind.side(prompt) == "train":
+            if kind.get_split(prompt) == "train":
                 splits["train"].append(group)
             elif compares_held_out:
                 held_out_by_prompt.setdefault(prompt, []).extend(group)
             else:
-                splits[kind.side(prompt)].append(group)
+                splits[kind.get_split(prompt)].append(group)
     for prompt, episodes in held_out_by_prompt.items():
-        splits[kind.side(prompt)].append(episodes)
+        splits[kind.get_split(prompt)].append(episodes)
     for episodes in group_by_prompt(recorded):
-        split = kind.side(f"{episodes[0].task_name}|{episodes[0].instance_seed}")
+        split = kind.get_split(f"{episodes[0].task_name}|{episodes[0].instance_seed}")
         is_compared = compares_held_out and split != "train"
-        groups = kind.judged(episodes) if is_compared else kind.of_episodes(episodes)
+        groups = kind.make_held_out_groups(episodes) if is_compared else kind.make_groups(episodes)
         fitting = [group for group in groups if _check_room(group, kind, student, tally)]
         if kind.smallest > 1 and not fitting:
             tally.without_group += 1
@@ -162,13 +162,13 @@ def _read_folder(kind: Kind, path: Path, student: Student, tally: _Tally) -> Ite
     policy, temperature = folder.described.get("policy", {}), folder.described.get("temperature")
     is_same = student.fingerprint is not None and policy.get("fingerprint") == student.fingerprint
     tally.is_reference = tally.is_reference and is_same and temperature == student.temperature
-    for number, episode in enumerate(folder.read(), 1):
+    for row_number, episode in enumerate(folder.read(), 1):
         tally.rows += 1
         try:
             _check(episode, student)
             scored = _replace_return(episode, kind)
         except BadRow as error:
-            tally.refuse(f"{path} episode {number}", error)
+            tally.refuse(f"{path} episode {row_number}", error)
             continue
         yield scored
 
@@ -177,16 +177,16 @@ def _replace_return(episode: Episode, kind: Kind) -> Episode:
     """Return a copy of the episode whose return is its score by `Kind.score`."""
     if kind.heads:
         return add_labels(episode, [_get_label(episode, score) for score in kind.heads])
-    worth = _get_score(episode, str(kind.score))
-    return episode if worth is None else set_return(episode, worth)
+    value = _get_score(episode, str(kind.score))
+    return episode if value is None else set_return(episode, value)
 
 
 def _get_label(episode: Episode, score: str) -> float:
     """Return the label of a head; NaN if the game gives no costs."""
     if score == "cost" and all(turn.cost is None for turn in episode.turns):
         return math.nan
-    worth = _get_score(episode, score)
-    return episode.training_return if worth is None else worth
+    value = _get_score(episode, score)
+    return episode.training_return if value is None else value
 
 
 def _get_score(episode: Episode, score: str) -> float | None:
@@ -237,15 +237,15 @@ def _check(episode: Episode, student: Student) -> None:
         raise BadRow("failed", f"its game failed ({escape_unprintable(episode.error)[:80]})")
     if not episode.num_action_tokens:
         raise BadRow("empty", "it has no sampled token")
-    most = -1
+    largest_id = -1
     for turn in episode.turns:
         reward = turn.training_reward
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
             raise BadRow("bad_reward", f"the reward of a turn is {str(reward)[:40]!r}, not a finite number")
-        most = max(most, *turn.prefix_tokens.tolist(), *turn.reply_tokens.tolist())
+        largest_id = max(largest_id, *turn.prefix_tokens.tolist(), *turn.reply_tokens.tolist())
     _require_room(episode, student)
-    if most >= student.vocabulary:
-        raise BadRow("unknown_id", f"token id {most} is beyond the {student.vocabulary} of the model")
+    if largest_id >= student.vocabulary:
+        raise BadRow("unknown_id", f"token id {largest_id} is beyond the {student.vocabulary} of the model")
     if all(turn.policy_version >= 0 for turn in episode.turns):
         try:
             check_ledger(episode)
@@ -255,8 +255,8 @@ def _check(episode: Episode, student: Student) -> None:
 
 def _require_room(episode: Episode, student: Student) -> None:
     if measure_longest_row(episode) > student.max_context_tokens:
-        most = student.max_context_tokens
-        raise BadRow("too_long", f"it has more than rollout.max_context_tokens={most} tokens")
+        limit = student.max_context_tokens
+        raise BadRow("too_long", f"it has more than rollout.max_context_tokens={limit} tokens")
 
 
 def _check_room(group: Group, kind: Kind, student: Student, tally: _Tally) -> bool:
@@ -276,20 +276,20 @@ def _check_room(group: Group, kind: Kind, student: Student, tally: _Tally) -> bo
 
 def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterator[tuple[str, Group]]:
     """Read the groups of a file, each with its split key, by default the prompt."""
-    for where, row in read_table(path):
+    for row_name, row in read_table(path):
         tally.rows += 1
         try:
             if isinstance(row, ValueError):
                 raise BadRow("unreadable", str(row))
             if not isinstance(row, dict):
                 raise BadRow("unreadable", 'it is not an object; write {"column": value, …}')
-            by, group = read_held_out_with(row), kind.of_row(row, reader)
+            by, group = read_held_out_with(row), kind.read_group(row, reader)
             yield repr(group[0].opening) if by is None else by, group
         except BadRow as error:
-            tally.refuse(f"{shorten_path(path)} {where}", error)
+            tally.refuse(f"{shorten_path(path)} {row_name}", error)
         except ValueError as error:  # of the chat template, for example without system messages or tools
             tally.refuse(
-                f"{shorten_path(path)} {where}", BadRow("template", f"it cannot be rendered: {error}")
+                f"{shorten_path(path)} {row_name}", BadRow("template", f"it cannot be rendered: {error}")
             )
 
 
@@ -303,7 +303,7 @@ def _require_good(kind: Kind, tally: _Tally) -> None:
 
 
 def _format_counts(tally: _Tally) -> str:
-    return ", ".join(f"{number} {reason}" for reason, number in sorted(tally.bad.items()))
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(tally.bad.items()))
 
 
 def _write_notes(tally: _Tally, reader: Reader) -> Iterator[str]:

@@ -57,7 +57,7 @@ class Recordings:
     def make_batch(self, iteration: int, *, rank: int = 0, world_size: int = 1) -> StepBatch:
         """Make a rank's share of an iteration, with the metrics of the whole iteration."""
         first = iteration * self.batch
-        chosen = [self._get_group(first + place) for place in range(self.batch)]
+        chosen = [self._get_group(first + offset) for offset in range(self.batch)]
         mine = [episode for group in chosen[rank::world_size] for episode in group]
         batch = StepBatch(iteration, [], [], [group[0].group for group in chosen[rank::world_size]])
         batch.trajectories, batch.episodes = pack(mine) if mine else None, mine
@@ -96,15 +96,19 @@ class Recordings:
         if not isinstance(self.groups[0][0], Labelled):
             return {}
         ids = (batch.trajectories or TrajectoryBatch.make_empty()).trajectory_B.tolist()
-        worth = {get_trajectory_id(each): each.labels for each in episodes if isinstance(each, Labelled)}
+        labels = {
+            get_trajectory_id(episode): episode.labels
+            for episode in episodes
+            if isinstance(episode, Labelled)
+        }
         heads = len(self.groups[0][0].labels)
-        return {"label_BH": torch.tensor([worth[k] for k in ids], dtype=torch.float32).view(-1, heads)}
+        return {"label_BH": torch.tensor([labels[k] for k in ids], dtype=torch.float32).view(-1, heads)}
 
     def _get_group(self, position: int) -> list[Episode]:
         """Return the group at a position of the endless stream, under a unique number."""
-        number, place = divmod(position, len(self.groups))
-        order = _shuffle(self.seed, number, len(self.groups))
-        return _copy_group(self.groups[order[place]], self.first + position)
+        pass_number, index = divmod(position, len(self.groups))
+        order = _shuffle(self.seed, pass_number, len(self.groups))
+        return _copy_group(self.groups[order[index]], self.first + position)
 
     def _compute_metrics(self, iteration: int, episodes: Sequence[Episode]) -> dict[str, float]:
         count = len(episodes)
@@ -126,5 +130,5 @@ def _copy_group(group: Group, number: int) -> list[Episode]:
 
 
 @lru_cache(maxsize=4)
-def _shuffle(seed: int, number: int, size: int) -> list[int]:
-    return np.random.default_rng(seeds.make_key(seed, "data pass", number)).permutation(size).tolist()  # type: ignore[no-any-return]
+def _shuffle(seed: int, pass_number: int, size: int) -> list[int]:
+    return np.random.default_rng(seeds.make_key(seed, "data pass", pass_number)).permutation(size).tolist()  # type: ignore[no-any-return]

@@ -22,15 +22,15 @@ class Referred(Ranked):
     is_referred: ClassVar[bool] = True
     several: ClassVar[bool] = False
 
-    def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
-        yield from (group for ranked in super().of_episodes(episodes) if (group := put_behind_best(ranked)))
+    def make_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+        yield from (group for ranked in super().make_groups(episodes) if (group := put_behind_best(ranked)))
 
-    def judged(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+    def make_held_out_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         if group := put_behind_best(episodes):
             yield group
 
-    def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
-        if group := put_behind_best(super().of_row(row, read)):
+    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
+        if group := put_behind_best(super().read_group(row, read)):
             return group
         raise BadRow("no_rest", "the completions other than the best must have at least two different scores")
 
@@ -76,7 +76,7 @@ def measure_longest_row(episode: Episode) -> int:
     """Count the tokens of the longest row of an episode."""
     longest = size = 0
     for turn in episode.turns:
-        own = len(turn.prefix_tokens) + len(turn.reply_tokens)
-        size = own if turn.starts_row else size + own
+        turn_size = len(turn.prefix_tokens) + len(turn.reply_tokens)
+        size = turn_size if turn.starts_row else size + turn_size
         longest = max(longest, size)
     return longest

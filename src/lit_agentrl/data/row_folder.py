@@ -117,13 +117,13 @@ class RowFolder:
     def _require_whole(self, file: Path) -> None:
         try:
             with open(file, "rb") as opened:
-                whole = all(
+                is_whole = all(
                     hashlib.sha256(opened.read(piece.size)).hexdigest() == piece.sha256
                     for piece in self.shards
                 )
         except OSError as error:
             raise ValueError(f"{file} cannot be read: {error.strerror}; {_REMEDY}") from error
-        if not whole:
+        if not is_whole:
             raise ValueError(f"{file} is damaged: its checksums are not those of {MANIFEST}; {_REMEDY}")
 
 

@@ -48,10 +48,10 @@ class Stepwise(Kind):
             *super().requires,
         ]
 
-    def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+    def make_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         yield from ([episode] for episode in self._add_labels(episodes))
 
-    def judged(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+    def make_held_out_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         yield self._add_labels(episodes)
 
     def _add_labels(self, episodes: Sequence[Episode]) -> list[Episode]:
@@ -59,7 +59,7 @@ class Stepwise(Kind):
             return list(episodes)
         return [set_step_returns(e, [float(e.success)] * len(e.turns)) for e in episodes]
 
-    def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
+    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
         if row.get("completions") is None or row.get("messages") is not None:
             opening, replies = read_dialogue(row, "completions")
             labels = _read_labels(row, sum(message["role"] == "assistant" for message in replies), "replies")
@@ -71,12 +71,12 @@ class Stepwise(Kind):
         return [set_step_returns(read.make_stepwise_episode(read_prompt(row), steps, self.separator), labels)]
 
 
-def _read_labels(row: Mapping[str, Any], count: int, what: str) -> list[float]:
+def _read_labels(row: Mapping[str, Any], count: int, unit: str) -> list[float]:
     given = row.get("labels")
     if not isinstance(given, list):
-        raise BadRow("no_label", f"column labels must be a list with a label for each of the {what}")
+        raise BadRow("no_label", f"column labels must be a list with a label for each of the {unit}")
     if len(given) != count:
-        raise BadRow("no_label", f"column labels has {len(given)} entries, and there are {count} {what}")
+        raise BadRow("no_label", f"column labels has {len(given)} entries, and there are {count} {unit}")
     for label in given:
         if not isinstance(label, bool | int | float) or not 0 <= label <= 1:
             raise BadRow(

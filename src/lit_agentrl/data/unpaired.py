@@ -25,13 +25,13 @@ class Unpaired(Kind):
     several: ClassVar[bool] = True
     score: str | Sequence[str] = "success"
 
-    def of_episodes(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+    def make_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         yield from ([episode] for episode in episodes)
 
-    def of_row(self, row: Mapping[str, Any], read: Reader) -> Group:
+    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
         opening, replies = read_dialogue(row, "completion")
         if not self.heads:
             return [set_return(read.make_episode(opening, replies), read_label(row))]
         given = row.get("scores")
-        worth = labels.read_labels(row if given is None else given, self.heads, "scores")
-        return [labels.add_labels(read.make_episode(opening, replies), worth)]
+        head_labels = labels.read_labels(row if given is None else given, self.heads, "scores")
+        return [labels.add_labels(read.make_episode(opening, replies), head_labels)]

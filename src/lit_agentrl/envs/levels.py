@@ -92,8 +92,8 @@ def play_agents(
             "random": lambda _: env.random_action(rng),
             "oracle": functools.partial(_choose_best_action, env, budget),
         }
-        known = [env.random_action(np.random.default_rng(0)), env.optimal_actions(horizon=budget)]
-        for name, first in zip(AGENTS, known, strict=True):
+        actions = [env.random_action(np.random.default_rng(0)), env.optimal_actions(horizon=budget)]
+        for name, first in zip(AGENTS, actions, strict=True):
             if first is not None:
                 scores[name] = [_play_episode(env, instance, budget, choices[name]) for instance in instances]
     return scores

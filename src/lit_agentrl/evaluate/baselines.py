@@ -46,9 +46,9 @@ def compute_baselines(
     results: dict[str, Any] = {}
     for name, other_outcomes in others.items():
         if other_outcomes is not None:
-            of_game = [outcome for outcome in other_outcomes if outcome.task_name == task.name]
+            game_outcomes = [outcome for outcome in other_outcomes if outcome.task_name == task.name]
             results[name] = _estimate_lead(
-                _average_by_prompt(of_game), outcomes, [outcome for outcome in of_game if not outcome.failed]
+                _average_by_prompt(game_outcomes), outcomes, [o for o in game_outcomes if not o.failed]
             )
     groups = [int(group) for group in batch.group_P]
     played = play_agents(task, split, [int(outcome) for outcome in batch.seed_P], seed)

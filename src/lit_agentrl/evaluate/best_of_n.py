@@ -108,15 +108,15 @@ class Chooser:
             if not enough:
                 results |= dict.fromkeys((f"best@{k}", f"gain@{k}", f"pass@{k}"))
                 continue
-            number = sum(len(solved) for _, solved in enough)
+            num_episodes = sum(len(solved) for _, solved in enough)
             best = [estimate_best_of_k(scores, solved, k) for scores, solved in enough]
             upper = [estimate_pass_at_k(len(solved), sum(solved), k) for _, solved in enough]
             gained = [
                 chosen - sum(solved) / len(solved) for chosen, (_, solved) in zip(best, enough, strict=True)
             ]
-            results[f"best@{k}"] = estimate(compute_share_interval(best, number))
+            results[f"best@{k}"] = estimate(compute_share_interval(best, num_episodes))
             results[f"gain@{k}"] = estimate(compute_mean_interval(gained))
-            results[f"pass@{k}"] = estimate(compute_share_interval(upper, number))
+            results[f"pass@{k}"] = estimate(compute_share_interval(upper, num_episodes))
         return results
 
     def _score_episodes(self, episodes: Sequence[Episode]) -> list[float]:

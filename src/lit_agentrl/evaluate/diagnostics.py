@@ -160,13 +160,13 @@ def _compute_log_likelihoods(run: Run, sample: Sequence[Thought], params: Sampli
         network, critic=None, reference=None, settings=run.module.updater.settings,
         temperature=params.temperature or 1.0, routing=Routing(),
     )  # fmt: skip
-    known: dict[tuple[int, ...], Tensor] = {}
+    totals: dict[tuple[int, ...], Tensor] = {}
     for thought in sample:
-        if thought.context not in known:
+        if thought.context not in totals:
             rows = _build_rows(thought.context, sample, next(network.parameters()).device)
             with torch.no_grad(), run.trainer.precision_plugin.forward_context():
-                known[thought.context] = networks.compute_logp(rows).double().sum(1).cpu()
-    return torch.stack([known[thought.context] for thought in sample], dim=1)
+                totals[thought.context] = networks.compute_logp(rows).double().sum(1).cpu()
+    return torch.stack([totals[thought.context] for thought in sample], dim=1)
 
 
 def _build_rows(

@@ -43,8 +43,8 @@ def replay_episodes(run: Run, name: str, rules: Rules, params: SamplingParams) -
         rules: the rules of the run, changed in what is examined.
         params: sampling parameters of replies.
     """
-    number = next(n for n, spec in enumerate(run.games.test) if run.games.tasks[spec.task].name == name)
-    (batch,) = run.stream.test_dataloader()[number]
+    index = next(n for n, spec in enumerate(run.games.test) if run.games.tasks[spec.task].name == name)
+    (batch,) = run.stream.test_dataloader()[index]
     evaluation = replace(run.rollouts.test, params=params)
     network: Any = reweight_by_critic(run.module.policy.network, run.module.critic)
     network.to(run.trainer.strategy.root_device)  # the trainer has moved it to the CPU

@@ -17,7 +17,7 @@ from lit_agentrl.runs.run_folder import lock_folder
 def can_write(folder: Path) -> bool:
     """Check, before anything is played, whether a folder is writable; warn if it is not."""
     try:
-        parent = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         with tempfile.NamedTemporaryFile(dir=parent):  # keep() creates the folder itself, for results
             return True
     except OSError as error:

@@ -28,7 +28,7 @@ from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.hooks import Moment, PlayHook
 from lit_agentrl.rollout.questions import Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, group_episodes
+from lit_agentrl.rollout.structures.base import Progress, group_episodes
 from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
@@ -70,20 +70,20 @@ class _Interview:
     All ranks must take part in each round.
     """
 
-    def __init__(self, so_far: SoFar) -> None:
-        self._so_far = so_far
+    def __init__(self, progress: Progress) -> None:
+        self._so_far = progress
         self.counts = dict.fromkeys(("asked", "unanswered", "asked_tokens", "answer_tokens"), 0)
 
     def ask(self, purpose: str, texts: Mapping[tuple[int, ...], str]) -> dict[tuple[int, ...], str]:
         """Return an answer to each text, each sampled with its own key."""
         seed, iteration = self._so_far.seed, self._so_far.iteration
         keys = [seeds.make_key(seed, f"experience/{purpose}", iteration, *address) for address in texts]
-        asked = self._so_far.ask(
+        answers = self._so_far.ask(
             [Question(text, key) for text, key in zip(texts.values(), keys, strict=True)]
         )
-        new = (len(texts), asked.texts.count(""), asked.num_read, asked.num_written)
+        new = (len(texts), answers.texts.count(""), answers.num_read, answers.num_written)
         self.counts = {name: old + more for (name, old), more in zip(self.counts.items(), new, strict=True)}
-        return dict(zip(texts, asked.texts, strict=True))
+        return dict(zip(texts, answers.texts, strict=True))
 
 
 class Experience(StructureHook, Refill):
@@ -144,8 +144,8 @@ class Experience(StructureHook, Refill):
             else specs
         )
 
-    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        groups, interview = group_episodes(so_far.sampled), _Interview(so_far)
+    def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
+        groups, interview = group_episodes(progress.sampled), _Interview(progress)
         mixed = {
             g: episodes
             for g, episodes in groups.items()

@@ -13,7 +13,7 @@ from lit_agentrl.distributed import sum_over_ranks
 from lit_agentrl.facts import IN_ORDER, PLAYED, READS_OLD_LOG_PROBS, WHOLE_WEIGHTS
 from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, Structure, make_specs
+from lit_agentrl.rollout.structures.base import Progress, Structure, make_specs
 from lit_agentrl.rollout.structures.hook import StructureHook, TemporaryStep
 
 
@@ -62,24 +62,24 @@ class Forget(StructureHook, Structure):
             )
         return make_specs(prompts, members - members // 2)
 
-    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
-        if so_far.waves > 1:
+    def after_wave(self, progress: Progress) -> Sequence[EpisodeSpec]:
+        if progress.waves > 1:
             return ()
-        first = so_far.members - so_far.members // 2
-        half = so_far.members // 2
+        first = progress.members - progress.members // 2
+        half = progress.members // 2
         return [
-            EpisodeSpec(e.iteration, e.group, e.member + first, e.task, e.instance_seed, so_far.waves)
-            for e in so_far.sampled
+            EpisodeSpec(e.iteration, e.group, e.member + first, e.task, e.instance_seed, progress.waves)
+            for e in progress.sampled
             if e.member < half
         ]
 
-    def plan_temporary_step(self, so_far: SoFar) -> TemporaryStep | None:
-        recent = [*self._entropies, self._compute_entropy(so_far)][-self._window :]
+    def plan_temporary_step(self, progress: Progress) -> TemporaryStep | None:
+        recent = [*self._entropies, self._compute_entropy(progress)][-self._window :]
         return self._trial if sum(recent) / len(recent) < self._threshold else None
 
-    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        is_moved = self.plan_temporary_step(so_far) is not None
-        entropy = self._compute_entropy(so_far)
+    def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
+        is_moved = self.plan_temporary_step(progress) is not None
+        entropy = self._compute_entropy(progress)
         self._entropies = [*self._entropies, entropy][-self._window :]
         return {"forgotten_share": (float(is_moved), 1), "first_half_entropy": (entropy, 1)}
 
@@ -89,9 +89,9 @@ class Forget(StructureHook, Structure):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._entropies = [float(entropy) for entropy in state["entropies"]]
 
-    def _compute_entropy(self, so_far: SoFar) -> float:
+    def _compute_entropy(self, progress: Progress) -> float:
         """Compute the mean entropy of the first wave over all ranks, in nats per token."""
-        turns = [turn for e in so_far.sampled if e.wave == 0 for turn in e.turns]
+        turns = [turn for e in progress.sampled if e.wave == 0 for turn in e.turns]
         sums = [
             float(sum(turn.reply_entropies.sum() for turn in turns)),
             sum(len(t.reply_tokens) for t in turns),

@@ -20,7 +20,7 @@ from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode, Message, Source
 from lit_agentrl.rollout.hooks import Moment, PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.base import Progress
 from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.rollout.worlds.environments import Look
@@ -123,25 +123,27 @@ class Hint(StructureHook, Refill):
                     "algo/structure=refill"
                 )
 
-    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
-        unsolved = self._list_unsolved(so_far)
+    def after_wave(self, progress: Progress) -> Sequence[EpisodeSpec]:
+        unsolved = self._list_unsolved(progress)
         if not int(sum_over_ranks(torch.tensor(len(unsolved)))):  # ranks must refill together
-            return super().after_wave(so_far)
+            return super().after_wave(progress)
         return [
             EpisodeSpec(
-                e.iteration, e.group, e.member + so_far.members, e.task, e.instance_seed, so_far.waves,
-                extra=HintHook(self._shares[e.member // so_far.members]),
+                e.iteration, e.group, e.member + progress.members, e.task, e.instance_seed, progress.waves,
+                extra=HintHook(self._shares[e.member // progress.members]),
             )
             for episodes in unsolved
             for e in episodes
         ]  # fmt: skip
 
-    def train_on(self, so_far: SoFar) -> Sequence[Episode]:
-        last = {e.group: e.member // so_far.members for e in so_far.sampled}  # the last try of a group wins
-        return [e for e in so_far.sampled if e.member // so_far.members == last[e.group]]
+    def train_on(self, progress: Progress) -> Sequence[Episode]:
+        last = {
+            e.group: e.member // progress.members for e in progress.sampled
+        }  # the last try of a group wins
+        return [e for e in progress.sampled if e.member // progress.members == last[e.group]]
 
-    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        tries = self._list_last_tries(so_far)
+    def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
+        tries = self._list_last_tries(progress)
         hinted = [episodes for episodes in tries if episodes[0].hint]
         return {
             "hinted_share": (len(hinted), len(tries)),
@@ -149,20 +151,20 @@ class Hint(StructureHook, Refill):
             "hint": (sum(episodes[0].hint for episodes in hinted), len(hinted)),
         }
 
-    def _list_unsolved(self, so_far: SoFar) -> list[list[Episode]]:
+    def _list_unsolved(self, progress: Progress) -> list[list[Episode]]:
         """Return the last tries that no episode solved and that another hint may follow."""
-        if so_far.iteration < self._start:
+        if progress.iteration < self._start:
             return []
         return [
             episodes
-            for episodes in self._list_last_tries(so_far)
-            if episodes[0].member // so_far.members < len(self._shares)
+            for episodes in self._list_last_tries(progress)
+            if episodes[0].member // progress.members < len(self._shares)
             and not all(e.failed for e in episodes)
             and not any(e.success for e in episodes)
         ]
 
-    def _list_last_tries(self, so_far: SoFar) -> list[list[Episode]]:
+    def _list_last_tries(self, progress: Progress) -> list[list[Episode]]:
         groups: dict[int, list[Episode]] = {}
-        for episode in self.train_on(so_far):
+        for episode in self.train_on(progress):
             groups.setdefault(episode.group, []).append(episode)
         return list(groups.values())

@@ -149,9 +149,9 @@ def apply_operations(
     """
     lessons, counts = dict(items), Counter[str]()
     changed: set[str] = set()  # items that an operation has changed
-    for operation in sorted(operations, key=lambda each: _ORDER.index(each.kind)):
+    for operation in sorted(operations, key=lambda o: _ORDER.index(o.kind)):
         kind, ids, text = operation.kind, operation.ids, operation.text
-        if kind == "add" and text.casefold() in {each.casefold() for each in lessons.values()}:
+        if kind == "add" and text.casefold() in {lesson.casefold() for lesson in lessons.values()}:
             continue
         if changed & set(ids) or (kind == "add" and len(lessons) >= max_items):
             counts["dropped"] += 1
@@ -161,14 +161,14 @@ def apply_operations(
         if kind == "add":
             lessons[f"added {counts[kind]}"] = text
             continue
-        place = min(ids, key=list(lessons).index)
+        target = min(ids, key=list(lessons).index)
         lessons = {
-            name: text if name == place else old
+            name: text if name == target else old
             for name, old in lessons.items()
-            if name == place or name not in ids
+            if name == target or name not in ids
         }
         if kind == "delete":
-            del lessons[place]
+            del lessons[target]
     return {f"G{number}": text for number, text in enumerate(lessons.values())}, counts
 
 

@@ -12,7 +12,7 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.facts import BRANCHES, FORK, PLAYED, PLAYED_HERE, VALUES, WHOLE_WEIGHTS
 from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.base import Progress
 from lit_agentrl.rollout.structures.hook import StructureHook, Training, Values
 from lit_agentrl.rollout.structures.refill import Refill
 
@@ -240,8 +240,8 @@ class Mcts(StructureHook, Refill):
         # all episodes would start at the opening, so none has to wait for another
         return None if self._rule.depth == 0 or self._rule.width >= members else self._rule
 
-    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        played = [episode for episode in so_far.sampled if not episode.failed]
+    def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
+        played = [episode for episode in progress.sampled if not episode.failed]
         first = {episode.group: episode for episode in reversed(played)}.values()
         turns = [episode.branch_turn for episode in played]
         return {

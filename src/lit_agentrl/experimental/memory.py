@@ -13,7 +13,7 @@ from lit_agentrl.episode import Episode, Source
 from lit_agentrl.facts import PLAYED, READS_OLD_LOG_PROBS, SEPARATE_MEMBERS
 from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.pack import get_trajectory_id
-from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.base import Progress
 from lit_agentrl.rollout.structures.refill import Refill
 
 _FIRST_STORED_MEMBER = 1 << 19  # member numbers from here on mark stored episodes that were added to a group
@@ -52,21 +52,23 @@ class Memory(Refill):
         super().__init__(max_waves)
         self._stored: list[Episode] = []  # oldest first
 
-    def train_on(self, so_far: SoFar) -> Sequence[Episode]:
-        return [*so_far.sampled, *self._draw_stored(so_far)]
+    def train_on(self, progress: Progress) -> Sequence[Episode]:
+        return [*progress.sampled, *self._draw_stored(progress)]
 
-    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        drawn = self._draw_stored(so_far)
-        ages = [so_far.iteration - self._stored[index].iteration for index, _ in self._draw_indices(so_far)]
+    def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
+        drawn = self._draw_stored(progress)
+        ages = [
+            progress.iteration - self._stored[index].iteration for index, _ in self._draw_indices(progress)
+        ]
         if self._rows:
             episodes = [
-                replace(e, env_seconds=0.0) for e in so_far.sampled if not e.failed and e.num_action_tokens
+                replace(e, env_seconds=0.0) for e in progress.sampled if not e.failed and e.num_action_tokens
             ]
             # every rank stores the episodes of all ranks in the same order
             new = sorted(gather_objects(episodes), key=get_trajectory_id)
-            oldest = so_far.iteration + 1 - self._iterations
+            oldest = progress.iteration + 1 - self._iterations
             self._stored = [e for e in [*self._stored, *new] if e.iteration >= oldest]
-        trained = len(drawn) + len(so_far.sampled)
+        trained = len(drawn) + len(progress.sampled)
         return {
             "kept_episodes": (len(self._stored), 1.0),
             "remembered_share": (len(drawn), trained),
@@ -79,23 +81,23 @@ class Memory(Refill):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._stored = [Episode.from_plain(plain) for plain in state["kept"]]
 
-    def _draw_indices(self, so_far: SoFar) -> list[tuple[int, Episode]]:
+    def _draw_indices(self, progress: Progress) -> list[tuple[int, Episode]]:
         """Draw stored episodes by index, each with the new episode that it is added to."""
         if not self._stored:
             return []
         return [
             (
-                seeds.make_key(so_far.seed, "memory", so_far.iteration, e.group, e.member, n)
+                seeds.make_key(progress.seed, "memory", progress.iteration, e.group, e.member, n)
                 % len(self._stored),
                 e,
             )
-            for e in so_far.sampled
+            for e in progress.sampled
             for n in range(self._rows)
         ]
 
-    def _draw_stored(self, so_far: SoFar) -> list[Episode]:
+    def _draw_stored(self, progress: Progress) -> list[Episode]:
         stored = []
-        for number, (index, new) in enumerate(self._draw_indices(so_far)):
+        for number, (index, new) in enumerate(self._draw_indices(progress)):
             member = _FIRST_STORED_MEMBER + new.member * self._rows + number % max(self._rows, 1)
             stored.append(
                 replace(self._stored[index], group=new.group, member=member, tree=None, source=Source.REPLAY)

@@ -31,7 +31,7 @@ from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.branching import Branching
 from lit_agentrl.rollout.hooks import PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, group_episodes
+from lit_agentrl.rollout.structures.base import Progress, group_episodes
 from lit_agentrl.rollout.structures.hook import StructureHook, Training
 from lit_agentrl.rollout.structures.refill import Refill
 
@@ -115,19 +115,19 @@ class Opponent(StructureHook, Refill):
             for spec in super().plan(prompts, members)
         ]
 
-    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
+    def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
         """Return reward and success of opponents, and the policy's win rate.
 
         The policy wins against an opponent of its group if it earns more; a tie counts one half.
         """
         wins, duels = 0.0, 0
-        for group in group_episodes(so_far.sampled).values():
+        for group in group_episodes(progress.sampled).values():
             returns, opponent_returns = (
                 [e.training_return for e in group if _is_opponent(e) == side] for side in (False, True)
             )
             wins += sum(float(a > b) + 0.5 * float(a == b) for a in returns for b in opponent_returns)
             duels += len(returns) * len(opponent_returns)
-        played = [e for e in so_far.sampled if _is_opponent(e) and not e.failed]
+        played = [e for e in progress.sampled if _is_opponent(e) and not e.failed]
         return {
             "opponent_return": (sum(e.total_reward for e in played), len(played)),
             "opponent_success": (sum(e.success for e in played), len(played)),

@@ -1,4 +1,4 @@
-"""Off-policy losses of a critic that predicts both Q and V: IQL, CQL, ILQL.
+"""Heads and losses of a critic that predicts Q and V off-policy: IQL, CQL, ILQL.
 
 Notation and shapes are those of ``rl/credit/value_loss.py``.
 """
@@ -10,9 +10,51 @@ from torch import Tensor
 
 from lit_agentrl.checks import require
 from lit_agentrl.experimental.turn_values import check_discount, check_weight, compute_token_targets
+from lit_agentrl.models.heads import ValueHead
+from lit_agentrl.models.logprobs import ensure_float32
 from lit_agentrl.rl.credit.advantages import Advantage
 from lit_agentrl.rl.credit.value_loss import ValueLoss, mask_targets, select_targets, squared
 from lit_agentrl.rl.masked import check_shapes
+
+
+class TokenValues(ValueHead):
+    """The head gives ``Q(s, a)`` of every token a of the vocabulary.
+
+    ``value_BT`` is ``max_a Q(s, a)``, ``q_BT`` the Q of the sampled token, and ``spread_BT``
+    ``logsumexp_a Q(s, a) - Q(s, sampled)``, which is at least 0.
+    """
+
+    columns: tuple[str, ...] = ("value_BT", "q_BT", "spread_BT")
+
+    def get_width(self, vocabulary: int) -> int:
+        return vocabulary
+
+    def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
+        all_AV = ensure_float32(out_AC)
+        q_A = all_AV.gather(1, token_A[:, None]).squeeze(1)
+        return torch.stack([all_AV.amax(1), q_A, all_AV.logsumexp(1) - q_A], dim=1)
+
+
+class TokensAndState(ValueHead):
+    """The head gives ``Q(s, a)`` of every token a of the vocabulary, followed by ``V(s)``.
+
+    ``value_BT`` is V, ``implicit_q_BT`` the Q of the sampled token, and ``spread_BT`` as in `TokenValues`.
+    """
+
+    columns: tuple[str, ...] = ("value_BT", "implicit_q_BT", "spread_BT")
+
+    def get_width(self, vocabulary: int) -> int:
+        return vocabulary + 1
+
+    def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
+        out_AC = ensure_float32(out_AC)
+        all_AV, value_A = out_AC[:, :-1], out_AC[:, -1]
+        q_A = all_AV.gather(1, token_A[:, None]).squeeze(1)
+        return torch.stack([value_A, q_A, all_AV.logsumexp(1) - q_A], dim=1)
+
+    def select_tokens(self, out: Tensor) -> Tensor:
+        """Return Q of all tokens, (…, V), from the output of the linear head."""
+        return out[..., :-1]
 
 
 def expectile(

@@ -13,7 +13,7 @@ from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.facts import PLAYED, READS_OLD_LOG_PROBS
 from lit_agentrl.rollout.pack import get_trajectory_id
-from lit_agentrl.rollout.structures.base import SoFar, group_episodes
+from lit_agentrl.rollout.structures.base import Progress, group_episodes
 from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
@@ -63,13 +63,13 @@ class Replay(StructureHook, Refill):
         super().__init__(max_waves)
         self._stored: dict[str, list[Episode]] = {}  # ordered by the time of the last success
 
-    def train_on(self, so_far: SoFar) -> Sequence[Episode]:
-        replaced = self._choose_replacements(so_far)
-        return [replaced.get(get_trajectory_id(episode), episode) for episode in so_far.sampled]
+    def train_on(self, progress: Progress) -> Sequence[Episode]:
+        replaced = self._choose_replacements(progress)
+        return [replaced.get(get_trajectory_id(episode), episode) for episode in progress.sampled]
 
-    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        replaced, groups = len(self._choose_replacements(so_far)), len(group_episodes(so_far.sampled))
-        successes = [e for e in so_far.sampled if not e.failed and float(e.success) > self._min_score]
+    def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
+        replaced, groups = len(self._choose_replacements(progress)), len(group_episodes(progress.sampled))
+        successes = [e for e in progress.sampled if not e.failed and float(e.success) > self._min_score]
         # every rank stores the successes of all ranks, since another rank may play the task next
         for episode in sorted(gather_objects(successes), key=get_trajectory_id):
             earlier = self._stored.pop(_make_task_key(episode), [])
@@ -88,16 +88,16 @@ class Replay(StructureHook, Refill):
             for name, episodes in list(state.items())[-self._instances :]
         }
 
-    def _choose_replacements(self, so_far: SoFar) -> dict[int, Episode]:
+    def _choose_replacements(self, progress: Progress) -> dict[int, Episode]:
         """Choose the stored successes by the id of the trajectory that each replaces."""
         replacements: dict[int, Episode] = {}
-        for group, episodes in group_episodes(so_far.sampled).items():
+        for group, episodes in group_episodes(progress.sampled).items():
             stored = self._stored.get(_make_task_key(episodes[0]))
             scores = [float(episode.success) for episode in episodes]
             fails = statistics.pstdev(scores) < self._max_std and statistics.fmean(scores) < self._max_mean
             if stored is None or not fails:
                 continue
-            first, number = episodes[0], seeds.make_key(so_far.seed, "replay", so_far.iteration, group)
+            first, number = episodes[0], seeds.make_key(progress.seed, "replay", progress.iteration, group)
             replacements[get_trajectory_id(first)] = replace(
                 stored[number % len(stored)],
                 iteration=first.iteration, wave=first.wave, group=group, member=first.member, task=first.task,

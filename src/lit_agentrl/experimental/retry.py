@@ -14,7 +14,7 @@ from lit_agentrl.facts import WHOLE_CONTEXT
 from lit_agentrl.rewards.base import RewardPart, Rewards, Stage, replace_by_outcome
 from lit_agentrl.rollout.hooks import PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.base import Progress
 from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
@@ -84,8 +84,8 @@ class Retry(StructureHook, Refill):
         specs = super().plan(prompts, members)
         return [replace(spec, extra=self._hook) for spec in specs]
 
-    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        played = [episode for episode in so_far.sampled if not episode.failed]
+    def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
+        played = [episode for episode in progress.sampled if not episode.failed]
         return {
             "tries": (sum(len(episode.turns) for episode in played), len(played)),
             "first_success": (sum(e.success and len(e.turns) == 1 for e in played), len(played)),

@@ -17,7 +17,7 @@ from lit_agentrl.rl.masked import check_shapes
 from lit_agentrl.rl.returns import next_sampled, return_to_go, sum_over_turn, turn_index
 from lit_agentrl.rollout.hooks import NO_HOOK, Moment, PlayHook
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.base import Progress
 from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
@@ -119,12 +119,12 @@ class TwoLevel(StructureHook, Refill):
             return None
         return rows.is_action_BT & (rows.is_plan_BT if trained == "executor" else ~rows.is_plan_BT)
 
-    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
-        played = [episode for episode in so_far.sampled if not episode.failed]
+    def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
+        played = [episode for episode in progress.sampled if not episode.failed]
         taken = [turn for episode in played for turn in episode.turns if len(turn.reply_tokens)]
         plans = [turn for turn in taken if turn.player == PLANNER]
         acts = [turn for turn in taken if turn.player != PLANNER]
-        trained = self._get_trained_level(so_far.iteration)
+        trained = self._get_trained_level(progress.iteration)
         subtasks = [reward for episode in played for reward in compute_subtask_returns(episode)]
         return {
             "plans": (len(plans), len(played)),
@@ -203,15 +203,19 @@ def two_level(
     reward_BT = sum_over_turn(
         x_BT=reward_BT.double(), is_action_BT=is_counted_BT, turn_BT=turn_BT
     )  # reward of the whole turn, used at its end
-    one = reward_BT.new_ones(())  # in the dtype of the rewards
+    unit_reward = reward_BT.new_ones(())  # in the dtype of the rewards
     is_end_BT = is_counted_BT & is_turn_end_BT
     chain = {"is_action_BT": is_end_BT, "trajectory_B": trajectory_B, "first_turn_B": first_turn_B}
     is_before_plan_BT = next_sampled(x_BT=is_plan_BT.double(), **chain) > 0
     planner_BT = return_to_go(
-        reward_BT=reward_BT - cost, discount=torch.where(is_before_plan_BT, one * discount, one), **chain
+        reward_BT=reward_BT - cost,
+        discount=torch.where(is_before_plan_BT, unit_reward * discount, unit_reward),
+        **chain,
     )
     executor_BT = return_to_go(
-        reward_BT=reward_BT, discount=torch.where(is_before_plan_BT, 0 * one, one * turn_discount), **chain
+        reward_BT=reward_BT,
+        discount=torch.where(is_before_plan_BT, 0 * unit_reward, unit_reward * turn_discount),
+        **chain,
     )
     row_N, t_N = is_end_BT.nonzero(as_tuple=True)
     return_N = torch.where(is_plan_BT, planner_BT, executor_BT)[row_N, t_N]

@@ -23,7 +23,7 @@ from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.episodes import MADE_WITH, open_folder
-from lit_agentrl.data.kinds import assign_side, group_by_prompt, list_replies
+from lit_agentrl.data.kinds import assign_split, group_by_prompt, list_replies
 from lit_agentrl.episode import Episode
 from lit_agentrl.rewards.base import RewardContext, RewardPart, Shaping, Stage, require_rewards
 from lit_agentrl.rewards.pipeline import RewardPipeline, select_trainable
@@ -176,7 +176,7 @@ def _collect_pairs(
     start = 0
     for number, group in enumerate(prompts):
         key = f"{group[0].task_name}|{group[0].instance_seed}"
-        side = "fit" if assign_side(key, cfg.held_out) == "train" else "evaluate"
+        side = "fit" if assign_split(key, cfg.held_out) == "train" else "evaluate"
         for i, j in combinations(range(len(group)), 2):
             scores_of_two = [_get_score(group[k], cfg.score) for k in (i, j)]
             if scores_of_two[0] != scores_of_two[1] and list_replies(group[i]) != list_replies(group[j]):

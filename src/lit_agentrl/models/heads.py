@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -67,9 +68,12 @@ class ValueHead(Protocol):
     Attributes:
         columns: Names of the (B, T) columns for sampled tokens; the first is ``value_BT``, the value of the state
             before the token.
+        select_tokens: Returns Q of all tokens, (…, V), from the output of the linear head; None: it has no Q, and
+            cannot reweight a policy.
     """
 
     columns: tuple[str, ...]
+    select_tokens: Callable[[Tensor], Tensor] | None = None
 
     def get_width(self, vocabulary: int) -> int:
         """Return the number of outputs of the linear head."""
@@ -78,7 +82,7 @@ class ValueHead(Protocol):
         """Return the columns of A sampled tokens, (A,), or (A, C) of several; with gradient."""
 
 
-class StateValues:
+class StateValues(ValueHead):
     """The single output of the head is ``value_BT``, ``V(s)``."""
 
     columns: tuple[str, ...] = ("value_BT",)
@@ -90,7 +94,7 @@ class StateValues:
         return ensure_float32(out_AC.squeeze(-1))
 
 
-class ValuesAndCosts:
+class ValuesAndCosts(ValueHead):
     """Two outputs: ``value_BT``, ``V(s)`` of rewards, and ``cost_value_BT``, that of costs."""
 
     columns: tuple[str, ...] = ("value_BT", "cost_value_BT")
@@ -100,43 +104,3 @@ class ValuesAndCosts:
 
     def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
         return ensure_float32(out_AC)
-
-
-class TokenValues:
-    """The head gives ``Q(s, a)`` of every token a of the vocabulary.
-
-    ``value_BT`` is ``max_a Q(s, a)``, ``q_BT`` the Q of the sampled token, and ``spread_BT``
-    ``logsumexp_a Q(s, a) - Q(s, sampled)``, which is at least 0.
-    """
-
-    columns: tuple[str, ...] = ("value_BT", "q_BT", "spread_BT")
-
-    def get_width(self, vocabulary: int) -> int:
-        return vocabulary
-
-    def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
-        all_AV = ensure_float32(out_AC)
-        q_A = all_AV.gather(1, token_A[:, None]).squeeze(1)
-        return torch.stack([all_AV.amax(1), q_A, all_AV.logsumexp(1) - q_A], dim=1)
-
-
-class TokensAndState:
-    """The head gives ``Q(s, a)`` of every token a of the vocabulary, followed by ``V(s)``.
-
-    ``value_BT`` is V, ``implicit_q_BT`` the Q of the sampled token, and ``spread_BT`` as in `TokenValues`.
-    """
-
-    columns: tuple[str, ...] = ("value_BT", "implicit_q_BT", "spread_BT")
-
-    def get_width(self, vocabulary: int) -> int:
-        return vocabulary + 1
-
-    def read(self, out_AC: Tensor, token_A: Tensor) -> Tensor:
-        out_AC = ensure_float32(out_AC)
-        all_AV, value_A = out_AC[:, :-1], out_AC[:, -1]
-        q_A = all_AV.gather(1, token_A[:, None]).squeeze(1)
-        return torch.stack([value_A, q_A, all_AV.logsumexp(1) - q_A], dim=1)
-
-    def select_tokens(self, out: Tensor) -> Tensor:
-        """Return Q of all tokens, (…, V), from the output of the linear head."""
-        return out[..., :-1]

@@ -181,7 +181,7 @@ def _make_inputs(
     place_A = segments.place_BT[place]
     return _Inputs(
         {**segments.make_inputs(tokens_BT[:, :-1]), "use_cache": False},
-        lambda hidden: pick(hidden[0], place_A),
+        lambda hidden: pick(hidden.squeeze(0), place_A),
     )
 
 

@@ -11,7 +11,7 @@ reference     b P / N for a KL term, if not off-loaded; nothing with LoRA, where
 critic        separate: weights, gradients and optimizer of its own trunk, or of its adapters with LoRA
 kv cache      slots x context x 2 L k b, retained between rollouts; not counted: a CPU
               stores half precision as float32
-play copy     2 P with --precision mixed on one device or with ddp: the bfloat16 weights that generate
+play copy     2 P with --precision mixed, or bfloat16 without adapters, unless sharded: the weights that generate
 16-bit copies 2 P in an update with --precision mixed: the casts of weights that autocast keeps; none with fsdp
 gathered      fsdp: in training two whole blocks and the embeddings, in a rollout all whole weights
 activations   T L times the bytes that a token saves in a layer (`MemoryPlan.count_layer`), with checkpointing T L d b,
@@ -191,6 +191,11 @@ class MemoryPlan:
         c = self.config
         return int(get_kv_heads(c) * get_head_dim(c) * self.computed)
 
+    def count_play_copy(self) -> float:
+        """Return the bytes of weights that the native engine copies on a GPU."""
+        is_copied = self.precision == "mixed" or (self.precision == "bfloat16" and self.lora is None)
+        return 2.0 * self.parameters if is_copied and self.strategy != "fsdp" else 0.0
+
     def count_gathered(self) -> tuple[float, float]:
         """Return the bytes of gathered whole weights, in training and in a rollout."""
         if self.shares == 1:
@@ -214,7 +219,7 @@ class MemoryPlan:
         critic = self.count_critic()
         training, playing = self.count_gathered()
         casts = 2.0 * self.parameters if self.precision == "mixed" and self.strategy != "fsdp" else 0.0
-        copy = casts  # of the weights, to play with
+        copy = self.count_play_copy()
         update = (
             gradients
             + training

@@ -61,11 +61,14 @@ def load_network(kind: Any, name: str, dtype: torch.dtype) -> PreTrainedModel:
         raise ValueError(
             f"{type(network).__name__} is not causal here: its output at a token depends on the next token"
         )
-    for lacking, what in ((info["missing_keys"], "missing"), (info["mismatched_keys"], "of another shape")):
+    for lacking, problem in (
+        (info["missing_keys"], "missing"),
+        (info["mismatched_keys"], "of another shape"),
+    ):
         if lacking:
             first = min(item if isinstance(item, str) else item[0] for item in lacking)
             raise ValueError(
-                f"{len(lacking)} of its weights are {what}, such as {first}, and would be random numbers"
+                f"{len(lacking)} of its weights are {problem}, such as {first}, and would be random numbers"
             )
     return network  # type: ignore[no-any-return]
 

@@ -159,7 +159,7 @@ def read_about(path: str, *, use: str = "reward=model") -> RewardModelInfo:
         heads = {name: (float(mean), float(std)) for name, mean, std in record.pop("heads", ())}
         about = RewardModelInfo(**record, heads=heads)
         texts = (about.kind, about.fingerprint, about.tokenizer, about.algo)
-        if not all(isinstance(each, str) for each in texts) or about.kind not in USES:
+        if not all(isinstance(text, str) for text in texts) or about.kind not in USES:
             raise ValueError("a field is of the wrong type")
         if not (isinstance(about.mean, float | int) and isinstance(about.std, float | int) and about.std > 0):
             raise ValueError("mean and std must be numbers, std > 0")

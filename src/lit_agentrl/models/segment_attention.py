@@ -87,7 +87,7 @@ class KernelLayout:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """Return (1, N, heads, D) from (1, heads, N, D) tensors."""
         dtype = min((query.dtype, key.dtype, value.dtype), key=lambda each: each.itemsize)
-        q, k, v = (states[0].transpose(0, 1).to(dtype) for states in (query, key, value))
+        q, k, v = (states.squeeze(0).transpose(0, 1).to(dtype) for states in (query, key, value))
         if self.key_M is not None:
             k, v = torch.split(pick(torch.cat([k, v], 1), self.key_M), k.shape[1], dim=1)
         bounds = self.query_bounds, self.key_bounds
@@ -260,7 +260,7 @@ class BatchLayout:
 
     def _arrange(self, states: Tensor) -> Tensor:
         """Return (M, heads, D) from (1, heads, N, D), in the layout of attention."""
-        states_NHD = states[0].transpose(0, 1)
+        states_NHD = states.squeeze(0).transpose(0, 1)
         return states_NHD if self.layout_M is None else pick(states_NHD, self.layout_M)
 
 

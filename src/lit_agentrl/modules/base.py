@@ -158,7 +158,7 @@ class AgentModule(LightningModule):
             # every rank holds the outcomes of all ranks
             new = EpisodeMetrics(is_shared=False).to(self.device)
             metrics = self.eval_metrics.setdefault(episode_task, new)
-            metrics.update([each for each in batch.outcomes if each.task_name == episode_task])
+            metrics.update([o for o in batch.outcomes if o.task_name == episode_task])
 
     def on_validation_epoch_end(self) -> None:
         self._log_evaluation("val")
@@ -231,6 +231,11 @@ class AgentModule(LightningModule):
         self.updater.progress.version = saved["version"]
         self.updater.progress.bad_steps = saved["bad_steps"]
         set_coefficients(self.objective, saved.get("coefficients", {}))
+
+    @property
+    def exports_network_alone(self) -> bool:
+        """Return whether the export depends on no other changing weights than the network's."""
+        return type(self).export is AgentModule.export
 
     def export(self, folder: str | Path, network: Any = None) -> None:
         """Write the policy as a folder that ``AutoModelForCausalLM.from_pretrained`` loads.

@@ -25,14 +25,14 @@ class PolicyModule(AgentModule):
         if batch.recorded is not None:
             tensors = self._join_rows(batch.recorded, trajectories, columns)
         with use_onednn_linears(self.updater.networks.iterate_modules()):
-            row = self.updater.update(
+            metrics = self.updater.update(
                 tensors, self.make_loop(), iteration=batch.iteration,
                 is_filtered=batch.num_kept_groups < batch.num_groups,
             )  # fmt: skip
-        if "train/loss" in row:
-            row["train/kept_group_share"] = batch.num_kept_groups / max(batch.num_groups, 1)
-            row["time/update"] = time.perf_counter() - started
-        self.row |= row
+        if "train/loss" in metrics:
+            metrics["train/kept_group_share"] = batch.num_kept_groups / max(batch.num_groups, 1)
+            metrics["time/update"] = time.perf_counter() - started
+        self.row |= metrics
 
     def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Add the outcomes of played episodes, or measure the objective on held-out data."""

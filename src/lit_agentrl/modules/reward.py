@@ -91,8 +91,8 @@ class RewardModule(PolicyModule):
         else:
             inputs, columns = {"": rows | {"score_BT": score_BT}}, [prepared]
         tables, means, stds = [], [], []
-        for (prefix, own), made in zip(inputs.items(), columns, strict=True):
-            verdicts, scores_S, metrics = _judge_head(own, made, is_end_BT)
+        for (prefix, head_rows), prepared_columns in zip(inputs.items(), columns, strict=True):
+            verdicts, scores_S, metrics = _judge_head(head_rows, prepared_columns, is_end_BT)
             self.row |= {f"{split}/{prefix}{name}": value for name, value in metrics.items()}
             tables.append(verdicts.table_PC)
             means.append(scores_S.mean())
@@ -138,27 +138,29 @@ class RewardModule(PolicyModule):
         return {"heads": dict(zip(self.objective.heads, numbers, strict=True))}
 
 
-def _judge_head(rows: Tensors, made: Tensors, is_end_BT: Tensor) -> tuple[Verdicts, Tensor, dict[str, float]]:
+def _judge_head(
+    rows: Tensors, prepared: Tensors, is_end_BT: Tensor
+) -> tuple[Verdicts, Tensor, dict[str, float]]:
     """Compute verdicts, scores and metrics of one head, over all ranks.
 
     Args:
         rows: Columns with ``score_BT``; ``return_B`` is the target of the head.
-        made: Columns of `Objective.prepare`.
+        prepared: Columns of `Objective.prepare`.
         is_end_BT: True at the last sampled token of each trajectory.
     """
     score_BT = rows["score_BT"]
-    is_scored_BT = made["is_scored_BT"] | (is_end_BT & ~rows["return_B"].isnan()[:, None])
+    is_scored_BT = prepared["is_scored_BT"] | (is_end_BT & ~rows["return_B"].isnan()[:, None])
     table, _ = gather_rows({"table": judge(rows, score_BT).table_PC})
     verdicts = Verdicts(table["table"].cpu())
-    of_all, _ = gather_rows({"scores": score_BT[is_end_BT].double()})
-    scores_S = of_all["scores"]
+    gathered, _ = gather_rows({"scores": score_BT[is_end_BT].double()})
+    scores_S = gathered["scores"]
     metrics = verdicts.metrics()
     metrics |= {"score_mean": float(scores_S.mean()), "score_std": float(scores_S.std())}
-    if "is_costly_BT" in made:
-        signs = {"score": score_BT[is_end_BT].double(), "is_costly": made["is_costly_BT"][is_end_BT]}
+    if "is_costly_BT" in prepared:
+        signs = {"score": score_BT[is_end_BT].double(), "is_costly": prepared["is_costly_BT"][is_end_BT]}
         metrics |= sign_metrics(gather_rows(signs)[0])
-    if "good_BT" in made:
-        columns = {"score": score_BT, "turn": rows["turn_BT"], "good": made["good_BT"]}
+    if "good_BT" in prepared:
+        columns = {"score": score_BT, "turn": rows["turn_BT"], "good": prepared["good_BT"]}
         steps = {name: column[is_scored_BT].double() for name, column in columns.items()}
         metrics |= step_metrics(gather_rows(steps)[0])
     return verdicts, scores_S, metrics

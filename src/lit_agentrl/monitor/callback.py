@@ -35,7 +35,10 @@ class CollapseMonitor(Callback):
         warnings: a line for each alarm, with its evidence, and for what was done; those before a resumed run was
             interrupted, too.
         has_stopped: whether it has ended the run.
+        only_for_resuming: its state, with which an action may hold weights and moments, is not in ``best.ckpt``.
     """
+
+    only_for_resuming = True
 
     def __init__(self, rules: Mapping[str, Rule | None], action: Action | None = None) -> None:
         self.rules = {name: rule for name, rule in rules.items() if rule is not None}
@@ -65,8 +68,8 @@ class CollapseMonitor(Callback):
         self.warnings += [line for line in state_dict["warnings"] if line not in self.warnings]
         self.has_stopped = state_dict["has_stopped"]
         self._is_due = state_dict.get("is_due", False)  # earlier versions had no action that waits
-        if found := state_dict.get("action"):
-            self.action.load_state_dict(found)
+        if action_state := state_dict.get("action"):
+            self.action.load_state_dict(action_state)
         for name, seen in state_dict["rules"].items():
             if name in self.rules:
                 with name_errors(f"rules.{name}"):
@@ -110,21 +113,21 @@ class CollapseMonitor(Callback):
         played = pl_module.eval_metrics.values() if isinstance(pl_module, Evaluated) else ()
         self._evaluated = [metrics.compute().get("entropy") for metrics in played]
         if trainer.state.fn == TrainerFn.VALIDATING:
-            row = as_measured(pl_module).row
-            self._start = {name: value for name, value in row.items() if name.startswith("val/")}
+            measured = as_measured(pl_module).row
+            self._start = {name: value for name, value in measured.items() if name.startswith("val/")}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at the iteration: alike on all ranks, which have the same metrics."""
         module = as_measured(pl_module)
         module.row |= self._replies | self._compute_uniformity(pl_module)
         self._replies, self._evaluated = {}, []
-        row = dict(module.row)
-        alarms = self._look(trainer, row, trainer.current_epoch + 1)
+        metrics = dict(module.row)
+        alarms = self._look(trainer, metrics, trainer.current_epoch + 1)
         module.row |= self.action.metrics()
         if alarms:
             module.row["collapse/alarms"] = float(alarms)
         elif all(rule.is_quiet for rule in self.rules.values()) and any(
-            key.startswith("val/") for key in row
+            key.startswith("val/") for key in metrics
         ):
             self.action.note_healthy(trainer, pl_module)
 

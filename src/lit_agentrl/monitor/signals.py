@@ -64,7 +64,7 @@ def compute_uniformity(entropies: Sequence[float | None], vocabulary: int) -> di
         entropies: nats a token.
         vocabulary: tokens that can be drawn.
     """
-    known = [each for each in entropies if each is not None]
+    known = [entropy for entropy in entropies if entropy is not None]
     return {"collapse/uniformity": max(known) / math.log(vocabulary)} if known and vocabulary > 1 else {}
 
 
@@ -88,9 +88,9 @@ def of_replies(episodes: Sequence[Episode]) -> dict[str, float]:
         groups.setdefault((episode.wave, episode.group), []).append(words)
     sets = [[frozenset(words) for words in group] for group in groups.values()]
     distinct = [
-        len(frozenset[int]().union(*own)) / number
-        for own, group in zip(sets, groups.values(), strict=True)
-        if (number := sum(map(len, group)))
+        len(frozenset[int]().union(*reply_sets)) / num_pairs
+        for reply_sets, group in zip(sets, groups.values(), strict=True)
+        if (num_pairs := sum(map(len, group)))
     ]
     within = [_compute_jaccard(a, b) for group in sets for a, b in zip(group, group[1:], strict=False)]
     across = [_compute_jaccard(a[0], b[0]) for a, b in zip(sets, sets[1:], strict=False)]
@@ -101,13 +101,13 @@ def of_replies(episodes: Sequence[Episode]) -> dict[str, float]:
         "similarity_across": (sum(across), len(across)),
     }  # fmt: skip
     table = sum_over_ranks(torch.tensor(list(sums.values()), dtype=torch.float64)).tolist()
-    found = {f"collapse/{name}": total / n for name, (total, n) in zip(sums, table, strict=True) if n}
+    signals = {f"collapse/{name}": total / n for name, (total, n) in zip(sums, table, strict=True) if n}
     thoughts: Counter[str] = Counter()
     for counted in gather_objects([Counter(filter(None, map(_hash_thought, turns)))]):
         thoughts.update(counted)
     if thoughts:
-        found["collapse/template_share"] = thoughts.most_common(1)[0][1] / thoughts.total()
-    return found
+        signals["collapse/template_share"] = thoughts.most_common(1)[0][1] / thoughts.total()
+    return signals
 
 
 def _encode_pairs(tokens: NDArray[np.int64]) -> list[int]:

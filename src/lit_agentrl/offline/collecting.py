@@ -246,40 +246,44 @@ def _plan(cfg: DictConfig, games: Games) -> Iterator[tuple[str, EvalSpec]]:
     """Yield the name and episodes of each shard, independent of what the folder already holds."""
     for spec in games.test:
         for start in range(0, cfg.episodes, cfg.shard):
-            number = min(cfg.shard, cfg.episodes - start)
+            count = min(cfg.shard, cfg.episodes - start)
             name = f"{games.tasks[spec.task].name}-{cfg.first + start:07d}"
             yield (
                 name,
-                EvalSpec(spec.task, prompts=number, first=cfg.first + start, trained_in=cfg.trained_in),
+                EvalSpec(spec.task, prompts=count, first=cfg.first + start, trained_in=cfg.trained_in),
             )
 
 
 def describe_difference(recorded: Mapping[str, Any], requested: Mapping[str, Any], prefix: str = "") -> str:
     """Describe the first difference of two descriptions; empty if they are equal."""
     for name in sorted({*recorded, *requested}, key=str):
-        before, now, place = recorded.get(name), requested.get(name), f"{prefix}{name}"
+        before, now, name_path = recorded.get(name), requested.get(name), f"{prefix}{name}"
         if isinstance(before, Mapping) and isinstance(now, Mapping):
-            if found := describe_difference(before, now, f"{place}."):
-                return found
+            if difference := describe_difference(before, now, f"{name_path}."):
+                return difference
         elif before != now:
-            return f"{place} is {format_value(before)} there, and {format_value(now)} here"
+            return f"{name_path} is {format_value(before)} there, and {format_value(now)} here"
     return ""
 
 
 def _format_result(cfg: DictConfig, game: str, levels: Levels, outcomes: Sequence[Outcome]) -> str:
-    of_game = [outcome for outcome in outcomes if outcome.task_name == game]
+    game_outcomes = [outcome for outcome in outcomes if outcome.task_name == game]
     known = {"chance_success": levels.chance_success, "oracle_success": levels.oracle_success}
     record = make_record(
-        OmegaConf.create({"split": cfg.split, "pass_k": []}), game, float(cfg.temperature), of_game, known
+        OmegaConf.create({"split": cfg.split, "pass_k": []}),
+        game,
+        float(cfg.temperature),
+        game_outcomes,
+        known,
     )
     score = record["success"]
     references = ["–" if value is None else f"{value:.3f}" for value in known.values()]
     interval = "" if score["low"] is None else f" [{score['low']:.3f}, {score['high']:.3f}]"
     failed = f", {record['failed']} failed" if record["failed"] else ""
-    if missing := (cfg.episodes - len(of_game)) * (cfg.plays == BEST):
+    if missing := (cfg.episodes - len(game_outcomes)) * (cfg.plays == BEST):
         failed = f", {missing} tasks left out, whose best play is unknown"
     return (
         f"{game}: success {score['mean']:.3f}{interval} (chance {references[0]}, oracle {references[1]}), "
-        f"n = {score['n']} tasks, {len(of_game)} episodes{failed}, split {cfg.split}, T = {cfg.temperature:g}, "
+        f"n = {score['n']} tasks, {len(game_outcomes)} episodes{failed}, split {cfg.split}, T = {cfg.temperature:g}, "
         f"in {cfg.out}"
     )

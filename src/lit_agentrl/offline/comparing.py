@@ -43,16 +43,16 @@ class Comparing:
         self, judge: Judge, prompts: Sequence[Sequence[Episode]], start: int
     ) -> tuple[list[Episode], Counter[str]]:
         """Return the episodes that verdicts connect, with ratings, and counts of comparisons."""
-        asked = [
+        compared = [
             (number, i, j)
             for number, group in enumerate(prompts)
             for i, j in self._iterate_pairs(group, start + number)
         ]
-        pairs = [(prompts[number][i], prompts[number][j]) for number, i, j in asked]
+        pairs = [(prompts[number][i], prompts[number][j]) for number, i, j in compared]
         verdicts = judge.labels.compare(pairs, address=start)
         comparisons_by_prompt: list[list[Comparison]] = [[] for _ in prompts]
-        counts = Counter[str](asked=len(asked))
-        for (number, i, j), (first, second), verdict in zip(asked, pairs, verdicts, strict=True):
+        counts = Counter[str](asked=len(compared))
+        for (number, i, j), (first, second), verdict in zip(compared, pairs, verdicts, strict=True):
             counts[verdict if isinstance(verdict, str) else "consistent"] += 1
             if isinstance(verdict, str):
                 continue
@@ -65,7 +65,7 @@ class Comparing:
         for group, comparisons in zip(prompts, comparisons_by_prompt, strict=True):
             strengths = estimate_ratings(comparisons, len(group))
             connected = find_connected(comparisons, len(group)) if comparisons else []
-            rated += [set_return(group[place], strengths[place]) for place in connected]
+            rated += [set_return(group[index], strengths[index]) for index in connected]
         counts.update(episodes=sum(map(len, prompts)), rated=len(rated))
         return rated, counts
 
@@ -94,8 +94,8 @@ class Comparing:
         order = rng.permutation(len(group)).tolist()
         paired = set()
         for step in range(1, self._cfg.rounds + 1):
-            for place, first in enumerate(order):
-                second = order[(place + step) % len(order)]
+            for index, first in enumerate(order):
+                second = order[(index + step) % len(order)]
                 pair = frozenset((first, second))
                 if (
                     len(pair) == 2

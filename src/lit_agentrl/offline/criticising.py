@@ -66,9 +66,12 @@ class Criticising:
             for text, episode, critiques in zip(texts, episodes, answers.parsed, strict=True)
             for critique, _ in critiques
         ]
-        asked = len(episodes) * self._cfg.rounds
+        num_questions = len(episodes) * self._cfg.rounds
         counts = Counter(
-            asked=asked, unread=asked - len(rows), episodes=len(episodes), replies=answers.counts.pop("asked")
+            asked=num_questions,
+            unread=num_questions - len(rows),
+            episodes=len(episodes),
+            replies=answers.counts.pop("asked"),
         )
         return rows, counts + answers.counts
 

@@ -142,7 +142,7 @@ def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
                 counts += batch_counts
                 folder = kind.add(folder, labels, start)
             yield from kind.describe_result(folder, counts)
-            yield "judge: " + ", ".join(f"{name} {number:g}" for name, number in judge.get_usage().items())
+            yield "judge: " + ", ".join(f"{name} {amount:g}" for name, amount in judge.get_usage().items())
 
 
 def _choose_kind(cfg: DictConfig) -> LabelKind:

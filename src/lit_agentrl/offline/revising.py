@@ -63,20 +63,20 @@ class Revising:
         The counts include ``unread``, revisions that could not be read, and ``same``, those equal to the reply.
         """
         turns = [
-            (episode, place)
+            (episode, turn_index)
             for group in prompts
             for episode in group
-            for place in choose_turns(episode, self._cfg.rounds, self._cfg.seed)
+            for turn_index in choose_turns(episode, self._cfg.rounds, self._cfg.seed)
         ]
         answers = judge.labels.revise(turns, address=start)
         rows, unread, same = [], 0, 0
-        for (episode, place), revision in zip(turns, answers.parsed, strict=True):
+        for (episode, turn_index), revision in zip(turns, answers.parsed, strict=True):
             if not revision:
                 unread += 1
-            elif revision[0][0] == episode.turns[place].reply_text.strip():
+            elif revision[0][0] == episode.turns[turn_index].reply_text.strip():
                 same += 1
             else:
-                rows.append(build_row(episode, place, revision[0][0]))
+                rows.append(build_row(episode, turn_index, revision[0][0]))
         counts = Counter(asked=len(turns), unread=unread, same=same, replies=answers.counts.pop("asked"))
         return rows, counts + answers.counts
 
@@ -95,38 +95,38 @@ class Revising:
         yield f"{sum(piece.rows for piece in folder.shards)} rows in {folder.rows}"
 
 
-def choose_turns(episode: Episode, most: int, seed: int) -> list[int]:
-    """Choose at random the indices of up to ``most`` turns to revise.
+def choose_turns(episode: Episode, limit: int, seed: int) -> list[int]:
+    """Choose at random the indices of up to ``limit`` turns to revise.
 
     The choice depends only on the seed, the episode's place in the data and the turn's index.  A row of messages holds
     everything from the opening to a turn, so only turns are chosen for which the policy read all of that: with
     ``context=window`` the turns before the prompt was first rebuilt.  Blank replies are skipped: they show no worse
     reply to learn from.
     """
-    last = next(
-        (place for place, turn in enumerate(episode.turns) if place and turn.starts_row), len(episode.turns)
-    )
+    row_starts = (index for index, turn in enumerate(episode.turns) if index and turn.starts_row)
+    last = next(row_starts, len(episode.turns))
     key = (episode.iteration, episode.wave, episode.group, episode.member, episode.instance_seed)
-    places = [place for place, turn in enumerate(episode.turns[:last]) if turn.reply_text.strip()]
-    return sorted(sorted(places, key=lambda place: seeds.make_key(seed, "revise", *key, place))[:most])
+    with_text = [index for index, turn in enumerate(episode.turns[:last]) if turn.reply_text.strip()]
+    drawn = sorted(with_text, key=lambda index: seeds.make_key(seed, "revise", *key, index))
+    return sorted(drawn[:limit])
 
 
-def build_row(episode: Episode, place: int, revision: str) -> Row:
+def build_row(episode: Episode, turn_index: int, revision: str) -> Row:
     """Build a row of ``data=demonstrations`` and ``data=pairs``.
 
     It holds the messages that the policy read, the revision, and the reply that was given.
     """
     prompt: list[Message] = list(episode.opening)
-    for number, turn in enumerate(episode.turns[: place + 1]):
+    for number, turn in enumerate(episode.turns[: turn_index + 1]):
         if number and turn.message:
             prompt.append({"role": "user", "content": turn.message})
-        if number < place:
+        if number < turn_index:
             prompt.append({"role": "assistant", "content": turn.reply_text})
     better: list[Message] = [{"role": "assistant", "content": revision}]
     return {
         "prompt": prompt,
         "completion": better,
         "chosen": better,
-        "rejected": [{"role": "assistant", "content": episode.turns[place].reply_text}],
+        "rejected": [{"role": "assistant", "content": episode.turns[turn_index].reply_text}],
         "held_out_with": f"{episode.task_name}|{episode.instance_seed}",
     }

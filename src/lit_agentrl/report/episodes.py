@@ -144,14 +144,14 @@ def compute_evaluation_row(
         if name in references and "success" in result:  # no success if every episode failed
             chance, oracle = references[name]
             result["normalised"] = (result["success"] - chance) / max(oracle - chance, 1e-9)
-    row: dict[str, float] = {}
+    computed: dict[str, float] = {}
     for key in EVALUATED:
         values = {name: result[key] for name, result in results.items() if key in result}
         if values:
-            row[f"{split}/{key}"] = sum(values.values()) / len(values)
+            computed[f"{split}/{key}"] = sum(values.values()) / len(values)
             if len(values) > 1:
-                row |= {f"{split}/{name}/{key}": value for name, value in values.items()}
-    row[f"{split}/episodes"] = sum(result["episodes"] for result in results.values())
+                computed |= {f"{split}/{name}/{key}": value for name, value in values.items()}
+    computed[f"{split}/episodes"] = sum(result["episodes"] for result in results.values())
     if broken := sum(result.get("broken_markers", 0.0) for result in results.values()):
-        row[f"{split}/broken_markers"] = broken
-    return row
+        computed[f"{split}/broken_markers"] = broken
+    return computed

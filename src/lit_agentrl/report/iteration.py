@@ -73,12 +73,12 @@ def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> Non
             f"the policy sampled from logits that are not finite, with its weights after {min(broken)} optimizer "
             "steps: lower optim.lr, or choose a temperature nearer to 1", version=min(broken),
         )  # fmt: skip
-    num_failed, number = sum(report[1] for report in reports), sum(report[2] for report in reports)
-    if num_failed > max_failed_share * number:
+    num_failed, num_episodes = sum(report[1] for report in reports), sum(report[2] for report in reports)
+    if num_failed > max_failed_share * num_episodes:
         rank, first = next((report[0], report[3][0]) for report in reports if report[3])
         where = f"of rank {rank}, " if len(reports) > 1 else ""
         raise ValueError(
-            f"{num_failed} of {number} episodes failed, more than rollout.max_failed_share={max_failed_share}; "
+            f"{num_failed} of {num_episodes} episodes failed, more than rollout.max_failed_share={max_failed_share}; "
             f"the first, {where}{first}"
         )
 
@@ -118,8 +118,10 @@ def compute_rollout_row(
     metrics.update_texts(episodes)
     result = metrics.compute()
     result["return_mean"] = result.pop("return")
-    row = {f"rollout/{name}": value for name, value in result.items()}
-    row |= _compute_success_by_game(episodes, task_names, device) | _compute_branch_metrics(batch.episodes)
+    computed = {f"rollout/{name}": value for name, value in result.items()}
+    computed |= _compute_success_by_game(episodes, task_names, device) | _compute_branch_metrics(
+        batch.episodes
+    )
     played = [*batch.episodes, *batch.greedy_episodes]
     counts = torch.tensor(
         [
@@ -134,18 +136,18 @@ def compute_rollout_row(
         ],
         dtype=torch.float64,
     )
-    actions, new, prefilled, shared, number, greedy, num_greedy, env = sum_over_ranks(counts).tolist()
+    actions, new, prefilled, shared, num_episodes, greedy, num_greedy, env = sum_over_ranks(counts).tolist()
     if num_greedy:
-        row["rollout/greedy_return"] = greedy / num_greedy
+        computed["rollout/greedy_return"] = greedy / num_greedy
     playing = seconds if playing_seconds is None else playing_seconds
     seconds, playing = max_over_ranks(torch.tensor([seconds, playing], dtype=torch.float64)).tolist()
-    return row | {
+    return computed | {
         "rollout/action_tokens": actions,
         "rollout/prefilled_tokens": prefilled,
         "time/rollout": seconds,
         "time/env": env,
         "speed/action_tokens_per_s": actions / playing,
-        "speed/episodes_per_s": number / playing,
+        "speed/episodes_per_s": num_episodes / playing,
         "speed/prefill_reuse": new / max(prefilled + shared, 1.0),
         "speed/shared_prefill": shared / max(prefilled + shared, 1.0),
     }

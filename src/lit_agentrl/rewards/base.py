@@ -139,10 +139,13 @@ class RewardPart(ABC):
     @property
     def requires(self) -> Collection[Fact | Requirement]:
         """Facts that other parts of the run must provide."""
-        played = Requirement(PLAYED, reason="it shapes what is played", remedy="reward=none")
+        played = Requirement(PLAYED, reason="it shapes the rewards of played episodes", remedy="reward=none")
         if type(self).costs is RewardPart.costs:
             return [played]
-        return [played, Requirement(READS_COSTS, reason="it tells what episodes cost", remedy="reward=none")]
+        return [
+            played,
+            Requirement(READS_COSTS, reason="it sets the costs of episodes", remedy="reward=none"),
+        ]
 
     @property
     def provides(self) -> Collection[Fact | Offer]:
@@ -222,8 +225,8 @@ class Shaping(RewardPart):
         scores = self.score(episodes, iteration=iteration)
         require_rewards(self.name, scores, episodes)
         return [
-            [p + self.weight * s for p, s in zip(row, score_row, strict=True)]
-            for row, score_row in zip(rewards, scores, strict=True)
+            [reward + self.weight * score for reward, score in zip(*turns, strict=True)]
+            for turns in zip(rewards, scores, strict=True)
         ]
 
 
@@ -235,13 +238,13 @@ def require_rewards(name: str, given: Any, episodes: Sequence[Episode]) -> None:
     """
     must = f"reward.{name} must give one finite number for every turn of every episode"
     if not _has_length(given) or len(given) != len(episodes):
-        number = len(given) if _has_length(given) else type(given).__name__
-        raise ValueError(f"{must}: a list of {len(episodes)} lists, not {number}")
+        size = len(given) if _has_length(given) else type(given).__name__
+        raise ValueError(f"{must}: a list of {len(episodes)} lists, not {size}")
     for episode, row in zip(episodes, given, strict=True):
         where = f"game {episode.task_name} instance seed {episode.instance_seed}"
         if not _has_length(row) or len(row) != len(episode.turns):
-            number = len(row) if _has_length(row) else type(row).__name__
-            raise ValueError(f"{must}: {where} has {len(episode.turns)} turns, and was given {number}")
+            size = len(row) if _has_length(row) else type(row).__name__
+            raise ValueError(f"{must}: {where} has {len(episode.turns)} turns, and was given {size}")
         for turn, value in enumerate(row, start=1):
             if not _is_finite(value):
                 raise ValueError(

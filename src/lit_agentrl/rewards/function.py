@@ -88,9 +88,9 @@ class Function(Shaping):
             if isinstance(value, str) or not math.isfinite(value):
                 raise ValueError(f"it returned {value!r}, and must return a finite number")
         except (Exception, SystemExit) as error:  # user code may raise anything
-            what = " ".join(f"{type(error).__name__}: {error}".split())
+            message = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(
                 f"fn={get_function_name(self.fn)} fails on {episode.task_name} instance seed {episode.instance_seed}, "
-                f"turn {index + 1} ({what}); mend the function"
+                f"turn {index + 1} ({message}); mend the function"
             ) from error
         return float(value)

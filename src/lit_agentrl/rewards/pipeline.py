@@ -152,21 +152,21 @@ class RewardPipeline:
         scored = select_trainable(episodes)
         if not self or not _count_episodes(scored):
             return {}
-        row: dict[str, float] = {}
+        curves: dict[str, float] = {}
         for name, part in self.parts.items():
             if part.stage is not Stage.WATCH:
-                row[f"reward/{name}"] = _average(
+                curves[f"reward/{name}"] = _average(
                     [math.fsum(t.shaping.get(name, 0.0) for t in e.turns) for e in scored]
                 )
         for name, part in self._list_called(scored):
             with _name_errors(part):
                 metrics = part.curves(scored, iteration=iteration)
-                row |= {f"reward/{name}_{key}": value for key, value in metrics.items()}
-        row["reward/total"] = _average([episode.training_return for episode in scored])
+                curves |= {f"reward/{name}_{key}": value for key, value in metrics.items()}
+        curves["reward/total"] = _average([episode.training_return for episode in scored])
         for _, part in self._list_called(scored):
             with _name_errors(part):
                 part.learn(scored, iteration=iteration)
-        return row
+        return curves
 
     def _list_called(self, scored: Sequence[Episode]) -> list[tuple[str, RewardPart]]:
         """List the parts to call; without episodes, only those that gather from all processes."""
@@ -212,5 +212,5 @@ def _count_episodes(episodes: Sequence[Episode]) -> int:
 
 def _average(values: Sequence[float]) -> float:
     """Average over the episodes of all processes."""
-    of_all = gather_rows({"values": torch.tensor(values, dtype=torch.float64)})[0]["values"].tolist()
-    return math.fsum(of_all) / len(of_all)
+    gathered = gather_rows({"values": torch.tensor(values, dtype=torch.float64)})[0]["values"].tolist()
+    return math.fsum(gathered) / len(gathered)

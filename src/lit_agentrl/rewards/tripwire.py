@@ -43,8 +43,8 @@ class TripWire(RewardPart):
         """Return the share of episodes without success at or above the threshold."""
         high = self._compute_thresholds(episodes)
         tripped = [not e.success and e.training_return >= high.get(e.task_name, math.inf) for e in episodes]
-        of_all = self.gather_numbers(tripped)
-        return sum(of_all) / len(of_all)
+        gathered = self.gather_numbers(tripped)
+        return sum(gathered) / len(gathered)
 
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
         """Return ``share``, see :meth:`share`."""

@@ -127,18 +127,20 @@ def try_out(
             _check_returned(f"{option}: {_get_name(fn)}", name, tensor, toy["is_action_BT"])
 
 
-def _check_returned(who: str, name: str, tensor: Tensor, is_action_BT: Tensor) -> None:
+def _check_returned(function_name: str, name: str, tensor: Tensor, is_action_BT: Tensor) -> None:
     """Refuse shapes that would broadcast silently, and numbers that are not finite."""
     shapes = {"BT": is_action_BT.shape, "B": is_action_BT.shape[:1], "": torch.Size()}
     axes = name.rpartition("_")[2]
     if axes in shapes and tensor.shape != shapes[axes]:
         shown, expected = tuple(tensor.shape), tuple(shapes[axes])
-        raise ValueError(f"{who} returned {name} of shape {shown}, expected {expected} on rows of that many")
+        raise ValueError(
+            f"{function_name} returned {name} of shape {shown}, expected {expected} on rows of that many"
+        )
     if name.startswith("is_") and tensor.dtype != torch.bool:
-        raise ValueError(f"{who} returned {name} of {tensor.dtype}, expected torch.bool")
+        raise ValueError(f"{function_name} returned {name} of {tensor.dtype}, expected torch.bool")
     seen = tensor[is_action_BT] if axes == "BT" and tensor.is_floating_point() else tensor
     if seen.is_floating_point() and not bool(torch.isfinite(seen).all()):
-        raise ValueError(f"{who} returned {name} that is not finite")
+        raise ValueError(f"{function_name} returned {name} that is not finite")
 
 
 def with_computed(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:

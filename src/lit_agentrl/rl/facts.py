@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lit_agentrl.rl.objective import Objective
 
 _PLAIN = "algo/advantage=group_mean_std"
-# column that an estimator asks for -> what has it, why, and which estimator asks for none
+# column that an estimator reads -> fact that provides it, reason, and an estimator without it
 _REQUIRED = {
     "baseline_B": (facts.BASELINE, "its return is subtracted", "algo/advantage=loo"),
     "tree_B": (facts.BRANCHES, "without them it would be algo/advantage=group_mean_std", _PLAIN),
@@ -42,42 +42,46 @@ _TARGETS = (
 
 def list_requirements(objective: Objective) -> Iterator[Requirement]:
     """List what `Objective.requirements` and `Objective.needs` ask of the run."""
-    name, asked = objective.name, objective.requirements
+    name, needs = objective.name, objective.requirements
     if not objective.trains:
         yield Requirement(
             facts.LESSONS, by=f"algo={name}", reason="it trains nothing", remedy="another algorithm"
         )
     else:
-        reason = "it is on the tokens that were sampled; texts can be evaluated (lit-agentrl evaluate)"
+        reason = "it trains on the sampled token ids; an engine of texts can only be evaluated"
         yield Requirement(facts.TOKEN_IDS, by="training", reason=reason)
-        yield Requirement(facts.TAKES_WEIGHTS, by="training", reason="what is trained is to be played")
-    if asked.min_members > 1:
         yield Requirement(
-            facts.GROUP_SIZE, asked.min_members, by=f"algo={name}", reason="it compares the episodes of a group",
+            facts.TAKES_WEIGHTS, by="training", reason="episodes must be played with the trained weights"
+        )
+    if needs.min_members > 1:
+        yield Requirement(
+            facts.GROUP_SIZE, needs.min_members, by=f"algo={name}", reason="it compares the episodes of a group",
             remedy="an algorithm that does not, such as algo=reinforce",
         )  # fmt: skip
-    if asked.min_steps > 1:
+    if needs.min_steps > 1:
         yield Requirement(
-            facts.STEPS, asked.min_steps, by="algo.kl.coef", reason="it never acts in the first of them"
+            facts.STEPS, needs.min_steps, by="algo.kl.coef", reason="it has no effect in the first step"
         )
-    if asked.all_groups:
+    if needs.all_groups:
         yield Requirement(
-            facts.ALL_GROUPS, by=f"algo.cost of {name}", reason="it measures the mean cost of what is played"
+            facts.ALL_GROUPS,
+            by=f"algo.cost of {name}",
+            reason="it measures the mean cost of all played episodes",
         )
     if objective.needs("cost_BT"):
         yield Requirement(
             facts.COSTS,
             by=f"algo.cost of {name}",
-            reason="it holds costs within a limit",
+            reason="it keeps costs within a limit",
             remedy="algo/cost=none",
         )
-    yield from _list_of_scores(objective)
-    if asked.prompt_factor != 1:
+    yield from _list_data_requirements(objective)
+    if needs.prompt_factor != 1:
         yield Requirement(
             facts.MORE_GROUPS, by=f"algo.rows of {name}",
-            reason=f"it asks for {asked.prompt_factor:g} times as many prompts", remedy="algo.rows.refill=false",
+            reason=f"it asks for {needs.prompt_factor:g} times as many prompts", remedy="algo.rows.refill=false",
         )  # fmt: skip
-    for axis in asked.whole_trajectories:
+    for axis in needs.whole_trajectories:
         remedy = {"ratio": "algo/ratio=token or turn", "clip": "algo/clip=symmetric or clip_higher"}.get(
             axis, ""
         )
@@ -88,7 +92,7 @@ def list_requirements(objective: Objective) -> Iterator[Requirement]:
     for column, (fact, reason, remedy) in _REQUIRED.items():
         if objective.needs(column):
             yield Requirement(
-                fact, by=f"{axis_of_estimator(objective)} of {name}", reason=reason, remedy=remedy
+                fact, by=f"{get_estimator_option(objective)} of {name}", reason=reason, remedy=remedy
             )
     if objective.needs("baseline_B"):
         yield Requirement(
@@ -102,18 +106,18 @@ def list_requirements(objective: Objective) -> Iterator[Requirement]:
         )  # fmt: skip
 
 
-def _list_of_scores(objective: Objective) -> Iterator[Requirement]:
-    """List what a reward model learns from and is judged on."""
+def _list_data_requirements(objective: Objective) -> Iterator[Requirement]:
+    """List the data that a reward model is trained and validated on."""
     by = f"algo={objective.name}"
     if not _has_scores(objective):
         return
     if objective.score_kind == "referred":
-        yield Requirement(facts.REFERRED, by=by, reason="it scores an answer beside a reference")
+        yield Requirement(facts.REFERRED, by=by, reason="it compares an answer with a reference answer")
     learns = "it trains a reward model"
     yield Requirement(facts.RECORDED, by=by, reason=learns)
     yield Requirement(facts.HELD_OUT, by=by, reason=learns)
     if objective.score_kind == "cost":
-        yield Requirement(facts.COST_SCORES, by=by, reason="it learns what costs")
+        yield Requirement(facts.COST_SCORES, by=by, reason="it learns to predict costs")
 
 
 def _has_scores(objective: Objective) -> bool:
@@ -137,6 +141,6 @@ def list_provisions(objective: Objective) -> Iterator[Fact]:
         yield facts.SEPARATE_MEMBERS
 
 
-def axis_of_estimator(objective: Objective) -> str:
+def get_estimator_option(objective: Objective) -> str:
     """Return the option of the part that asks for values."""
     return "algo.targets" if hasattr(objective, "targets") else "algo.advantage"

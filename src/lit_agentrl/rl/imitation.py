@@ -20,11 +20,11 @@ class Imitating(Objective):
     """A policy loss with an imitation term on recorded rows: PPO-ptx, arXiv 2203.02155.
 
     ``L(sampled rows) - coef * mean of log p over the tokens of recorded rows``.  A row is recorded if its ``source_B``
-    is ``Source.RECORDED``.  The objective ``of_played`` sees recorded rows without sampled tokens and without returns,
-    so they affect none of its statistics.  Gradient flows through ``logp_BT`` of both kinds of rows.
+    is ``Source.RECORDED``.  ``played_objective`` sees recorded rows without sampled tokens and without returns, so they
+    affect none of its statistics.  Gradient flows through ``logp_BT`` of both kinds of rows.
 
     Attributes:
-        of_played: objective of the sampled rows, which reads log-probs.
+        played_objective: objective of the sampled rows, which reads log-probs.
         coef: weight of the mean NLL (nats) of recorded tokens, > 0; a minibatch without recorded tokens has no NLL
             term.
 
@@ -32,7 +32,7 @@ class Imitating(Objective):
         ValueError: the coefficient is not positive.
     """
 
-    of_played: Objective
+    played_objective: Objective
     coef: float
 
     def __post_init__(self) -> None:
@@ -42,58 +42,58 @@ class Imitating(Objective):
     @property
     def name(self) -> str:  # type: ignore[override]
         """Name of the objective of sampled rows."""
-        return self.of_played.name
+        return self.played_objective.name
 
     @property
     def unit(self) -> str | None:  # type: ignore[override]
         """Unit of the objective of sampled rows."""
-        return self.of_played.unit
+        return self.played_objective.unit
 
     @property
     def requirements(self) -> Requirements:
-        return self.of_played.requirements
+        return self.played_objective.requirements
 
     def needs(self, tensor: str) -> bool:
-        """Return True for ``source_B`` and the tensors of ``of_played``."""
-        return tensor == "source_B" or self.of_played.needs(tensor)
+        """Return True for ``source_B`` and the tensors of ``played_objective``."""
+        return tensor == "source_B" or self.played_objective.needs(tensor)
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
-        self.of_played.try_out(rows)
+        self.played_objective.try_out(rows)
 
     def ratio_bounds(self, rows: Mapping[str, Tensor]) -> tuple[str, ...]:
-        return self.of_played.ratio_bounds(rows)
+        return self.played_objective.ratio_bounds(rows)
 
     def terms(self) -> Sequence[Term]:
-        return self.of_played.terms()
+        return self.played_objective.terms()
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Prepare the sampled rows by ``of_played``; keep recorded rows with zeros in its columns."""
+        """Prepare the sampled rows by ``played_objective``; keep recorded rows with zeros in its columns."""
         played_B = ~_is_recorded(tensors)
-        columns = self.of_played.prepare({name: tensor[played_B] for name, tensor in tensors.items()})
+        columns = self.played_objective.prepare({name: tensor[played_B] for name, tensor in tensors.items()})
         for name, column in columns.items():
             if column.dim():
-                whole = column.new_zeros((len(played_B), *column.shape[1:]))
-                whole[played_B] = column
-                columns[name] = whole
+                padded = column.new_zeros((len(played_B), *column.shape[1:]))
+                padded[played_B] = column
+                columns[name] = padded
         if "keep_B" in columns:
             columns["keep_B"] |= ~played_B
         return columns
 
     def count(self, tensors: Tensors) -> Tensors:
-        """Return the counts of ``of_played``, and the number of recorded tokens."""
-        number = (tensors["is_action_BT"] & _is_recorded(tensors)[:, None]).sum()
-        return self.of_played.count(self.measured(tensors)) | {"num_imitated": number}
+        """Return the counts of ``played_objective``, and the number of recorded tokens."""
+        num_tokens = (tensors["is_action_BT"] & _is_recorded(tensors)[:, None]).sum()
+        return self.played_objective.count(self.measured(tensors)) | {"num_imitated": num_tokens}
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the shares of ``of_played`` and of the mean NLL, and metrics."""
-        loss, metrics = self.of_played.loss(self.measured(tensors))
+        """Return the shares of ``played_objective`` and of the mean NLL, and metrics."""
+        loss, metrics = self.played_objective.loss(self.measured(tensors))
         is_imitated_BT = tensors["is_action_BT"] & _is_recorded(tensors)[:, None]
         nll_BT = torch.where(is_imitated_BT, -tensors["logp_BT"], 0.0)
         share = self.coef * nll_BT.sum() / tensors["num_imitated"].clamp(min=1)
         return loss + share, metrics | {"imitation_nll": token_mean_metric(nll_BT, is_imitated_BT)}
 
     def value_loss(self, tensors: Tensors) -> tuple[Tensor, Tensors] | None:
-        return self.of_played.value_loss(self.measured(tensors))
+        return self.played_objective.value_loss(self.measured(tensors))
 
     def measured(self, tensors: Tensors) -> Tensors:
         """Return the rows, with recorded ones without sampled tokens and returns."""

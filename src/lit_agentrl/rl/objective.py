@@ -20,12 +20,8 @@ Tensors = dict[str, Tensor]
 LOGPS = ("logp_BT", "entropy_BT")  # outputs of a policy that carry gradient
 SCORES = ("score_BT",)  # output of the head of a reward model
 ScoreKind = Literal["score", "logit", "cost", "referred"]  # see models.reward_model.RewardModelInfo
-ALWAYS = (
-    "is_action_BT",
-    "return_B",
-    "group_B",
-    "trajectory_B",
-)  # columns that every `Objective.prepare` receives
+# columns that every `Objective.prepare` receives
+ALWAYS = ("is_action_BT", "return_B", "group_B", "trajectory_B")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +281,7 @@ def _call_method(method: str, call: Callable[[Tensors], Any], tensors: Tensors) 
 
 
 def coefficients(objective: Objective) -> dict[str, float]:
-    """Return the adaptive coefficients by their place, for checkpoints."""
+    """Return the adaptive coefficients by axis, for checkpoints."""
     return {term.place: term.coef for term in objective.terms()}
 
 

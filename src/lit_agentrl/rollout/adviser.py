@@ -64,7 +64,9 @@ class Adviser:
         """Answer questions; see `rewards.base.Answerer`."""
         if not questions:
             return []
-        asked = ask(self._open_engine(), self._chat, [Question(*each) for each in questions], self._params)
+        asked = ask(
+            self._open_engine(), self._chat, [Question(*question) for question in questions], self._params
+        )
         self._counts.update(
             {"requests": len(questions), "tokens_in": asked.num_read, "tokens_out": asked.num_written}
         )

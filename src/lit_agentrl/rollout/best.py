@@ -19,16 +19,16 @@ from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.worlds.pool import GamePools
 
 
-def find_best_play(env: World, shown: str, *, horizon: int, most: int) -> str | None:
+def find_best_play(env: World, shown: str, *, horizon: int, max_plays: int) -> str | None:
     """Return the thought and next actions of best play as JSON; None if unknown.
 
-    There are at most ``most`` actions.  If a game has no thought of its own, the actions of the whole plan serve as the
-    thought.
+    There are at most ``max_plays`` actions.  If a game has no thought of its own, the actions of the whole plan serve
+    as the thought.
     """
     plan = env.optimal_actions(horizon=horizon)
     if not plan:
         return None
-    actions = plan[: most if env.action_format() == "names" else 1]
+    actions = plan[: max_plays if env.action_format() == "names" else 1]
     thought = env.best_thought()
     return json.dumps([" ".join(plan) if thought is None else thought, actions])
 
@@ -55,7 +55,7 @@ def play_best(
     play = EpisodeInPlay(episode, rules)
     pools.reset(0, episode.task, split=split, seed=episode.instance_seed, noise_seed=noise_seed)
     play.begin(pools.take(0))
-    asks = partial(find_best_play, horizon=game.action_budget, most=game.max_actions_per_turn)
+    asks = partial(find_best_play, horizon=game.action_budget, max_plays=game.max_actions_per_turn)
     dialogue: list[Message] = []
     is_known = True
     while is_known and not play.is_over:
@@ -65,8 +65,8 @@ def play_best(
         if best is not None:
             thought, actions = json.loads(best)
             text = dialect.write(actions, thought=thought if rules.prompt.think else None)
-            asked = episode.turns[-1].message or episode.opening[-1]["content"]
-            dialogue += [{"role": "user", "content": asked}, {"role": "assistant", "content": text}]
+            question = episode.turns[-1].message or episode.opening[-1]["content"]
+            dialogue += [{"role": "user", "content": question}, {"role": "assistant", "content": text}]
             play_text(pools, play, text)
     pools.release(0, is_broken=episode.failed)
     if is_known and episode.failed:

@@ -61,26 +61,26 @@ class Admission:
     """A queue of the episodes of a wave that can start, with their parents.
 
     Args:
-        places: Group and member of each episode of the wave, by index.
+        addresses: Group and member of each episode of the wave, by index.
         branching: The rule; None starts all episodes at once.
         draw: Random number for a group and an address.
         vocabulary: See `Branching`.
     """
 
     def __init__(
-        self, places: Sequence[tuple[int, int]], branching: Branching | None, draw: Draw, vocabulary: int
+        self, addresses: Sequence[tuple[int, int]], branching: Branching | None, draw: Draw, vocabulary: int
     ) -> None:
-        self._places = places
-        self._index = {place: index for index, place in enumerate(places)}
+        self._addresses = addresses
+        self._index = {address: index for index, address in enumerate(addresses)}
         self._growths: dict[int, Growth] = {}
         self._waiting: dict[int, dict[int, int]] = {}  # by group: index of each unqueued member
         self._ready: deque[tuple[int, Branch]] = deque()
         self._left: dict[int, int] = {}  # by group: number of members that have not started
         self._opened: set[int] = set()  # groups of which a member has started
         if branching is None:
-            self._ready.extend((index, Branch(member)) for index, (_, member) in enumerate(places))
+            self._ready.extend((index, Branch(member)) for index, (_, member) in enumerate(addresses))
             return
-        for index, (group, member) in enumerate(places):
+        for index, (group, member) in enumerate(addresses):
             self._waiting.setdefault(group, {})[member] = index
         self._left = {group: len(waiting) for group, waiting in self._waiting.items()}
         for group, waiting in self._waiting.items():
@@ -108,22 +108,26 @@ class Admission:
         as others may continue from them.  If a group starts without room for all of its episodes, it displaces parents
         of other groups, whose contents must then be read again.
         """
-        if not self._ready or not self._left or (group := self._places[self._ready[0][0]][0]) in self._opened:
+        if (
+            not self._ready
+            or not self._left
+            or (group := self._addresses[self._ready[0][0]][0]) in self._opened
+        ):
             return 0
-        return self._left[group] + sum(self._left[each] for each in self._opened)
+        return self._left[group] + sum(self._left[other] for other in self._opened)
 
     def take_next(self) -> tuple[int, Branch, int | None]:
         """Return the index of the next episode, its start, and the index of its parent."""
         index, branch = self._ready.popleft()
         if self._left:
-            group, _ = self._places[index]
+            group, _ = self._addresses[index]
             self._opened.add(group)
             self._left[group] -= 1
         return index, branch, self._find_parent(index, branch)
 
     def after(self, index: int, episode: Episode, *, is_over: bool) -> None:
         """Queue the episodes that can start after a reply or the end of an episode."""
-        group, _ = self._places[index]
+        group, _ = self._addresses[index]
         if not self._waiting.get(group):
             return
         with blame("algo.structure"):
@@ -133,10 +137,10 @@ class Admission:
 
     def may_branch(self, index: int) -> bool:
         """Return whether another episode may still start from this one."""
-        group, _ = self._places[index]
+        group, _ = self._addresses[index]
         if group not in self._growths:
             return False
-        return bool(self._waiting[group]) or any(self._places[i][0] == group for i, _ in self._ready)
+        return bool(self._waiting[group]) or any(self._addresses[i][0] == group for i, _ in self._ready)
 
     def require_all(self) -> None:
         """Check, once nothing is played any more, that every member has started.
@@ -150,7 +154,7 @@ class Admission:
     def _find_parent(self, index: int, branch: Branch) -> int | None:
         if branch.parent is None:
             return None
-        return self._index[self._places[index][0], branch.parent]
+        return self._index[self._addresses[index][0], branch.parent]
 
     def _start(self, group: int, branches: Iterable[Branch]) -> list[tuple[int, Branch]]:
         waiting, started = self._waiting[group], []

@@ -28,7 +28,7 @@ from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
-from lit_agentrl.rollout.structures.base import MAX_WAVES, SoFar, Structure
+from lit_agentrl.rollout.structures.base import MAX_WAVES, Progress, Structure
 from lit_agentrl.rollout.structures.hook import TemporaryStep
 from lit_agentrl.rollout.workers.base import Played, sum_counts, sum_usage
 
@@ -65,7 +65,7 @@ class Collector:
         self.select_groups = select_groups
         self._further_prompts = further_prompts
         self._rewards = rewards or RewardPipeline()
-        self._engine_row: dict[str, float] = {}
+        self._engine_metrics: dict[str, float] = {}
 
     def setup(self, device: torch.device) -> None:
         """Set up the reward parts, which may need resources of the run."""
@@ -146,20 +146,20 @@ class Collector:
                 self._add(batch, wave, played[-1])
             waves += 1
             trained, groups, want_more = self._keep_groups(batch, waves)
-        worker_seconds = sum(each.seconds for each in played)
-        row = {"time/ahead": worker_seconds} if worker_seconds else {}
-        row |= sum_counts(played)
-        row["rollout/waves"] = float(waves)
-        row |= self._engine_row
+        worker_seconds = sum(wave_result.seconds for wave_result in played)
+        metrics = {"time/ahead": worker_seconds} if worker_seconds else {}
+        metrics |= sum_counts(played)
+        metrics["rollout/waves"] = float(waves)
+        metrics |= self._engine_metrics
         if self._rewards:
-            row |= self._rewards.learn(_drop_replayed(trained), iteration=batch.iteration)
+            metrics |= self._rewards.learn(_drop_replayed(trained), iteration=batch.iteration)
         self._pack(batch, trained, groups, device)
-        so_far = self._describe_progress(batch, waves, want_more)
-        row |= self._learn(so_far if ask is None else replace(so_far, ask=_record_usage(ask, played)))
+        progress = self._describe_progress(batch, waves, want_more)
+        metrics |= self._learn(progress if ask is None else replace(progress, ask=_record_usage(ask, played)))
         batch.used = sum_usage(played)
-        row |= {f"engine/{name}": value for name, value in batch.used.items()}
+        metrics |= {f"engine/{name}": value for name, value in batch.used.items()}
         names, seconds = [task.name for task in self.rules.tasks], time.perf_counter() - started
-        return row | compute_rollout_row(
+        return metrics | compute_rollout_row(
             batch, names, seconds=seconds, device=device, playing_seconds=worker_seconds or None
         )
 
@@ -185,7 +185,7 @@ class Collector:
                 "episode of a group a member of its own"
             )
         stop_if_failing(played.episodes, self.settings.max_failed_share)
-        self._engine_row |= played.row  # a wave in which this rank plays nothing has an empty row
+        self._engine_metrics |= played.metrics  # a wave in which this rank plays nothing has no metrics
 
     def _plan_further(self, batch: StepBatch, waves: int, want_more: bool) -> Sequence[EpisodeSpec] | None:
         """Return this rank's next episodes; None if no rank has any."""
@@ -196,10 +196,10 @@ class Collector:
             )
         with _name_structure():
             specs = self.structure.after_wave(self._describe_progress(batch, waves, want_more))
-        number = int(sum_over_ranks(torch.tensor(len(specs))))
-        if number and waves >= MAX_WAVES:
+        total = int(sum_over_ranks(torch.tensor(len(specs))))
+        if total and waves >= MAX_WAVES:
             raise ValueError(f"algo.structure asks for more than {MAX_WAVES} waves in one iteration")
-        return specs if number else None
+        return specs if total else None
 
     @contextmanager
     def _use_weights(
@@ -218,8 +218,8 @@ class Collector:
         with trial(batch.episodes, step) as playing:
             yield playing
 
-    def _describe_progress(self, batch: StepBatch, waves: int, want_more: bool) -> SoFar:
-        return SoFar(
+    def _describe_progress(self, batch: StepBatch, waves: int, want_more: bool) -> Progress:
+        return Progress(
             iteration=batch.iteration,
             waves=waves,
             members=self.settings.members,
@@ -230,15 +230,15 @@ class Collector:
             draw=lambda wave: self._further_prompts(batch.iteration, wave),
         )
 
-    def _learn(self, so_far: SoFar) -> dict[str, float]:
+    def _learn(self, progress: Progress) -> dict[str, float]:
         """Let the structure learn from the iteration; return its curves, averaged over all ranks."""
         names = sorted(self.structure.curves)
         with _name_structure():
-            sums = self.structure.learn(so_far)
-            own = torch.tensor([sums[name] for name in names], dtype=torch.float64).reshape(-1, 2)
+            sums = self.structure.learn(progress)
+            own_sums = torch.tensor([sums[name] for name in names], dtype=torch.float64).reshape(-1, 2)
         if not names:
             return {}
-        pairs = sum_over_ranks(own).tolist()
+        pairs = sum_over_ranks(own_sums).tolist()
         return {
             f"structure/{name}": total / weight
             for name, (total, weight) in zip(names, pairs, strict=True)

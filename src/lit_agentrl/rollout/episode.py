@@ -86,7 +86,7 @@ class EpisodeInPlay:
         child.instance_id, child.opening = mine.instance_id, mine.opening
         owner = next((member for member, until in mine.branches if turn <= until), mine.member)
         child.branches = [entry for entry in mine.branches if entry[1] < turn] + [(owner, turn)]
-        child.turns = [copy_turn(each) for each in mine.turns[:turn]] + [copy_without_reply(mine.turns[turn])]
+        child.turns = [*map(copy_turn, mine.turns[:turn]), copy_without_reply(mine.turns[turn])]
         play, node = EpisodeInPlay(child, self.rules), self._nodes[turn]
         past = self._past
         play._past = Past(past.opening, child.turns, past.messages[: turn + 1], past.pieces[: turn + 1])
@@ -116,17 +116,17 @@ class EpisodeInPlay:
         task, episode = self._task, self.episode
         if not self._record_answer(answer):
             return
-        asked: str | None = None
+        hook_answer: str | None = None
         if self._after_reset is None and (look := self._hook.ask_game(task)) is not None:
             self._after_reset, self.asks = answer, look
             return
         if self._after_reset is not None:
-            asked, answer, self.asks = answer.result, self._after_reset, None
-            if asked is None:
+            hook_answer, answer, self.asks = answer.result, self._after_reset, None
+            if hook_answer is None:
                 self._end(EndReason.ERROR, error=self._hook.no_answer)
                 return
         episode.instance_id = answer.instance_id
-        moment = Moment(self._prompt, self._actions, self._observation, answer=asked)
+        moment = Moment(self._prompt, self._actions, self._observation, answer=hook_answer)
         opening = partial(
             add_shots,
             self.rules.shots.get(task.name, ()),
@@ -218,7 +218,9 @@ class EpisodeInPlay:
                 "give it a method messages, or use context=full, window or single"
             )
         shown = self._context.messages(replace(self._past, turns=self.episode.turns[:-1]))
-        return [{key: text for key, text in each.items() if key != "tools"} for each in shown]  # see tools()
+        return [
+            {key: text for key, text in message.items() if key != "tools"} for message in shown
+        ]  # see tools()
 
     def tools(self) -> list[dict[str, Any]]:
         """Return the tools that can be called now, in chat API format."""

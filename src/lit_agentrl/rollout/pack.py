@@ -77,14 +77,14 @@ def get_trajectory_id(episode: Episode) -> int:
 
 def _make_row(episode: Episode, first: int, turns: Sequence[Turn]) -> dict[str, Any]:
     """Return the unpadded values of a row by column; ``first`` numbers its first turn."""
-    of_turns = [_make_token_columns(k, turn) for k, turn in enumerate(turns, start=first)]
-    for each in of_turns:
-        if wrong := [name for name, values in each.items() if len(values) != len(each["tokens_BT"])]:
-            sizes = f"{len(each[wrong[0]])} values for {len(each['tokens_BT'])} tokens"
+    turn_columns = [_make_token_columns(k, turn) for k, turn in enumerate(turns, start=first)]
+    for columns in turn_columns:
+        if wrong := [name for name, values in columns.items() if len(values) != len(columns["tokens_BT"])]:
+            sizes = f"{len(columns[wrong[0]])} values for {len(columns['tokens_BT'])} tokens"
             raise ValueError(f"{wrong[0]} has {sizes} of a turn; see _make_token_columns in rollout/pack.py")
     trajectory = get_trajectory_id(episode)
     return {
-        **{name: np.concatenate([each[name] for each in of_turns]) for name in of_turns[0]},
+        **{name: np.concatenate([columns[name] for columns in turn_columns]) for name in turn_columns[0]},
         "group_B": episode.group,
         "member_B": episode.member,
         "trajectory_B": trajectory,

@@ -71,7 +71,7 @@ class Player:
             ValueError: A worker would have to play without weights.
         """
         self.close()
-        if network is None and (self._worker.place == "rank" or get_world_size() > 1):
+        if network is None and (self._worker.opens_worker or get_world_size() > 1):
             raise ValueError(
                 "model has no network here, and a server answers to one process; use worker=none strategy=single, and "
                 "engine.concurrency for more requests at a time"
@@ -98,7 +98,7 @@ class Player:
         """
         self._schedule.stop()
         self._schedule = PlayNow(self._play_here)
-        if self._worker.place == "here":
+        if not self._worker.opens_worker:
             return
         is_ahead = self._first_wave is not None
         device = next(self._network.parameters()).device

@@ -55,7 +55,7 @@ def ask(engine: Engine, chat: ChatRenderer, questions: Sequence[Question], param
         for result in finished:
             results[result.episode] = result
             engine.close(result.episode)
-    answered = [results[number] for number in range(len(questions))]
+    answered = [results[index] for index in range(len(questions))]
     return Asked(
         [_decode_answer(chat, result) for result in answered],
         sum(result.num_prefilled for result in answered),

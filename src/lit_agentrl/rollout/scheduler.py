@@ -84,10 +84,10 @@ class Scheduler:
         return [played[spec] for spec in wave.specs]
 
     def _play(self, wave: Wave) -> list[Episode]:
-        places = [(spec.group, spec.member) for spec in wave.specs]
+        addresses = [(spec.group, spec.member) for spec in wave.specs]
         vocabulary = len(self._rules.chat.tokenizer)
-        self._admission = Admission(places, wave.branching, self._draw(wave), vocabulary)
-        episodes: list[Episode | None] = [None] * len(places)
+        self._admission = Admission(addresses, wave.branching, self._draw(wave), vocabulary)
+        episodes: list[Episode | None] = [None] * len(addresses)
         live: dict[int, EpisodeInPlay] = {}
         self._due, self._plays, self._held = {}, {}, {}
         while self._admission.is_ready or live:
@@ -178,10 +178,10 @@ class Scheduler:
         if self._admission.may_branch(index):
             return
         group = self._plays[index].episode.group
-        of_group = [each for each, play in self._plays.items() if play.episode.group == group]
-        self._let_go([each for each in of_group if each in self._held])
-        for each in of_group:
-            del self._plays[each]
+        group_keys = [key for key, play in self._plays.items() if play.episode.group == group]
+        self._let_go([key for key in group_keys if key in self._held])
+        for key in group_keys:
+            del self._plays[key]
 
     def _await(self, index: int) -> None:
         self._due[index] = self._clock + self._rules.worlds.delay

@@ -49,10 +49,11 @@ def with_shots(rules: Rules, task: int, number: int) -> Rules:
                 f"{game.name}; lower shots"
             )
     lengths = [
-        len(chat.render_opening(add_shots(each, lambda: list(opening))).tokens) for each in ((), shots)
+        len(chat.render_opening(add_shots(examples, lambda: list(opening))).tokens)
+        for examples in ((), shots)
     ]
-    most = rules.max_context_tokens + lengths[1] - lengths[0]
-    return replace(rules, shots={game.name: tuple(shots)}, max_context_tokens=most)
+    limit = rules.max_context_tokens + lengths[1] - lengths[0]
+    return replace(rules, shots={game.name: tuple(shots)}, max_context_tokens=limit)
 
 
 def _play_solved(pools: GamePools, rules: Rules, task: int, seed: int) -> tuple[Episode, list[Message]]:

@@ -136,20 +136,20 @@ class WeightSync:
     def _where(self) -> str:
         return f"engine={type(self._engine).__name__}, version {self._version} of the weights"
 
-    def _judge(self, way: SamplingParams | None, gap: float) -> None:
-        self._gaps[way] = gap
+    def _judge(self, params: SamplingParams | None, gap: float) -> None:
+        self._gaps[params] = gap
         limit = cast(GivenEngine, self._engine).max_sync_gap
         if gap <= limit:
             return
-        what = "a fixed text" if way is None else f"a reply sampled at temperature {way.temperature:g}"
+        text = "a fixed text" if params is None else f"a reply sampled at temperature {params.temperature:g}"
         why = (
             "it has other weights, or computes in another precision"
-            if way is None
+            if params is None
             else "it reads what it kept of older weights, or records log-probs that are not at this temperature over "
             "the full vocabulary"
         )
         raise SyncError(
-            f"{self._where}: log-probs of {what} differ from the trainer's by up to {gap:.3g} nats, more than "
+            f"{self._where}: log-probs of {text} differ from the trainer's by up to {gap:.3g} nats, more than "
             f"engine.max_sync_gap={limit:g}; {why}"
         )
 

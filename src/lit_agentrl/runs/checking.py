@@ -31,13 +31,13 @@ class CheckedJob(NamedTuple):
         config: the config without the ``hydra`` node.
         sections: the sections of it from which the parts are built.
         parts: the parts built from them.
-        place: the option that names the command's folder, and that folder.
+        new_folder: the option that names the command's folder, and that folder.
     """
 
     config: DictConfig
     sections: dict[str, Any]
     parts: Parts
-    place: tuple[str, Path]
+    new_folder: tuple[str, Path]
 
 
 def read_config_folders(flags: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -86,9 +86,9 @@ def check_jobs(
     jobs = [composition.compose_job("train", job, search) for job in listed]
     if is_printing(flags):
         return []
-    place = run_folder.read_folder(jobs[0], is_multirun=plan is not None)
+    folder = run_folder.read_folder(jobs[0], is_multirun=plan is not None)
     if is_new:
-        run_folder.require_new(*place)
+        run_folder.require_new(*folder)
     if plan:
         run_folder.require_separate_folders(jobs, is_new=is_new)
         if plan.is_complete:
@@ -107,7 +107,7 @@ def check_jobs(
         check_config(job, cfg)
         described = _select_part_sections(cfg)
         checked.append(
-            CheckedJob(cfg, described, build_parts(cfg, composition.make_task_loader(folders)), place)
+            CheckedJob(cfg, described, build_parts(cfg, composition.make_task_loader(folders)), folder)
         )
     refuse_unused_options(overrides, [(job.config, job.parts) for job in checked])
     return checked
@@ -159,5 +159,5 @@ def take_parts(cfg: DictConfig, checked: list[CheckedJob]) -> Parts | None:
     for example because an option depends on the run folder.
     """
     OmegaConf.resolve(cfg)
-    place = next((i for i, job in enumerate(checked) if job.sections == _select_part_sections(cfg)), None)
-    return None if place is None else checked.pop(place).parts
+    index = next((i for i, job in enumerate(checked) if job.sections == _select_part_sections(cfg)), None)
+    return None if index is None else checked.pop(index).parts

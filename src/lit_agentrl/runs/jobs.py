@@ -82,9 +82,9 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: OnFail
             on_failure(error, cfg.traceback, "")
             run_folder.discard_unused(Path(cfg.run_dir))
 
-    if place := checked[0].place if checked else None:
-        overrides = run_folder.pin_folder(overrides, *place)
-    with run_folder.claim_new(*place) if place else nullcontext(), set_command_line(flags, overrides):
+    if folder := checked[0].new_folder if checked else None:
+        overrides = run_folder.pin_folder(overrides, *folder)
+    with run_folder.claim_new(*folder) if folder else nullcontext(), set_command_line(flags, overrides):
         make_hydra_app(run)()
     return folders
 
@@ -148,12 +148,12 @@ def prepare(cfg: DictConfig, command: str, checked: list[CheckedJob]) -> tuple[r
     Raises:
         ValueError: an invalid option, before anything is played.
     """
-    of_hydra = HydraConfig.get()
-    folders = composition.list_user_folders(of_hydra.runtime.config_sources)
+    hydra_config = HydraConfig.get()
+    folders = composition.list_user_folders(hydra_config.runtime.config_sources)
     composition.use_current_names(cfg)
     parts = take_parts(cfg, checked)
     if parts is None:
-        check_config(list(of_hydra.overrides.task), cfg)
+        check_config(list(hydra_config.overrides.task), cfg)
     return share_job(cfg, folders, command, is_resume=False), parts
 
 
@@ -217,8 +217,8 @@ def write_help(flags: Sequence[str]) -> list[str]:
 
 def list_hydra_files() -> set[str | None]:
     """Return the names of Hydra's config folder and log in a run folder."""
-    of_hydra = HydraConfig.get()
-    return {of_hydra.output_subdir, f"{of_hydra.job.name}.log"}
+    hydra_config = HydraConfig.get()
+    return {hydra_config.output_subdir, f"{hydra_config.job.name}.log"}
 
 
 def format_command(arguments: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.errors import refuse_first
 from lit_agentrl.screen import RANKS
 
 
@@ -19,8 +19,7 @@ def check_environment() -> None:
     Raises:
         UserError: one is invalid; the message names it.
     """
-    for problem in _find_problems():
-        raise UserError(problem)
+    refuse_first(_find_problems())
 
 
 def _find_problems() -> Iterator[str]:
@@ -56,8 +55,8 @@ def _find_launcher_problems() -> Iterator[str]:
     environ = os.environ
     if "TORCHELASTIC_RUN_ID" not in environ and "SLURM_NTASKS" not in environ:
         at_most = {"RANK": 0, "LOCAL_RANK": 0, "GROUP_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
-        for name, most in at_most.items():
-            if int(environ.get(name, "0")) > most or (name == "LOCAL_RANK" and name in environ):
+        for name, limit in at_most.items():
+            if int(environ.get(name, "0")) > limit or (name == "LOCAL_RANK" and name in environ):
                 yield (
                     f"the environment variable {name}={environ[name]} names one of several processes, and neither "
                     "torchrun nor srun started them; unset it, or start the run with torchrun (one process alone "
@@ -130,8 +129,8 @@ LOAD = Load()  # measured by this process
 
 def measure_seconds() -> tuple[float, float]:
     """Return the clock's seconds, and the core seconds spent on other programs."""
-    all_programs, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    own_seconds = own.user + own.system + own.children_user + own.children_system
+    all_programs, own_times = psutil.cpu_times(), psutil.Process().cpu_times()
+    own_seconds = own_times.user + own_times.system + own_times.children_user + own_times.children_system
     return time.monotonic(), all_programs.user + all_programs.system - own_seconds
 
 

@@ -21,7 +21,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl import __version__
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.callbacks.checkpoints import BestCheckpoint
+from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import get_iteration_metrics
 from lit_agentrl.config.errors import get_first_line
 from lit_agentrl.envs.levels import Levels
@@ -67,13 +67,13 @@ class Totals(Callback):
         self.used.update(batch.used)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        row = get_iteration_metrics(pl_module)
+        metrics = get_iteration_metrics(pl_module)
         self.counts["iterations"] = trainer.current_epoch + 1
         for name in ("action_tokens", "prefilled_tokens"):
-            self.counts[name] += int(row.get(f"rollout/{name}", 0))
-        self.counts["episodes"] += int(row.get("rollout/episodes", 0) + row.get("rollout/failed", 0))
+            self.counts[name] += int(metrics.get(f"rollout/{name}", 0))
+        self.counts["episodes"] += int(metrics.get("rollout/episodes", 0) + metrics.get("rollout/failed", 0))
         for phase in _PHASES:
-            self.seconds[phase] += row.get(f"time/{phase}", 0.0)
+            self.seconds[phase] += metrics.get(f"time/{phase}", 0.0)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -134,19 +134,20 @@ class RunRecord:
         at_start: warnings printed at the start.
         warnings: lists that collect warnings during the run; read when the summary is written.
         best: the callback that saves the best checkpoint, if there is one.
+        last: the callback that saves the last checkpoint, if there is one.
         is_writing: whether this process writes the files; of several, only the first does.
     """
 
     def __init__(
         self, folder: Path, games: Measured, totals: Totals, *, command: str, seed: int, planned: int,
         at_start: Sequence[str] = (), warnings: Sequence[Sequence[str]] = (), best: BestCheckpoint | None = None,
-        is_writing: bool = True,
+        last: LastCheckpoint | None = None, is_writing: bool = True,
     ) -> None:  # fmt: skip
         self._is_writing = is_writing
         self._path = folder / "summary.json"
         self._totals = totals
         self._at_start, self._warnings = at_start, warnings
-        self._best = best
+        self._best, self._last = best, last
         self._fixed: dict[str, Any] = {
             "command": command,
             "seed": seed,
@@ -188,11 +189,11 @@ class RunRecord:
 
     def add(self, split: str, stage: Stage, iteration: int, outcomes: Sequence[Outcome]) -> None:
         """Record the scores of a validation or test, without failed episodes."""
-        for (name, of_split), game in self._games.items():
-            of_game = [e for e in outcomes if e.task_name == name]
-            finished = [e for e in of_game if not e.failed]
-            if of_split == split and finished:
-                self._solved[name, split, stage] = outcomes_file.list_solved(of_game)
+        for (name, game_split), game in self._games.items():
+            game_outcomes = [e for e in outcomes if e.task_name == name]
+            finished = [e for e in game_outcomes if not e.failed]
+            if game_split == split and finished:
+                self._solved[name, split, stage] = outcomes_file.list_solved(game_outcomes)
                 game[stage] = reports.score(
                     [e.success for e in finished],
                     [e.total_reward for e in finished],
@@ -217,6 +218,7 @@ class RunRecord:
             **self._fixed,
             "games": list(self._games.values()),
             "monitored": _describe_best(self._best),
+            "saves": None if self._last is None else self._last.describe(),
             **self._totals.counts,
             "seconds": dict(self._totals.seconds),
             "engine": dict(self._totals.used),

@@ -60,10 +60,10 @@ def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:
             f"accelerator={accelerator}: torch finds no GPU here{why}; set trainer.accelerator=cpu"
         )
     try:
-        found = kind.auto_device_count() if devices == "auto" else kind.parse_devices(devices)  # type: ignore[arg-type]
+        devices_found = kind.auto_device_count() if devices == "auto" else kind.parse_devices(devices)  # type: ignore[arg-type]
     except (TypeError, ValueError, MisconfigurationException) as error:  # its message has several lines
         raise ValueError(f"devices={devices}: {' '.join(str(error).split())}") from error
-    count = found if isinstance(found, int) else len(found or ())
+    count = devices_found if isinstance(devices_found, int) else len(devices_found or ())
     if count < 1:
         raise ValueError(
             f"devices={devices} does not exist for trainer.accelerator={accelerator} here, which has "

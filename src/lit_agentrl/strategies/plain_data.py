@@ -41,25 +41,25 @@ def save_plain(value: Any, path: str | Path) -> None:
         refused = next(_find_refused(value, ()), None)
         if refused is None:
             raise
-        place, item = refused
+        key_path, item = refused
         kind = f"{type(item).__module__}.{type(item).__qualname__}"
         raise NotPlain(
-            f"{'.'.join(map(str, place))} is a {kind}, but a checkpoint holds only {PLAIN}; return only these "
+            f"{'.'.join(map(str, key_path))} is a {kind}, but a checkpoint holds only {PLAIN}; return only these "
             "from the state_dict of this part"
         ) from error
 
 
-def _find_refused(value: Any, place: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def _find_refused(value: Any, key_path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yield the place and the object of everything that is not plain data."""
     if type(value) in (dict, OrderedDict):
         for key, item in value.items():
-            yield from _find_refused(key, (*place, "key"))
-            yield from _find_refused(item, (*place, key))
+            yield from _find_refused(key, (*key_path, "key"))
+            yield from _find_refused(item, (*key_path, key))
     elif type(value) in (list, tuple):
-        for number, item in enumerate(value):
-            yield from _find_refused(item, (*place, number))
+        for index, item in enumerate(value):
+            yield from _find_refused(item, (*key_path, index))
     elif type(value) not in _ALWAYS_PLAIN and not _is_loadable(value):
-        yield place, value
+        yield key_path, value
 
 
 def _is_loadable(value: Any) -> bool:

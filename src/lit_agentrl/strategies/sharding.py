@@ -92,8 +92,8 @@ def gather_units(network: nn.Module, *, reshard_after_forward: bool) -> Iterator
     try:
         yield
     finally:
-        for number, unit in enumerate(units):
-            unit.set_reshard_after_forward(reshard_after_forward and number > 0, recurse=False)
+        for index, unit in enumerate(units):
+            unit.set_reshard_after_forward(reshard_after_forward and index > 0, recurse=False)
             unit.reshard()
 
 

@@ -150,7 +150,7 @@ class MarkerGuard:
             pairs = [(self._break_up_tools(key), self._break_up_tools(value)) for key, value in part.items()]
             return {key[0]: value[0] for key, value in pairs}, sum(key[1] + value[1] for key, value in pairs)
         if isinstance(part, list):
-            entries = [self._break_up_tools(each) for each in part]
+            entries = [self._break_up_tools(item) for item in part]
             return [entry for entry, _ in entries], sum(times for _, times in entries)
         return part, 0
 
@@ -164,7 +164,7 @@ class MarkerGuard:
         """Return the tokens of a text without template markers, with contents in place of stand-ins."""
         parts = [contents.get(char, char) for char in stretch]
         text = "".join(parts)
-        places = [*(at for at, part in enumerate(parts) for _ in part), len(parts)]
+        places = [*(index for index, part in enumerate(parts) for _ in part), len(parts)]
         backend, unknown = _make_text_only_backend(self._tokenizer, self._tokens), self._tokenizer.unk_token
         broken = 0
         for attempt in count():

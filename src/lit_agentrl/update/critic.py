@@ -15,7 +15,8 @@ from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import require_number, require_positive, require_whole
 from lit_agentrl.distributed import gather_rows
 from lit_agentrl.engines.reweighted import Reweighted
-from lit_agentrl.models.heads import StateValues, TokensAndState, TokenValues, ValueHead, ValuesAndCosts
+from lit_agentrl.facts import VALUE_COLUMNS
+from lit_agentrl.models.heads import StateValues, ValueHead
 from lit_agentrl.models.logprobs import find_places, read_hidden_before
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.policy import Policy
@@ -25,10 +26,6 @@ from lit_agentrl.rl.credit.value_loss import ValueLoss, explained_variance
 from lit_agentrl.rl.masked import masked_sum
 from lit_agentrl.update.settings import OptimSettings
 from lit_agentrl.update.slow import SlowWeights
-
-_HEADS: dict[str, type[ValueHead]] = {  # by the option critic=NAME
-    "separate": StateValues, "conservative": TokenValues, "implicit": TokensAndState, "costs": ValuesAndCosts,
-}  # fmt: skip
 
 
 class Critic(nn.Module):
@@ -84,25 +81,20 @@ class Critic(nn.Module):
         require_number(
             "beta", beta, "finite and >= 0; 0 plays the policy without Q", lambda value: value >= 0
         )
-        if beta and not isinstance(self.outputs, TokensAndState):
+        if beta and getattr(self.outputs, "select_tokens", None) is None:
             raise ValueError(
-                f"beta={beta:g} reweights the policy by Q of all tokens, which this critic lacks; set critic=implicit"
+                f"beta={beta:g} reweights the policy by Q of all tokens, which this critic lacks; "
+                f"set {VALUE_COLUMNS['implicit_q_BT'].remedy}"
             )
         self.beta = beta
         self.head = nn.Linear(hidden, self.outputs.get_width(vocabulary))
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         try_out("loss", loss, ValueLoss, TrajectoryBatch.make_toy().to_dict())
-        read_columns = set(tensor_names(loss)) & {
-            column for heads in _HEADS.values() for column in heads.columns
-        }
-        for critic, heads in _HEADS.items():
-            if read_columns <= set(heads.columns) and (
-                lacking := sorted(read_columns - set(self.outputs.columns))
-            ):
-                raise ValueError(
-                    f"loss reads {lacking[0]}, which this critic does not predict; set critic={critic}"
-                )
+        if lacking := sorted({*VALUE_COLUMNS} & {*tensor_names(loss)} - {*self.outputs.columns}):
+            raise ValueError(
+                f"loss reads {lacking[0]}, which this critic does not predict; set {VALUE_COLUMNS[lacking[0]].remedy}"
+            )
         self.loss = loss
         self.optim = optim
         self.coef = coef
@@ -183,7 +175,7 @@ def reweight_by_critic(network: Any, critic: Critic | None) -> Any:
     """Return the network for evaluations: the policy's, reweighted by Q if ``critic.beta`` is set."""
     if critic is None or not critic.beta:
         return network
-    assert isinstance(critic.outputs, TokensAndState) and critic.trunk is not None
+    assert critic.outputs.select_tokens is not None and critic.trunk is not None
     return Reweighted(
         network, trunk=critic.trunk, head=critic.head, tokens=critic.outputs.select_tokens, beta=critic.beta
     )

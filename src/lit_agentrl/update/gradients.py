@@ -59,9 +59,9 @@ def assign_buckets(
     """
     is_known_B = ~return_B.isnan() & (trajectory_B != FILLER)
     groups, std = group_std(return_B[is_known_B], group_B[is_known_B], trajectory_B[is_known_B])
-    number = min(buckets, len(groups))
+    count = min(buckets, len(groups))
     bucket = torch.empty_like(groups)
     bucket[torch.argsort(std, stable=True)] = (
-        torch.arange(len(groups), device=groups.device) * number // len(groups)
+        torch.arange(len(groups), device=groups.device) * count // len(groups)
     )
-    return groups, bucket, segment_sum(std, bucket, number) / torch.bincount(bucket)
+    return groups, bucket, segment_sum(std, bucket, count) / torch.bincount(bucket)

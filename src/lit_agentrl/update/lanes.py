@@ -44,13 +44,13 @@ class Lanes:
     @property
     def has_hooks(self) -> bool:
         """True if an original or one of its weights has hooks, which copies lack."""
-        networks = [each for each in self._own if each is not None]
-        modules = [module for each in networks for module in each.modules()]
-        weights = [weight for each in networks for weight in each.parameters()]
+        networks = [network for network in self._own if network is not None]
+        modules = [module for network in networks for module in network.modules()]
+        weights = [weight for network in networks for weight in network.parameters()]
         return any(
-            each._forward_hooks or each._forward_pre_hooks or each._backward_hooks or each._backward_pre_hooks
-            for each in modules
-        ) or any(each._backward_hooks or each._post_accumulate_grad_hooks for each in weights)
+            m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
+            for m in modules
+        ) or any(weight._backward_hooks or weight._post_accumulate_grad_hooks for weight in weights)
 
     def run(
         self, work: Callable[[int, int], Tensors], sizes: Sequence[int], *, in_turn: bool = False
@@ -74,11 +74,11 @@ class Lanes:
         cast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         is_over = threading.Event()
 
-        def run_lane(at: int, modules: int) -> dict[int, Tensors]:
+        def run_lane(lane: int, modules: int) -> dict[int, Tensors]:
             torch.set_num_threads(1)  # applies to this thread, and to those that first use torch meanwhile
             try:
                 with torch.autocast("cpu", cast[1], enabled=cast[0]):
-                    return {i: work(modules, i) for i in dealt[at] if not is_over.is_set()}
+                    return {i: work(modules, i) for i in dealt[lane] if not is_over.is_set()}
             except BaseException:
                 is_over.set()
                 raise
@@ -87,9 +87,9 @@ class Lanes:
         try:
             if in_turn:
                 results = []
-                for at in range(len(dealt)):
-                    with self._collect_gradients(at):
-                        results.append(run_lane(at, 0))
+                for turn in range(len(dealt)):
+                    with self._collect_gradients(turn):
+                        results.append(run_lane(turn, 0))
             else:
                 results = _run_at_once(run_lane, len(dealt), is_over)
         finally:
@@ -140,10 +140,10 @@ def deal(sizes: Sequence[int], count: int) -> list[list[int]]:
     """
     lanes: list[list[int]] = [[] for _ in range(count)]
     loads = [0] * count
-    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
         lane = loads.index(min(loads))
-        lanes[lane].append(number)
-        loads[lane] += sizes[number]
+        lanes[lane].append(index)
+        loads[lane] += sizes[index]
     return [sorted(lane) for lane in lanes]
 
 
@@ -153,7 +153,7 @@ def _run_at_once(
     """Run each lane in its own thread; all have ended when this returns or raises."""
     with ThreadPoolExecutor(count, thread_name_prefix="lane") as pool:  # waits for all threads at the end
         try:
-            pending = [pool.submit(run_lane, at, at) for at in range(count)]
+            pending = [pool.submit(run_lane, lane, lane) for lane in range(count)]
             wait(pending)
         except BaseException:  # Ctrl-C
             is_over.set()

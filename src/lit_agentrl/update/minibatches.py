@@ -85,8 +85,8 @@ def split_units(
         )
     if count == 1:
         return [torch.arange(len(unit_B))]
-    place = torch.randperm(len(ids), generator=generator)
-    part_B = place[index_B] * count // len(ids)
+    position = torch.randperm(len(ids), generator=generator)
+    part_B = position[index_B] * count // len(ids)
     return [torch.nonzero(part_B == part).squeeze(1) for part in range(count)]
 
 

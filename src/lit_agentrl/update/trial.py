@@ -53,13 +53,13 @@ def unlearn(
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     before = [weight.detach().clone() for weight in weights]
     gradients = [torch.zeros_like(weight) for weight in weights]
-    number = 0
+    num_tokens = 0
     for b in range(0 if rows is None else len(rows["tokens_BT"])):  # one row at a time: there are few
         assert rows is not None
         is_action_BT = rows["is_action_BT"][b : b + 1].to(weights[0].device)
         if not bool(is_action_BT.any()):
             continue
-        number += 1
+        num_tokens += 1
         with torch.enable_grad(), forward_context():
             tokens_BT = rows["tokens_BT"][b : b + 1].to(weights[0].device)
             scores = score_tokens(
@@ -70,7 +70,7 @@ def unlearn(
         for gradient, row_gradient in zip(gradients, row_gradients, strict=True):
             if row_gradient is not None:
                 gradient += row_gradient
-    total = max(1, int(sum_over_ranks(torch.tensor(number, device=weights[0].device))))
+    total = max(1, int(sum_over_ranks(torch.tensor(num_tokens, device=weights[0].device))))
     try:
         with torch.no_grad():
             for weight, gradient in zip(weights, gradients, strict=True):

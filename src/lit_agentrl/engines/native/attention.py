@@ -19,6 +19,13 @@ from transformers import AttentionInterface
 NAME = "lit_agentrl_slots"
 
 
+def find_autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """Return the precision of autocast on this device, or None where it is off."""
+    kind = device.type
+    is_on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if is_on else None
+
+
 class UnusualAttentionError(ValueError):
     """Error of a model whose attention needs a feature that slots do not support."""
 
@@ -191,20 +198,21 @@ def _attend_last(last: Tensor, key: Tensor, value: Tensor, reading: Reading, sca
     last = last.reshape(reading.num_rows, kv_heads, heads // kv_heads, -1)
     keys = key[: reading.num_rows, :, : reading.filled]
     values = value[: reading.num_rows, :, : reading.filled]
-    attend = _attend_by_products if last.device.type == "cpu" else _attend
-    out = attend(last, keys, values, reading.last_sees_R.as_additive(last), scaling)
+    attend_rows = attend_by_products if last.device.type == "cpu" else attend
+    out = attend_rows(last, keys, values, reading.last_sees_R.as_additive(last), scaling)
     out = out.reshape(reading.num_rows, heads, -1)
     return out if reading.rows_of_last is None else out[reading.rows_of_last]
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
+    """Compute attention of few queries (rows, kv heads, groups, dim) by the fused kernel."""
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
 
 
-def _attend_by_products(
+def attend_by_products(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None
 ) -> Tensor:
-    """Compute `_attend` by matrix products.
+    """Compute `attend` by matrix products.
 
     For the few queries of last tokens the fused kernel takes 1.4 times as long on CPUs.  Views of the store
     (rows, kv heads, length, dim) stay views when rows and heads become one dimension.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from lit_agentrl.engines.native.attention import Reading
+from lit_agentrl.engines.native.attention import Reading, find_autocast_dtype
 
 
 class SlotCache(Cache):
@@ -34,7 +34,7 @@ class SlotCache(Cache):
         reading = self.reading
         assert reading is not None, "a reading is set before the forward"
         while len(self._buffers) <= layer_idx:
-            self._buffers.append((self._make_buffer(key_states), self._make_buffer(value_states)))
+            self._buffers.append((self._make_buffer(key_states[0]), self._make_buffer(value_states[0])))
         for buffer, states in zip(self._buffers[layer_idx], (key_states, value_states), strict=True):
             places = reading.compute_places(states.shape[1], self.max_length)
             buffer.flatten(0, 2).index_copy_(0, places, states[0].flatten(0, 1).to(buffer.dtype))
@@ -42,11 +42,28 @@ class SlotCache(Cache):
                 buffer[targets, :, :length] = buffer[source, :, :length]
         return self._buffers[layer_idx]
 
+    def write(self, layer_idx: int, reading: Reading, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Store (N, kv heads, dim) states of one token per slot, by one kernel each.
+
+        There are no copies between slots.
+        """
+        while len(self._buffers) <= layer_idx:
+            self._buffers.append(
+                (self._make_buffer(key.transpose(0, 1)), self._make_buffer(value.transpose(0, 1)))
+            )
+        for buffer, states in zip(self._buffers[layer_idx], (key, value), strict=True):
+            buffer[reading.slot_N, :, reading.position_N] = states.to(buffer.dtype)
+        return self._buffers[layer_idx]
+
     def _make_buffer(self, states: Tensor) -> Tensor:
+        """Make the buffer of a layer with (kv heads, N, dim) states."""
         # an extra slot takes the writes of padding
-        shape = (self.num_slots + 1, states.shape[1], self.max_length, states.shape[3])
+        shape = (self.num_slots + 1, states.shape[0], self.max_length, states.shape[2])
         is_half = states.dtype in (torch.float16, torch.bfloat16)
-        dtype = torch.float32 if is_half and states.device.type == "cpu" else states.dtype
+        if states.device.type == "cpu":
+            dtype = torch.float32 if is_half else states.dtype
+        else:  # under autocast, attention would cast the whole buffer at each step
+            dtype = find_autocast_dtype(states.device) or states.dtype
         return states.new_zeros(shape, dtype=dtype)
 
     @torch.inference_mode()

@@ -48,11 +48,11 @@ def step(read: Read, state: State, *, num_slots: int, length: int, truncates: bo
         The rows before the next step, and their draws.
     """
     device, rows = state.token_R.device, len(state.token_R)
-    is_writing_R = state.position_R + 1 < state.limit_R
-    position_R = torch.where(is_writing_R, state.position_R, 0)
+    is_idle_R = state.position_R + 1 >= state.limit_R
+    position_R = state.position_R.masked_fill(is_idle_R, 0)
     sees_RL = torch.arange(length, device=device) <= position_R.unsqueeze(1)
     reading = Reading(
-        slot_N=torch.where(is_writing_R, torch.arange(rows, device=device), num_slots),
+        slot_N=torch.arange(rows, device=device).masked_fill(is_idle_R, num_slots),
         position_N=position_R,
         num_last=rows,
         num_rows=rows,

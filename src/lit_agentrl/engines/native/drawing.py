@@ -56,7 +56,8 @@ def draw_tokens(logits_RV: Tensor, uniform_R: Tensor, settings: Settings, *, tru
     """
     logits_RV = logits_RV.float()
     is_greedy_R = settings.temperature_R == 0
-    temperature_R1 = torch.where(is_greedy_R, 1.0, settings.temperature_R).float().unsqueeze(1)
+    # numbers are filled in: torch.where would copy them to the device
+    temperature_R1 = settings.temperature_R.masked_fill(is_greedy_R, 1.0).float().unsqueeze(1)
     log_probs_RV = torch.log_softmax(logits_RV / temperature_R1, dim=-1)
     probs_RV = log_probs_RV.exp()
     # a token of probability 0 has a log-prob that may be -inf, and contributes nothing
@@ -93,9 +94,9 @@ def _invert_cdf(probs_RV: Tensor, uniform_R: Tensor) -> Tensor:
 def _draw_truncated(probs_RV: Tensor, uniform_R: Tensor, settings: Settings) -> Tensor:
     sorted_RV, order_RV = probs_RV.sort(dim=-1, descending=True, stable=True)
     vocabulary = probs_RV.shape[1]
-    top_k_R1 = torch.where(settings.top_k_R > 0, settings.top_k_R, vocabulary).unsqueeze(1)
-    kept_RV = torch.where(torch.arange(vocabulary, device=probs_RV.device) < top_k_R1, sorted_RV, 0.0)
+    top_k_R1 = settings.top_k_R.masked_fill(settings.top_k_R == 0, vocabulary).unsqueeze(1)
+    kept_RV = sorted_RV.masked_fill(torch.arange(vocabulary, device=probs_RV.device) >= top_k_R1, 0.0)
     kept_RV = kept_RV / kept_RV.sum(-1, keepdim=True)
     before_RV = kept_RV.cumsum(-1) - kept_RV  # mass before a token; the first token always stays
-    kept_RV = torch.where(before_RV < settings.top_p_R.float().unsqueeze(1), kept_RV, 0.0)
+    kept_RV = kept_RV.masked_fill(before_RV >= settings.top_p_R.float().unsqueeze(1), 0.0)
     return order_RV.gather(1, _invert_cdf(kept_RV, uniform_R).unsqueeze(1)).squeeze(1)

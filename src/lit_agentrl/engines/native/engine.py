@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require_whole
 from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
-from lit_agentrl.engines.native.attention import NAME
+from lit_agentrl.engines.native.attention import NAME, find_autocast_dtype
 from lit_agentrl.engines.native.inference import Inference, Reader
+from lit_agentrl.engines.native.play_copy import PlayCopy, choose_copy, require_copy
 from lit_agentrl.engines.native.prefixes import Copy, find_common_prefixes
 from lit_agentrl.engines.native.ragged import pack_unread
 from lit_agentrl.engines.native.reencoding import ReencodingEngine
@@ -51,6 +52,7 @@ class NativeEngine:
         reader: Computes the logits; None uses the network alone.
         window: Decode steps between two looks at the tokens, see `Window`; 0 looks at each, auto is 8 on CUDA and
             0 elsewhere.
+        play_copy: Whether windows decode with a `PlayCopy`, refreshed by :meth:`load`; see `choose_copy`.
 
     Attributes:
         window: The window in use, from the first poll on; None without windows.
@@ -76,13 +78,14 @@ class NativeEngine:
         forward_context: Callable[[], AbstractContextManager[object]] = nullcontext,
         reader: Reader | None = None,
         window: int | str = AUTO,
+        play_copy: bool | str = AUTO,
     ) -> None:
         if network is None:  # a model behind an API
             raise ValueError(
                 "model has no network here; use engine=openai engine.mode=chat, or another model"
             )
         require_whole("num_slots", num_slots, 1, MOST_SLOTS)
-        require_window(window)
+        require_window(window, play_copy)
         self._network = network
         vocabulary = network.config.get_text_config().vocab_size
         self._stops = StopTable(stop, vocabulary)
@@ -95,6 +98,10 @@ class NativeEngine:
             raise ValueError(f"window={window} cannot serve an opponent; set engine.window=0")
         self._window_option: int | str = window if reader is None else 0
         self.window: Window | None = None
+        require_copy(play_copy, network, steps=choose_steps(self._window_option, network.device))
+        self._copy_option = play_copy
+        self._copy: PlayCopy | None = None
+        self._is_copy_stale = False
         if reason := find_obstacle(network, max_context_tokens, forward_context):
             if reader is not None:
                 raise ValueError(
@@ -122,10 +129,12 @@ class NativeEngine:
         self._num_steps = 0
 
     @classmethod
-    def check_options(cls, *, num_slots: int = 128, window: int | str = AUTO, **_: Any) -> Capabilities:
+    def check_options(
+        cls, *, num_slots: int = 128, window: int | str = AUTO, play_copy: bool | str = AUTO, **_: Any
+    ) -> Capabilities:
         """Check the options; see `CheckedEngine`."""
         require_whole("num_slots", num_slots, 1, MOST_SLOTS)
-        require_window(window)
+        require_window(window, play_copy)
         return cls.capabilities
 
     # ------------------------------------------------------------------ protocol
@@ -200,7 +209,7 @@ class NativeEngine:
             copy_weights(weights, self._network)
         if self._slower:
             return self._slower.forget(version)
-        self._version = version
+        self._version, self._is_copy_stale = version, True
         self._rows.clear()
         self._waiting.clear()
         self._refused.clear()
@@ -272,14 +281,27 @@ class NativeEngine:
         if self.window is None and (
             steps := choose_steps(self._window_option, device := self._network.device)
         ):
+            self._copy = self._open_copy()
+            read = self._copy.read if self._copy else self._inference.read
             self.window = Window(
-                partial(self._inference.read, self._cache), steps=steps, num_slots=self._rows.num_slots,
+                partial(read, self._cache), steps=steps, num_slots=self._rows.num_slots,
                 max_length=self._rows.max_context, device=device,
             )  # fmt: skip
         return self.window
 
+    def _open_copy(self) -> PlayCopy | None:
+        network = self._network
+        require_copy(self._copy_option, network, steps=choose_steps(self._window_option, network.device))
+        casts_to = find_autocast_dtype(network.device)
+        if not choose_copy(self._copy_option, network, is_autocast=casts_to is not None):
+            return None
+        return PlayCopy(network, casts_to or network.dtype)
+
     def _play(self, window: Window) -> list[TurnResult]:
         """Read all tokens but the last, then draw a window; return the completed replies."""
+        if self._copy is not None and self._is_copy_stale:
+            self._copy.update()
+            self._is_copy_stale = False
         rows = self._rows
         end_S = rows.total_S - 1
         copies = self._copy_prefixes(end_S, unread=0)

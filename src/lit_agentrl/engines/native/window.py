@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,6 +16,8 @@ from lit_agentrl.checks import require_whole
 from lit_agentrl.engines.native.decode import Read, decode
 from lit_agentrl.engines.native.rows import Rows
 
+_log = logging.getLogger(__name__)
+
 AUTO = "auto"
 MOST_STEPS = 256
 _STEPS_ON_GPU = 8
@@ -27,14 +30,16 @@ def choose_steps(window: int | str, device: torch.device) -> int:
     return int(window) if window != AUTO else _STEPS_ON_GPU if device.type == "cuda" else 0
 
 
-def require_window(window: int | str) -> None:
-    """Check the option ``window`` of an engine.
+def require_window(window: int | str, play_copy: bool | str = AUTO) -> None:
+    """Check the options ``window`` and ``play_copy`` of an engine.
 
     Raises:
-        ValueError: If it is neither auto nor a number of steps.
+        ValueError: If a value is invalid.
     """
     if window != AUTO:
         require_whole("window", window, 0, MOST_STEPS, alternative=", or auto; 0 decodes step by step")
+    if play_copy is not True and play_copy is not False and play_copy != AUTO:
+        raise ValueError(f"play_copy={play_copy} must be auto, true or false")
 
 
 class Window:
@@ -127,7 +132,8 @@ class Graphs:
     """Runs a function as CUDA graphs, one for each shape and set of options.
 
     The interface is that of the function itself.  Written by the rules of ``torch.cuda.graph``, but **not yet run on
-    a GPU**. The result is overwritten by the next call with the same shapes.
+    a GPU**.  If a capture fails, the log says so once and the function is called as it is.  The result is overwritten
+    by the next call with the same shapes.
 
     Args:
         run: A function of one tensor that launches work only; called with ``_WARM_UPS`` extra repetitions at first,
@@ -136,13 +142,23 @@ class Graphs:
 
     def __init__(self, run: Callable[..., Tensor]) -> None:
         self._run = run
+        self._is_failed = False
         self._pool: Any = None  # memory, shared since only one graph runs at a time
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
 
     def __call__(self, given: Tensor, **options: Any) -> Tensor:
         key = tuple(given.shape), tuple(sorted(options.items()))
+        if key not in self._graphs and not self._is_failed:
+            try:
+                self._graphs[key] = self._capture(given.clone(), options)
+            except RuntimeError as error:
+                self._is_failed = True
+                cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+                _log.warning(
+                    "decode steps are launched one by one: a window could not be captured (%s)", cause
+                )
         if key not in self._graphs:
-            self._graphs[key] = self._capture(given.clone(), options)
+            return self._run(given, **options)
         graph, own, result = self._graphs[key]
         own.copy_(given)
         graph.replay()
@@ -158,8 +174,11 @@ class Graphs:
         # weights that autocast has cast in or outside the graph must not be used on the other side of it
         torch.clear_autocast_cache()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            result = self._run(own, **options)
-        torch.clear_autocast_cache()
+        try:
+            # other threads, such as the one that writes checkpoints, may use the device meanwhile
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                result = self._run(own, **options)
+        finally:
+            torch.clear_autocast_cache()
         self._pool = graph.pool()
         return graph, own, result

@@ -46,11 +46,13 @@ class Usage:
             sent: Counts of requests, see ``Server.counts``.
         """
         retried = {name: count for name, count in sent.items() if name.startswith("retried_")}
-        row: dict[str, float] = {"requests": sent.get("requests", 0), "failed": sent.get("failed", 0)}
-        row |= {"retried": sum(retried.values()), **retried}
-        row |= {f"tokens_{name}": count for name, count in self._tokens.items()}
+        metrics: dict[str, float] = {"requests": sent.get("requests", 0), "failed": sent.get("failed", 0)}
+        metrics |= {"retried": sum(retried.values()), **retried}
+        metrics |= {f"tokens_{name}": count for name, count in self._tokens.items()}
         if any(self._prices.values()):
             tokens, prices = self._tokens, self._prices
             read = (tokens["in"] - tokens["cached"]) * prices["in"]
-            row["cost"] = (read + tokens["cached"] * prices["cached"] + tokens["out"] * prices["out"]) / 1e6
-        return {name: float(value) for name, value in row.items()}
+            metrics["cost"] = (
+                read + tokens["cached"] * prices["cached"] + tokens["out"] * prices["out"]
+            ) / 1e6
+        return {name: float(value) for name, value in metrics.items()}

@@ -79,7 +79,7 @@ class BabyAI(Replayed):
     def _get_content(self) -> str:
         game = self._game
         description = [self._id, game.mission, _describe_goal(game.instrs), _describe_object(game.carrying)]
-        position = [int(each) for each in (*game.agent_pos, game.agent_dir)]
+        position = [int(coordinate) for coordinate in (*game.agent_pos, game.agent_dir)]
         return json.dumps(
             [*description, position, game.width, [_describe_object(cell) for cell in game.grid.grid]]
         )
@@ -104,7 +104,7 @@ class BabyAI(Replayed):
         """Ask the bot, which follows the episode in a copy of the game."""
         from minigrid.utils.baby_ai_bot import BabyAIBot
 
-        done = [each for each in self._done if isinstance(each, str)]
+        done = [earlier for earlier in self._done if isinstance(earlier, str)]
         try:
             if self._ahead is None:
                 game = _make_game(self._id)
@@ -136,8 +136,8 @@ def _make_game(id: str) -> Any:
             "BABYAI_DONE_ACTIONS is set, so that no goal counts without the action done; unset it"
         )
     vars(roomgrid_level)["print"] = _ignore  # it prints a line for each rejected room
-    known = isinstance(id, str) and id.startswith("BabyAI-") and id in gymnasium.registry
-    require(known, "id", id, "a level of BabyAI, such as BabyAI-GoToLocal-v0")
+    is_known = isinstance(id, str) and id.startswith("BabyAI-") and id in gymnasium.registry
+    require(is_known, "id", id, "a level of BabyAI, such as BabyAI-GoToLocal-v0")
     return gymnasium.make(id, disable_env_checker=True, max_steps=_ENDLESS).unwrapped
 
 
@@ -148,7 +148,7 @@ def _describe_object(item: Any) -> list[Any] | None:
     """Describe an object completely, with the content of a box."""
     if item is None:
         return None
-    return [*(int(each) for each in item.encode()), _describe_object(getattr(item, "contains", None))]
+    return [*(int(code) for code in item.encode()), _describe_object(getattr(item, "contains", None))]
 
 
 def _describe_goal(goal: Any) -> list[Any]:

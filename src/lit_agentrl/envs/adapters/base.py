@@ -101,11 +101,11 @@ class Replayed(TextEnv):
     def _set_state(self, state: Mapping[str, Any]) -> None:
         seed, noise_seed = state["seeds"]
         self.reset(seed=seed, options={"noise_seed": noise_seed})
-        for each in state["done"]:
-            if isinstance(each, str):
-                self._play(each)
+        for action in state["done"]:
+            if isinstance(action, str):
+                self._play(action)
             else:
-                self.rekey(each)
+                self.rekey(action)
 
     def __getstate__(self) -> dict[str, Any]:
         attributes = {name: value for name, value in self.__dict__.items() if name not in self.foreign}

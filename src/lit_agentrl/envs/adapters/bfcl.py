@@ -52,8 +52,8 @@ class BFCL(Replayed):
 
     def __init__(self, *, tasks: Sequence[str] = TASKS[:3], split: str = "train") -> None:
         super().__init__(split=split)
-        known = not isinstance(tasks, str) and bool(tasks) and {*tasks} <= {*TASKS}
-        require(known, "tasks", tasks, f"a list of some of {', '.join(TASKS)}")
+        is_known = not isinstance(tasks, str) and bool(tasks) and {*tasks} <= {*TASKS}
+        require(is_known, "tasks", tasks, f"a list of some of {', '.join(TASKS)}")
         self._tasks = tuple(task for name in dict.fromkeys(tasks) for task in read_tasks(name))
         self._index = 0
         self._apis: Any  # state of the player's calls
@@ -89,10 +89,10 @@ class BFCL(Replayed):
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
         """Return the remaining correct calls; None after another call, or at the end."""
         require_whole("horizon", horizon, 1)
-        plan = [each for turn in self._task["gold"] for each in (*turn, str(ToolCall(FINISH, {})))]
-        done = [json.loads(each) for each in self._done if isinstance(each, str)]
+        plan = [call for turn in self._task["gold"] for call in (*turn, str(ToolCall(FINISH, {})))]
+        done = [json.loads(call) for call in self._done if isinstance(call, str)]
         left = plan[len(done) :]
-        is_on_path = self._is_running and [json.loads(each) for each in plan[: len(done)]] == done
+        is_on_path = self._is_running and [json.loads(call) for call in plan[: len(done)]] == done
         return left[:horizon] if is_on_path and left else None
 
     @property
@@ -158,7 +158,7 @@ class BFCL(Replayed):
             expected = [execute_call(self._gold, json.loads(call)) for call in calls]
         if not calls:
             return True
-        answers = [each for turn in self._answers for each in turn]
+        answers = [answer for turn in self._answers for answer in turn]
         return bool(self._answers[-1]) and check_calls(self._apis, self._gold, answers, expected)
 
 

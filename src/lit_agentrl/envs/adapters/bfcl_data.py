@@ -25,9 +25,9 @@ def _import_library() -> Any:
     try:
         return import_module("bfcl_eval.constants.executable_backend_config")
     except ImportError as error:
-        what = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise ValueError(
-            f"this game needs bfcl-eval ({what}); pip install --no-deps bfcl-eval==2026.3.23"
+            f"this game needs bfcl-eval ({message}); pip install --no-deps bfcl-eval==2026.3.23"
         ) from error
 
 
@@ -43,7 +43,9 @@ def read_tasks(name: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(
         {
             **row,
-            "messages": ["\n".join(each["content"] for each in turn) or _MORE for turn in row["question"]],
+            "messages": [
+                "\n".join(message["content"] for message in turn) or _MORE for turn in row["question"]
+            ],
             "gold": [
                 [_convert_call(call, row["involved_classes"]) for call in turn] for turn in gold[row["id"]]
             ],
@@ -75,7 +77,9 @@ def execute_call(apis: Mapping[str, Any], call: Mapping[str, Any]) -> str:
 
     The name must have been checked against the tools.
     """
-    [method] = [each for api in apis.values() if (each := getattr(api, call["name"], None)) is not None]
+    [method] = [
+        function for api in apis.values() if (function := getattr(api, call["name"], None)) is not None
+    ]
     try:
         answer = method(**call["arguments"])
     except Exception as error:
@@ -93,10 +97,11 @@ def _convert_call(call: str, classes: Sequence[str]) -> str:
     tree = ast.parse(call, mode="eval").body
     assert isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)
     name = tree.func.id
-    [method] = [getattr(_get_class(each), name) for each in classes if hasattr(_get_class(each), name)]
+    apis = [_get_class(class_name) for class_name in classes]
+    [method] = [getattr(api, name) for api in apis if hasattr(api, name)]
     order = list(inspect.signature(method).parameters)[1:]
-    arguments = {order[place]: ast.literal_eval(value) for place, value in enumerate(tree.args)}
-    arguments |= {str(each.arg): ast.literal_eval(each.value) for each in tree.keywords}
+    arguments = {order[position]: ast.literal_eval(value) for position, value in enumerate(tree.args)}
+    arguments |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in tree.keywords}
     return str(ToolCall(name, arguments))
 
 
@@ -114,10 +119,8 @@ def _read_tools(name: str) -> tuple[ToolSpec, ...]:
 @cache
 def list_tools(id: str, turn: int) -> tuple[ToolSpec, ...]:
     """Return the tools of a turn, with those that correct calls need despite the data."""
-    [task] = [
-        each for each in read_tasks(id.rpartition("_")[0].removeprefix("multi_turn_")) if each["id"] == id
-    ]
-    later = [names for at, names in task.get("missed_function", {}).items() if int(at) > turn]
+    [task] = [row for row in read_tasks(id.rpartition("_")[0].removeprefix("multi_turn_")) if row["id"] == id]
+    later = [names for turn_key, names in task.get("missed_function", {}).items() if int(turn_key) > turn]
     calls = [json.loads(call) for calls in task["gold"][: turn + 1] for call in calls]
     hidden = {name for names in (task.get("excluded_function", ()), *later) for name in names}
     hidden -= {call["name"] for call in calls}
@@ -141,7 +144,7 @@ def _widen_types(tool: ToolSpec, calls: Sequence[Mapping[str, Any]]) -> ToolSpec
 def _convert_schema(schema: Any) -> Any:
     """Convert a schema of BFCL to a JSON schema."""
     if isinstance(schema, list):
-        return [_convert_schema(each) for each in schema]
+        return [_convert_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     converted = {

@@ -80,9 +80,9 @@ class Gymnasium(Replayed):
         try:
             game: Any = gymnasium.make(self._id, disable_env_checker=True, **self._options).unwrapped
         except (gymnasium.error.Error, TypeError) as error:
-            what = " ".join(str(error).split())
+            message = " ".join(str(error).split())
             raise ValueError(
-                f"id={self._id} with options={json.dumps(self._options, default=str)} cannot be made ({what}); "
+                f"id={self._id} with options={json.dumps(self._options, default=str)} cannot be made ({message}); "
                 "choose a game that gymnasium.make knows"
             ) from error
         space = game.action_space
@@ -139,9 +139,9 @@ class Numbers(GameText):
 def _to_rounded_json(value: Any) -> Any:
     """Convert numbers to JSON, rounded."""
     if isinstance(value, Mapping):
-        return {str(key): _to_rounded_json(each) for key, each in value.items()}
+        return {str(key): _to_rounded_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_to_rounded_json(each) for each in value]
+        return [_to_rounded_json(item) for item in value]
     value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     if isinstance(value, list):
         return _to_rounded_json(value)
@@ -150,7 +150,7 @@ def _to_rounded_json(value: Any) -> Any:
 
 def _to_json(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _to_json(each) for key, each in value.items()}
+        return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_to_json(each) for each in value]
+        return [_to_json(item) for item in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

@@ -114,10 +114,10 @@ def _to_plain(value: Any) -> Any:
     Opaque objects give their type only.
     """
     if isinstance(value, Mapping):
-        return sorted([repr(key), _to_plain(each)] for key, each in value.items())
+        return sorted([repr(key), _to_plain(item)] for key, item in value.items())
     if isinstance(value, list | tuple | np.ndarray):
-        return [_to_plain(each) for each in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted(repr(each) for each in value)
+        return sorted(repr(item) for item in value)
     value = value.item() if isinstance(value, np.generic) else value
     return value if isinstance(value, str | int | float | bool | None) else type(value).__name__

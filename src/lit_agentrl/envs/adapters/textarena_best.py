@@ -32,8 +32,8 @@ def press_lights(game: Any) -> list[str]:
         position = len(pivots)
         rows[position], rows[pivot] = rows[pivot], rows[position]
         rows = [
-            each ^ rows[position] if i != position and each >> column & 1 else each
-            for i, each in enumerate(rows)
+            values ^ rows[position] if i != position and values >> column & 1 else values
+            for i, values in enumerate(rows)
         ]
         pivots.append(column)
     free = [column for column in range(len(cells)) if column not in pivots]
@@ -46,8 +46,8 @@ def press_lights(game: Any) -> list[str]:
             presses |= {column} if value else set()
         options.append(presses)
     return [
-        f"[{cells[each][0]} {cells[each][1]}]"
-        for each in sorted(min(options, key=lambda presses: sum(1 for _ in presses)))
+        f"[{cells[values][0]} {cells[values][1]}]"
+        for values in sorted(min(options, key=lambda presses: sum(1 for _ in presses)))
     ]
 
 
@@ -57,36 +57,36 @@ WAYS = {"[up]": (-1, 0), "[down]": (1, 0), "[left]": (0, -1), "[right]": (0, 1)}
 def find_path(game: Any) -> list[str]:
     """Return the shortest path without a hole."""
     grid, start = game.state.game_state["grid"], tuple(game.state.game_state["player_pos"])
-    ways: dict[tuple[int, ...], list[str]] = {start: []}
+    paths: dict[tuple[int, ...], list[str]] = {start: []}
     queue = deque([start])
     while queue:
         position = queue.popleft()
         for action, step in WAYS.items():
             there = tuple(a + b for a, b in zip(position, step, strict=True))
-            if there in ways or not all(0 <= each < game.size for each in there):
+            if there in paths or not all(0 <= coordinate < game.size for coordinate in there):
                 continue
             cell = grid[there[0]][there[1]]
             if cell != "H":
-                ways[there] = [*ways[position], action]
+                paths[there] = [*paths[position], action]
                 queue.append(there)
             if cell == "G":
-                return ways[there]
+                return paths[there]
     return []
 
 
 def move_disks(game: Any) -> list[str]:
     """Return the fewest moves that bring all disks to C, from any position."""
-    place = {disk: name for name, disks in game.state.game_state["towers"].items() for disk in disks}
+    tower_of = {disk: name for name, disks in game.state.game_state["towers"].items() for disk in disks}
     moves: list[str] = []
 
     def move_disk(disk: int, target: str) -> None:
         if not disk:
             return
-        if place[disk] != target:
-            (other,) = set("ABC") - {place[disk], target}
+        if tower_of[disk] != target:
+            (other,) = set("ABC") - {tower_of[disk], target}
             move_disk(disk - 1, other)
-            moves.append(f"[{place[disk]} {target}]")
-            place[disk] = target
+            moves.append(f"[{tower_of[disk]} {target}]")
+            tower_of[disk] = target
         move_disk(disk - 1, target)
 
     move_disk(game.num_disks, "C")

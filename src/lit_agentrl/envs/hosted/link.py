@@ -95,8 +95,8 @@ class Link:
             self._connection.close()
             self._connection = None
 
-    def _make_error(self, path: str, what: str) -> ValueError:
-        return ValueError(escape_unprintable(f"the game at {self.url} {what} ({path})"))
+    def _make_error(self, path: str, problem: str) -> ValueError:
+        return ValueError(escape_unprintable(f"the game at {self.url} {problem} ({path})"))
 
     def _exchange(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
         make_connection = (
@@ -168,8 +168,8 @@ def check_waits(*, timeout_s: float, patience_s: float, max_mb: float) -> None:
         ValueError: one of them is out of range.
     """
     for name, value in (("timeout_s", timeout_s), ("max_mb", max_mb)):
-        require_number(name, value, "a number > 0", lambda number: number > 0)
-    require_number("patience_s", patience_s, "a number >= 0", lambda number: number >= 0)
+        require_number(name, value, "a number > 0", lambda seconds: seconds > 0)
+    require_number("patience_s", patience_s, "a number >= 0", lambda seconds: seconds >= 0)
 
 
 def fetch_description(link: Link) -> dict[str, Any]:

@@ -208,7 +208,7 @@ class Mcp(World):
                 raise self._session.make_error(f"ended at the setup call {call.name}") from None
             if not is_valid:
                 raise ValueError(
-                    f"path={self._task.place}: the server refuses the setup call {call.name} ({shown})"
+                    f"path={self._task.location}: the server refuses the setup call {call.name} ({shown})"
                 )
 
     def _convert_tools(self, tools: Sequence[Any]) -> tuple[ToolSpec, ...]:
@@ -248,6 +248,6 @@ def _remove_patterns(schema: Mapping[str, Any]) -> dict[str, Any]:
                 for k, v in part.items()
                 if not (k == "pattern" and isinstance(v, str) and v in bad)
             }
-        return [clean(each) for each in part] if isinstance(part, list) else part
+        return [clean(item) for item in part] if isinstance(part, list) else part
 
     return clean(schema) if bad else dict(schema)

@@ -109,7 +109,7 @@ class Session:
         except MCPError as error:
             return self.cut(f"error: {error}"), error.code != _BAD
         text = "\n".join(
-            str(each.text) if each.type == "text" else f"[{each.type}]" for each in result.content
+            str(item.text) if item.type == "text" else f"[{item.type}]" for item in result.content
         )
         if not result.content and result.structured_content is not None:
             text = str(result.structured_content)
@@ -121,10 +121,10 @@ class Session:
             return text
         return f"{text[: self._max_chars]}… ({len(text) - self._max_chars} more characters)"
 
-    def make_error(self, what: str) -> ValueError:
+    def make_error(self, problem: str) -> ValueError:
         """Return an error of one line that names the server."""
         name = self._server if isinstance(self._server, str) else " ".join(self._server)
-        return ValueError(escape_unprintable(f"the MCP server {name} {what}"))
+        return ValueError(escape_unprintable(f"the MCP server {name} {problem}"))
 
     def _list_tools(self) -> list[Any]:
         tools: list[Any] = []
@@ -173,5 +173,5 @@ class Session:
             return error
         if isinstance(error, OSError) and self._client is None:
             return self.make_error(f"cannot be started or reached ({error}); see that it runs by itself")
-        what = f"{type(error).__name__}: {error}"[:300]
-        return self.make_error(f"ended or said what is no MCP ({what}); see that it runs by itself")
+        message = f"{type(error).__name__}: {error}"[:300]
+        return self.make_error(f"ended or said what is no MCP ({message}); see that it runs by itself")

@@ -30,7 +30,7 @@ class McpTask:
         solution: calls of one solution; empty: none is known.
         checks: calls after the episode.
         answer: the expected answer; None: any.
-        place: file and line.
+        location: file and line.
         content: the whole row.
     """
 
@@ -39,7 +39,7 @@ class McpTask:
     solution: tuple[ToolCall, ...]
     checks: tuple[Check, ...]
     answer: str | None
-    place: str
+    location: str
     content: str
 
 
@@ -64,30 +64,30 @@ def _read(source: Source) -> Mapping[str, tuple[McpTask, ...]]:
 def _parse_task(row: Row) -> McpTask:
     columns, answer = row.columns, row.columns.get("answer")
     if answer is not None and not isinstance(answer, str):
-        raise ValueError(f"path={row.place}: column answer is {answer!r}; write a text, or leave it out")
+        raise ValueError(f"path={row.location}: column answer is {answer!r}; write a text, or leave it out")
     checks = []
     for entry in _get_list(row, "check"):
         result = entry.get("result") if isinstance(entry, dict) else None
         if not isinstance(result, str):
             raise ValueError(
-                f"path={row.place}: an entry of check has no result; write the text that the call gives"
+                f"path={row.location}: an entry of check has no result; write the text that the call gives"
             )
         checks.append(
             Check(_parse_call(row, "check", {k: v for k, v in entry.items() if k != "result"}), result)
         )
     if answer is None and not checks:
-        raise ValueError(f"path={row.place}: nothing says when it is solved; add a column check or answer")
+        raise ValueError(f"path={row.location}: nothing says when it is solved; add a column check or answer")
     setup, solution = (
-        [_parse_call(row, name, each) for each in _get_list(row, name)] for name in ("setup", "solution")
+        [_parse_call(row, name, call) for call in _get_list(row, name)] for name in ("setup", "solution")
     )
     content = json.dumps(columns, sort_keys=True)
-    return McpTask(row.question, tuple(setup), tuple(solution), tuple(checks), answer, row.place, content)
+    return McpTask(row.question, tuple(setup), tuple(solution), tuple(checks), answer, row.location, content)
 
 
 def _get_list(row: Row, name: str) -> list[Any]:
     entries = row.columns.get(name) or []
     if not isinstance(entries, list):
-        raise ValueError(f"path={row.place}: column {name} is no list; write a list of calls")
+        raise ValueError(f"path={row.location}: column {name} is no list; write a list of calls")
     return entries
 
 
@@ -95,7 +95,7 @@ def _parse_call(row: Row, name: str, entry: Any) -> ToolCall:
     is_call = isinstance(entry, dict) and set(entry) == {"name", "arguments"}
     if not is_call or not isinstance(entry["name"], str) or not isinstance(entry["arguments"], dict):
         raise ValueError(
-            f'path={row.place}: column {name} must hold calls {{"name": "…", "arguments": {{…}}}}'
+            f'path={row.location}: column {name} must hold calls {{"name": "…", "arguments": {{…}}}}'
         )
     return ToolCall(entry["name"], entry["arguments"])
 

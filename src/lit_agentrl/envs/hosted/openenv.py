@@ -249,8 +249,8 @@ class OpenEnv(Replayed):
             raise self._make_error("has lost the episode, and played again it shows something else")
         _recoveries.count(f"the OpenEnv server {self._url}")
 
-    def _make_error(self, what: str) -> ValueError:
-        return ValueError(escape_unprintable(f"the OpenEnv server {self._url} {what}"))
+    def _make_error(self, problem: str) -> ValueError:
+        return ValueError(escape_unprintable(f"the OpenEnv server {self._url} {problem}"))
 
 
 def fetch_descriptions(url: str, *, timeout_s: float, max_mb: float) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -52,7 +52,8 @@ def derive_format(schema: Mapping[str, Any], field: str | None) -> ActionFormat:
     Raises:
         ValueError: the field is unknown, or the schema cannot be used.
     """
-    fields = {name: each for name, each in dict(schema.get("properties", {})).items() if name != "metadata"}
+    fields = dict(schema.get("properties", {}))
+    fields.pop("metadata", None)
     if field is None and set(fields) >= _TOOL_FIELDS:
         return ActionFormat(calls_server=True)
     require(field is None or field in fields, "field", field, f"null or one of {', '.join(fields)}")
@@ -79,22 +80,22 @@ def parse_listed(observation: Mapping[str, Any]) -> ActionFormat:
         ValueError: there are none, or an entry is invalid.
     """
     tools = []
-    for each in get_list(observation, "tools"):
-        require(isinstance(each, dict), "tools", str(each)[:80], "tools: name, description and input_schema")
-        schema = each.get("input_schema")
+    for tool in get_list(observation, "tools"):
+        require(isinstance(tool, dict), "tools", str(tool)[:80], "tools: name, description and input_schema")
+        schema = tool.get("input_schema")
         require(isinstance(schema, dict), "input_schema", str(schema)[:80], "an object")
-        tools.append(ToolSpec(get_text(each, "name"), str(each.get("description") or ""), schema))
+        tools.append(ToolSpec(get_text(tool, "name"), str(tool.get("description") or ""), schema))
     require(bool(tools), "tools", [], "at least one, as the server lists them")
     return ActionFormat(tools=tuple(tools), calls_server=True)
 
 
-def format_observation(observation: Mapping[str, Any], show: Sequence[str] | None, most: int) -> str:
+def format_observation(observation: Mapping[str, Any], show: Sequence[str] | None, max_chars: int) -> str:
     """Format an observation as text: a single field alone, several as named lines.
 
     Args:
         observation: the server's observation.
         show: the fields to show, in this order; None: all but metadata.
-        most: maximal number of characters; the rest is counted.
+        max_chars: maximal number of characters; the rest is counted.
 
     Raises:
         ValueError: a field is unknown.
@@ -107,17 +108,19 @@ def format_observation(observation: Mapping[str, Any], show: Sequence[str] | Non
     names = fields if show is None else list(show)
     texts = {name: _format_value(observation[name]) for name in names}
     text = "\n".join(
-        texts.values() if len(names) == 1 else (f"{name} : {each}" for name, each in texts.items())
+        texts.values() if len(names) == 1 else (f"{name} : {value}" for name, value in texts.items())
     )
-    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"
+    return (
+        text if len(text) <= max_chars else f"{text[:max_chars]}… ({len(text) - max_chars} more characters)"
+    )
 
 
 def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     content = value.get("content") if isinstance(value, dict) else None
-    if isinstance(content, list) and all(isinstance(each, dict) for each in content):  # the result of a tool
-        return "\n".join(str(each.get("text", f"[{each.get('type')}]")) for each in content)
+    if isinstance(content, list) and all(isinstance(item, dict) for item in content):  # the result of a tool
+        return "\n".join(str(item.get("text", f"[{item.get('type')}]")) for item in content)
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -85,8 +85,10 @@ class Session:
                 raise self._make_timeout() from error
             except (OSError, WebSocketException, EOFError) as error:
                 if not isinstance(error, OSError) or time.monotonic() >= deadline:
-                    what = f"cannot be reached ({type(error).__name__}: {error}); see that it listens at /ws"
-                    raise self.make_error(what) from error
+                    reason = f"{type(error).__name__}: {error}"
+                    raise self.make_error(
+                        f"cannot be reached ({reason}); see that it listens at /ws"
+                    ) from error
                 time.sleep(PAUSE_S)
 
     def close(self) -> None:
@@ -124,9 +126,9 @@ class Session:
             self.close()
             raise self.make_error(f"answered to {kind} what cannot be used: {error}") from error
 
-    def make_error(self, what: str) -> ValueError:
+    def make_error(self, problem: str) -> ValueError:
         """Return an error of one line that names the server."""
-        return ValueError(escape_unprintable(f"the OpenEnv server {self._url} {what}"))
+        return ValueError(escape_unprintable(f"the OpenEnv server {self._url} {problem}"))
 
     def _read(self, kind: str, answer: Mapping[str, Any]) -> dict[str, Any]:
         data, answer_type = get_object(answer, "data"), get_text(answer, "type")

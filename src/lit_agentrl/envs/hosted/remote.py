@@ -66,7 +66,7 @@ class Remote(World):
         self.max_solution, self.instances = game.get("max_solution", 1), game.get("instances")
         if self.instances is not None:
             require_whole("instances", self.instances, 1)
-        self._abilities = [each for each in _ABILITIES if each in get_list(game, "knows")]
+        self._abilities = [ability for ability in _ABILITIES if ability in get_list(game, "knows")]
         self.has_state = "state" in self._abilities
         self._session: str | None = None
         self._is_running = False
@@ -146,8 +146,8 @@ class Remote(World):
         return self._tools
 
     def action_format(self) -> Format:
-        known: Format | None = self._now.get("format")
-        return super().action_format() if known is None else known
+        format: Format | None = self._now.get("format")
+        return super().action_format() if format is None else format
 
     def random_action(self, rng: np.random.Generator) -> str | None:
         if "random" not in self._abilities:
@@ -212,9 +212,11 @@ class Remote(World):
         return first
 
     def _send(self, session: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        number = {"number": self._number + 1} if path == "/step" else {}  # so that no step is played twice
-        answer = self._link.ask(path, {"session": session, **number, **body})
-        self._number += len(number)
+        step_number = (
+            {"number": self._number + 1} if path == "/step" else {}
+        )  # so that no step is played twice
+        answer = self._link.ask(path, {"session": session, **step_number, **body})
+        self._number += len(step_number)
         self._store_description(answer)
         return answer
 

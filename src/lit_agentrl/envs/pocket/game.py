@@ -45,8 +45,8 @@ class PocketWorld(TextEnv):
         self, *, levels: Sequence[int] = LEVELS[1:], partial: bool = False, split: str = "train"
     ) -> None:
         super().__init__(split=split)
-        known = not isinstance(levels, str) and bool(levels) and {*levels} <= {*LEVELS}
-        require(known, "levels", levels, "a list of some of 0, 1, 2, 3")
+        is_known = not isinstance(levels, str) and bool(levels) and {*levels} <= {*LEVELS}
+        require(is_known, "levels", levels, "a list of some of 0, 1, 2, 3")
         require(isinstance(partial, bool), "partial", partial, "true or false")
         self._partial = partial
         self._tasks = list_addresses(split, tuple(sorted({*levels})))
@@ -114,14 +114,14 @@ class PocketWorld(TextEnv):
         return self._seen
 
     def _play(self, action: str) -> Outcome:
-        made = json.loads(action)
+        parsed = json.loads(action)
         plan = list_actions(self._plan)
-        is_planned = self._done is not None and json.loads(plan[self._done]) == made
+        is_planned = self._done is not None and json.loads(plan[self._done]) == parsed
         self._done = self._done + 1 if is_planned and self._done is not None else None
-        if made["name"] != FINISH:
-            self._seen = call(self._phone, made["name"], made["arguments"])
+        if parsed["name"] != FINISH:
+            self._seen = call(self._phone, parsed["name"], parsed["arguments"])
             return Outcome()
-        verdict = judge(self._before, self._phone, self._plan, made["arguments"].get("answer", ""))
+        verdict = judge(self._before, self._phone, self._plan, parsed["arguments"].get("answer", ""))
         self._seen = "The task is solved." if verdict.success else "The task is not solved."
         reward = verdict.share if self._partial else float(verdict.success)
         return Outcome({"task": reward}, terminated=True, success=verdict.success)

@@ -127,11 +127,11 @@ def note_total(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 def pay_asked(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     """Pay a request; the odd case: it is higher than the message says."""
     row, owed = choose_contact(phone, rng), int(rng.integers(10, 90))
-    asked = owed + (odd == 2) * 15
+    requested = owed + (odd == 2) * 15
     phone.add(
         "messages", number=row["number"], by="them", text=f"You owe me {owed} for the tickets.", read=False
     )
-    request = phone.add("requests", by=row["name"], of="me", amount=asked, memo="tickets")
+    request = phone.add("requests", by=row["name"], of="me", amount=requested, memo="tickets")
     calls: Calls = [("bank_pending", {})]
     calls += [("messages_list", {"number": row["number"], "unread": True})]
     if odd == 2:

@@ -39,7 +39,7 @@ def pick(values: Sequence[str], rng: np.random.Generator) -> str:
 
 def choose(values: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
     """Choose ``count`` of the values, in random order."""
-    return [values[int(place)] for place in rng.permutation(len(values))[:count]]
+    return [values[int(index)] for index in rng.permutation(len(values))[:count]]
 
 
 def draw_day(rng: np.random.Generator) -> str:
@@ -61,9 +61,9 @@ def create_phone(rng: np.random.Generator) -> Phone:
     """Create a phone in use."""
     phone = Phone()
     people = choose(NAMES.split(", "), int(rng.integers(9, 13)), rng)
-    for place, name in enumerate(people):
-        number = f"555-{int(rng.integers(10, 100))}{place:02d}"
-        phone.add("contacts", name=name, number=number, relation=RELATIONS[place % 3])
+    for index, name in enumerate(people):
+        number = f"555-{int(rng.integers(10, 100))}{index:02d}"
+        phone.add("contacts", name=name, number=number, relation=RELATIONS[index % 3])
     numbers = [row["number"] for row in phone.get_rows("contacts")]
     for _ in range(int(rng.integers(8, 14))):
         text = pick(LINES.split(", "), rng)

@@ -107,11 +107,11 @@ class Verdict:
 
 def judge(before: Phone, after: Phone, plan: Plan, answer: str) -> Verdict:
     """Compare the changes with those of the plan, and the answer with the right one."""
-    required, made = count_changes(before, apply_plan(before, plan)), count_changes(before, after)
+    required, changed = count_changes(before, apply_plan(before, plan)), count_changes(before, after)
     is_right = plan.answer is not None and normalise_answer(answer) == normalise_answer(plan.answer)
     is_asked = plan.answer is not None
     return Verdict(
-        (required & made).total() + is_right, required.total() + is_asked, (made - required).total()
+        (required & changed).total() + is_right, required.total() + is_asked, (changed - required).total()
     )
 
 

@@ -27,11 +27,11 @@ def _choose_contact(phone: Phone, rng: np.random.Generator) -> Row:
 @declare(1, "contacts")
 def find_number(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     """Ask for a phone number; the odd case: there is no such person."""
-    known = {row["name"]: row["number"] for row in phone.get_rows("contacts")}
-    names = [name for name in NAMES.split(", ") if (name in known) == (odd < 2)]
+    number_of = {row["name"]: row["number"] for row in phone.get_rows("contacts")}
+    names = [name for name in NAMES.split(", ") if (name in number_of) == (odd < 2)]
     name = pick(names, rng)
     asks = f"What is the phone number of {name}? Answer none if there is none."
-    return Plan(asks, [("contacts_search", {"query": name})], known.get(name, "none"))
+    return Plan(asks, [("contacts_search", {"query": name})], number_of.get(name, "none"))
 
 
 @declare(1, "contacts")

@@ -40,8 +40,8 @@ def call_off(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     for event in [row for row in phone.get_rows("events") if row["date"] == date]:
         phone.remove("events", event["id"])
     events = [
-        phone.add("events", title=f"{what} with {row['name']}", date=date, start=f"{start}:00")
-        for what, row, start in zip(("coffee", "tennis", "dinner"), people, (10, 15, 19), strict=True)
+        phone.add("events", title=f"{title} with {row['name']}", date=date, start=f"{start}:00")
+        for title, row, start in zip(("coffee", "tennis", "dinner"), people, (10, 15, 19), strict=True)
     ]
     asks = f"I am ill on {date}. Delete all my events of that day, and send each person whom I wanted to meet the "
     asks += "message 'Sorry, I am ill.'"
@@ -61,14 +61,14 @@ def call_off(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 @declare(3, "notes", "contacts", "bank", "messages")
 def share_costs(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     """Request shares of a cost; the odd case: one person has paid already."""
-    people, each = choose_rows(phone.get_rows("contacts"), 3, rng), int(rng.integers(8, 60))
-    lines = [f"cost of all four of us: {4 * each}", *(row["name"] for row in people), "me"]
+    people, cost = choose_rows(phone.get_rows("contacts"), 3, rng), int(rng.integers(8, 60))
+    lines = [f"cost of all four of us: {4 * cost}", *(row["name"] for row in people), "me"]
     note = phone.add("notes", title="cabin trip", text="\n".join(lines))
     if odd == 2:
         note["text"] += f"\n{people[0]['name']} has paid"
         people = people[1:]
     calls: Calls = [("notes_search", {"query": "cabin trip"}), ("notes_read", {"id": note["id"]})]
-    calls += [("bank_request", {"of": row["name"], "amount": each, "memo": "cabin trip"}) for row in people]
+    calls += [("bank_request", {"of": row["name"], "amount": cost, "memo": "cabin trip"}) for row in people]
     words = "I asked you for your share."
     calls += [step for row in people for step in (find_contact(row), send_text(row, words))]
     asks = (
@@ -82,16 +82,16 @@ def share_costs(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 @declare(3, "shop", "bank", "notes", name="cheapest")
 def buy_cheapest(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     """Buy the cheapest product; the odd case: it is too expensive."""
-    what = pick(PRODUCTS.split(", "), rng)
-    phone.add("products", name=f"Ester {what}", price=int(rng.integers(2, 40)))
-    rows = [row for row in phone.get_rows("products") if what in row["name"]]
-    for place, row in enumerate(rows):
-        row["price"] = 3 * row["price"] + place  # makes all prices different
+    product = pick(PRODUCTS.split(", "), rng)
+    phone.add("products", name=f"Ester {product}", price=int(rng.integers(2, 40)))
+    rows = [row for row in phone.get_rows("products") if product in row["name"]]
+    for index, row in enumerate(rows):
+        row["price"] = 3 * row["price"] + index  # makes all prices different
     best = min(rows, key=lambda row: int(row["price"]))
-    most = best["price"] - 1 if odd == 2 else best["price"] + 2
-    asks = f"Buy the cheapest {what} that the shop has, if it costs at most ${most}, and write a note with the title "
-    asks += "'bought' and its full name as text. If it costs more, buy nothing and write 'too dear' as text."
-    calls: Calls = [("shop_search", {"query": what})]
+    max_price = best["price"] - 1 if odd == 2 else best["price"] + 2
+    asks = f"Buy the cheapest {product} that the shop has, if it costs at most ${max_price}, and write a note with "
+    asks += "the title 'bought' and its full name as text. If it costs more, buy nothing and write 'too dear' as text."
+    calls: Calls = [("shop_search", {"query": product})]
     if odd < 2:
         calls += [("shop_put", {"product": best["id"], "count": 1}), ("shop_buy", {})]
     calls += [("notes_write", {"title": "bought", "text": "too dear" if odd == 2 else best["name"]})]
@@ -119,11 +119,11 @@ def sort_invoices(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     """Move paid invoices; the odd case: all are paid."""
     calls: Calls = [("files_list", {"folder": "invoices"})]
     opened = 0
-    for place, firm in enumerate(choose(("Elm Power", "Aqua Works", "City Net", "Roof Repair"), 3, rng)):
+    for index, firm in enumerate(choose(("Elm Power", "Aqua Works", "City Net", "Roof Repair"), 3, rng)):
         amount = int(rng.integers(100, 400))
         content = f"Invoice of {firm}: {amount} dollars"
-        file = phone.add("files", folder="invoices", name=f"invoice{place}.txt", text=content)
-        is_paid = odd == 2 or place != 1
+        file = phone.add("files", folder="invoices", name=f"invoice{index}.txt", text=content)
+        is_paid = odd == 2 or index != 1
         if is_paid:
             phone.add("transfers", to=firm, amount=amount, memo="invoice")
             calls += [("files_move", {"id": file["id"], "folder": "paid"})]
@@ -139,7 +139,7 @@ def sort_invoices(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 def choose_rows(rows: list[dict[str, Any]], count: int, rng: np.random.Generator) -> list[dict[str, Any]]:
     """Choose ``count`` rows, in random order."""
-    return [rows[int(place)] for place in rng.permutation(len(rows))[:count]]
+    return [rows[int(index)] for index in rng.permutation(len(rows))[:count]]
 
 
 KINDS = (settle, call_off, share_costs, buy_cheapest, mix_tape, sort_invoices)

@@ -34,13 +34,13 @@ class Compared:
         asked: the messages to answer.
         answers: the messages of each answer.
         worth: score of each answer; of a single one a share from 0 to 1.
-        place: file and line; empty for a generated task.
+        location: file and line; empty for a generated task.
     """
 
     asked: Messages
     answers: Sequence[Messages]
     worth: Sequence[float]
-    place: str = ""
+    location: str = ""
 
     @property
     def question(self) -> str:
@@ -64,7 +64,7 @@ def _read(files: Files) -> Mapping[str, tuple[Compared, ...]]:
     return deal(files, _read_row, "its prompt")
 
 
-def _read_row(row: Mapping[str, Any], place: str) -> Compared:
+def _read_row(row: Mapping[str, Any], location: str) -> Compared:
     if row.get("chosen") is not None or row.get("rejected") is not None:
         asked, answers = read_pair(row)
         worth = read_pair_scores(row)
@@ -84,9 +84,9 @@ def _read_row(row: Mapping[str, Any], place: str) -> Compared:
             "no_column",
             f"it has neither chosen and rejected, nor completions, nor completion, nor messages (there are {columns})",
         )
-    if len(answers) > 1 and all(each == answers[0] for each in answers):
+    if len(answers) > 1 and all(other == answers[0] for other in answers):
         raise BadRow("identical", "all answers are the same")
-    return Compared(asked, answers, worth, place)
+    return Compared(asked, answers, worth, location)
 
 
 def _separate_answer(before: Messages, rest: Messages) -> tuple[Messages, Messages]:
@@ -95,7 +95,7 @@ def _separate_answer(before: Messages, rest: Messages) -> tuple[Messages, Messag
     Raises:
         BadRow: there is no prompt, or no answer.
     """
-    first = next((place for place, each in enumerate(rest) if each["role"] == "assistant"), None)
+    first = next((index for index, message in enumerate(rest) if message["role"] == "assistant"), None)
     if first is None:
         raise BadRow("no_reply", "it has no assistant message to judge")
     if not (asked := [*before, *rest[:first]]):

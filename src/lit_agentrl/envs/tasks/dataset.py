@@ -162,8 +162,8 @@ class Dataset(TextEnv):
 
     def _judge(self, row: Row, answer: str, turn: int) -> Verdict:
         given = {"question": row.question, "reference": row.reference, "answer": answer, "turn": turn}
-        known = {**row.columns, **given}
-        arguments = {name: known[name] for name in self._names if name in known}
+        available = {**row.columns, **given}
+        arguments = {name: available[name] for name in self._names if name in available}
         try:
             result = self._reward(**arguments)
             verdict = result if isinstance(result, Verdict) else _convert_score(result)
@@ -171,9 +171,9 @@ class Dataset(TextEnv):
             if not math.isfinite(points):
                 raise ValueError(f"{points} points are not finite")
         except (Exception, SystemExit) as error:  # anything can fail in a user's function
-            what = " ".join(f"{type(error).__name__}: {error}".split())
+            message = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(
-                f"reward={get_function_name(self._reward)} fails on {row.place} ({what}); fix the function"
+                f"reward={get_function_name(self._reward)} fails on {row.location} ({message}); fix the function"
             ) from error
         return Verdict(points, bool(verdict.success), str(verdict.feedback))
 
@@ -194,9 +194,9 @@ class Dataset(TextEnv):
             self._judge(row, "?", 0)
             if row.reference is not None and not self._judge(row, row.reference, 0).success:
                 raise ValueError(
-                    f"reward={get_function_name(self._reward)} does not count the reference of {row.place} itself as "
-                    "solved; fix the function (1 or more, or a Verdict, is solved), or set reference=null and let it "
-                    "take the column by its name"
+                    f"reward={get_function_name(self._reward)} does not count the reference of {row.location} itself "
+                    "as solved; fix the function (1 or more, or a Verdict, is solved), or set reference=null and "
+                    "let it take the column by its name"
                 )
         _tried.append((self._reward, self._source))
         del _tried[:-16]

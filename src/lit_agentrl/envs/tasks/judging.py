@@ -104,7 +104,7 @@ class Judging(TextEnv):
         if not self._is_running:
             return None
         worth = self._task.worth
-        best = [each if len(worth) == 1 else float(each == max(worth)) for each in worth]
+        best = [score if len(worth) == 1 else float(score == max(worth)) for score in worth]
         if self._asks == "better":
             return [self._criteria.write("better", "1" if best[0] else "2")]
         if self._asks == "score":
@@ -124,7 +124,7 @@ class Judging(TextEnv):
             task = rows[int(keyed_rng(seed, 0, _TASK).integers(len(rows)))]
         order = keyed_rng(seed, 0, _ORDER).permutation(len(task.answers))
         self._task = Compared(
-            task.asked, [task.answers[k] for k in order], [task.worth[k] for k in order], task.place
+            task.asked, [task.answers[k] for k in order], [task.worth[k] for k in order], task.location
         )
         self._shares = []
         return f"{task.question}\n{task.answers}"
@@ -193,7 +193,7 @@ class Judging(TextEnv):
         rows = [] if self._files is None else read_compared(self._files)[self.split]
         if other := next((row for row in rows if len(row.answers) != 2), None):
             raise ValueError(
-                f"path={other.place}: it has {len(other.answers)} answers, and asks=better compares two; set "
+                f"path={other.location}: it has {len(other.answers)} answers, and asks=better compares two; set "
                 "asks=scores"
             )
 

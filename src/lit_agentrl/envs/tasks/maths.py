@@ -43,10 +43,10 @@ class Maths(TextEnv):
         split: str = "train",
     ) -> None:
         super().__init__(split=split)
-        known = topics is None or (not isinstance(topics, str) and bool(topics) and {*topics} <= {*TOPICS})
-        require(known, "topics", topics, f"null, or a list of some of {', '.join(TOPICS)}")
-        known = not isinstance(levels, str) and bool(levels) and {*levels} <= {*LEVELS}
-        require(known, "levels", levels, "a list of some of 1, 2, 3")
+        is_known = topics is None or (not isinstance(topics, str) and bool(topics) and {*topics} <= {*TOPICS})
+        require(is_known, "topics", topics, f"null, or a list of some of {', '.join(TOPICS)}")
+        is_known = not isinstance(levels, str) and bool(levels) and {*levels} <= {*LEVELS}
+        require(is_known, "levels", levels, "a list of some of 1, 2, 3")
         require_whole("tries", tries, 1)
         self._topics, self._levels = sorted({*(topics or TOPICS)}), sorted({*levels})
         self._tries, self._turn, self._feedback = tries, 0, ""

@@ -99,7 +99,7 @@ def parse_numbers(text: str) -> frozenset[Fraction]:
     Raises:
         Unreadable: an entry is no number.
     """
-    return frozenset(parse_number(each.strip()) for each in re.split(r"[,;]|\band\b|\bor\b", text))
+    return frozenset(parse_number(part.strip()) for part in re.split(r"[,;]|\band\b|\bor\b", text))
 
 
 def parse_expression(text: str) -> Polynomial:

@@ -45,9 +45,9 @@ class Sampler:
         """Draw a number of at least 2 whose range grows with the level."""
         return self.draw_whole(2, 8 * 4 ** (self.level - 1) + 1)
 
-    def draw_signed(self, most: int = 9) -> int:
+    def draw_signed(self, limit: int = 9) -> int:
         """Draw a whole number with a random sign, not 0."""
-        return self.draw_whole(1, most) * (1 - 2 * self.draw_whole(0, 1))
+        return self.draw_whole(1, limit) * (1 - 2 * self.draw_whole(0, 1))
 
     def choose(self, values: tuple[str, ...]) -> str:
         """Choose one of the values."""
@@ -86,13 +86,13 @@ def _make_power(power: int) -> tuple[tuple[str, int], ...]:
 def draw_arithmetic(sampler: Sampler) -> Problem:
     """Draw sums, products and differences in brackets."""
     text, value = str(first := sampler.draw_size()), Fraction(first)
-    for place in range(sampler.level + 1):
+    for index in range(sampler.level + 1):
         sign, other = (
             sampler.choose(("+", "-", "*")),
-            sampler.draw_size() if place else sampler.draw_whole(2, 12),
+            sampler.draw_size() if index else sampler.draw_whole(2, 12),
         )
         value = {"+": value + other, "-": value - other, "*": value * other}[sign]
-        text = f"({text}) {sign} {other}" if sign == "*" and place else f"{text} {sign} {other}"
+        text = f"({text}) {sign} {other}" if sign == "*" and index else f"{text} {sign} {other}"
     return Problem(f"Work out {text}.", format_number(value))
 
 
@@ -210,21 +210,23 @@ def draw_derivative(sampler: Sampler) -> Problem:
 def draw_divisors(sampler: Sampler) -> Problem:
     """Draw a greatest common divisor, a least common multiple or a remainder."""
     common = sampler.draw_whole(2, 4 + 4 * sampler.level)
-    one, other = common * sampler.draw_size(), common * sampler.draw_size()
+    first, second = common * sampler.draw_size(), common * sampler.draw_size()
     asked = sampler.draw_whole(0, 2)
     if asked == 0:
         return Problem(
-            f"What is the greatest common divisor of {one} and {other}?", str(math.gcd(one, other))
+            f"What is the greatest common divisor of {first} and {second}?", str(math.gcd(first, second))
         )
     if asked == 1:
-        return Problem(f"What is the least common multiple of {one} and {other}?", str(math.lcm(one, other)))
+        return Problem(
+            f"What is the least common multiple of {first} and {second}?", str(math.lcm(first, second))
+        )
     by = sampler.draw_whole(3, 9 * sampler.level)
-    return Problem(f"What is the remainder of {one * other} divided by {by}?", str(one * other % by))
+    return Problem(f"What is the remainder of {first * second} divided by {by}?", str(first * second % by))
 
 
 def draw_shopping(sampler: Sampler) -> Problem:
     """Draw a story about money."""
-    who, what, count, price = (
+    name, product, count, price = (
         sampler.choose(_PEOPLE),
         sampler.choose(_ITEMS),
         sampler.draw_size(),
@@ -232,7 +234,7 @@ def draw_shopping(sampler: Sampler) -> Problem:
     )
     cost = count * price
     paid = math.ceil(cost) + sampler.draw_whole(0, 20)
-    text = f"{who} buys {count} {what} at {float(price):.2f} each"
+    text = f"{name} buys {count} {product} at {float(price):.2f} each"
     if sampler.level == 1:
         return Problem(f"{text}. How much is that?", format_number(cost))
     if sampler.level == 2:
@@ -244,20 +246,20 @@ def draw_shopping(sampler: Sampler) -> Problem:
 
 def draw_journey(sampler: Sampler) -> Problem:
     """Draw a story about time and distance."""
-    who, speed, minutes = (
+    name, speed, minutes = (
         sampler.choose(_PEOPLE),
         4 * sampler.draw_size(),
         15 * sampler.draw_whole(1, 4 * sampler.level),
     )
     distance = Fraction(speed * minutes, 60)
     if sampler.level == 1:
-        asks = f"{who} rides for {minutes} minutes at {speed} km an hour. How many km is that?"
+        asks = f"{name} rides for {minutes} minutes at {speed} km an hour. How many km is that?"
         return Problem(asks, format_number(distance))
     if sampler.level == 2:
-        asks = f"{who} needs {minutes} minutes for {format_number(distance)} km. What is the speed in km an hour?"
+        asks = f"{name} needs {minutes} minutes for {format_number(distance)} km. What is the speed in km an hour?"
         return Problem(asks, str(speed))
     back = 4 * sampler.draw_size()
-    text = f"{who} rides {format_number(distance)} km at {speed} km an hour, and back at {back}."
+    text = f"{name} rides {format_number(distance)} km at {speed} km an hour, and back at {back}."
     return Problem(
         f"{text} How many hours is that in all?", format_number(distance / speed + distance / back)
     )

@@ -41,7 +41,7 @@ def parse_messages(value: object, column: str, role: str) -> Messages:
         raise BadRow(
             "no_messages", f"column {column} must be a text, or a list of messages with role and content"
         )
-    return [_parse_message(each, column) for each in value]
+    return [_parse_message(message, column) for message in value]
 
 
 def _parse_message(value: object, column: str) -> Message:
@@ -86,7 +86,7 @@ def _format_calls(calls: object, column: str) -> str:
             except ValueError as error:
                 raise BadRow("bad_call", f"column {column}: arguments of a tool call are no JSON") from error
         texts.append(json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False))
-    return "".join(f"<tool_call>{each}</tool_call>" for each in texts)
+    return "".join(f"<tool_call>{text}</tool_call>" for text in texts)
 
 
 def read_dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messages]:
@@ -118,17 +118,17 @@ def read_pair(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Mes
     parsed = [parse_messages(row[side], side, "assistant") for side in sides]
     if row.get("prompt") is not None:
         return read_prompt(row), parsed
-    one, other = parsed
+    first, second = parsed
     shared = next(
-        (k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(map(len, parsed))
+        (k for k, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(map(len, parsed))
     )
     if not shared:
         raise BadRow(
             "no_prompt", "chosen and rejected have no beginning in common, and there is no column prompt"
         )
-    if shared == len(one) == len(other):
+    if shared == len(first) == len(second):
         raise BadRow("identical", "chosen and rejected are the same")
-    return _add_tools(row, one[:shared]), [each[shared:] for each in parsed]
+    return _add_tools(row, first[:shared]), [messages[shared:] for messages in parsed]
 
 
 def read_pair_scores(row: Mapping[str, Any]) -> list[float]:
@@ -140,16 +140,16 @@ def read_pair_scores(row: Mapping[str, Any]) -> list[float]:
         BadRow: the chosen side has not the higher score.
     """
     given = [row.get(f"score_{side}") for side in SIDES]
-    worth = [1.0, 0.0]
+    scores = [1.0, 0.0]
     if None not in given:
-        worth = [read_number(row, f"score_{side}") for side in SIDES]
+        scores = [read_number(row, f"score_{side}") for side in SIDES]
     elif row.get("margin") is not None:
-        worth = [read_number(row, "margin"), 0.0]
-    if worth[0] == worth[1]:
+        scores = [read_number(row, "margin"), 0.0]
+    if scores[0] == scores[1]:
         raise BadRow("tie", "both sides are worth the same, so that none is better")
-    if worth[0] < worth[1]:
+    if scores[0] < scores[1]:
         raise BadRow("reversed", "the chosen side is worth less than the rejected one")
-    return worth
+    return scores
 
 
 def read_answers(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list[Any]]:
@@ -161,11 +161,14 @@ def read_answers(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list
     given = row.get("completions")
     if not isinstance(given, list) or len(given) < 2:
         raise BadRow("no_column", "column completions must be a list of at least two answers")
-    opening, answers = read_prompt(row), [parse_messages(each, "completions", "assistant") for each in given]
-    worth = row.get("scores")
-    if not isinstance(worth, list) or len(worth) != len(given):
+    opening, answers = (
+        read_prompt(row),
+        [parse_messages(answer, "completions", "assistant") for answer in given],
+    )
+    scores = row.get("scores")
+    if not isinstance(scores, list) or len(scores) != len(given):
         raise BadRow("no_scores", "column scores must be a list with a number for each of completions")
-    return opening, answers, worth
+    return opening, answers, scores
 
 
 def read_ranked(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list[float]]:
@@ -174,11 +177,11 @@ def read_ranked(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list[
     Raises:
         BadRow: one of them is missing, or all scores are equal.
     """
-    opening, answers, worth = read_answers(row)
-    points = [read_number({"scores": each}, "scores") for each in worth]
-    if len(set(points)) < 2:
+    opening, answers, scores = read_answers(row)
+    numbers = [read_number({"scores": score}, "scores") for score in scores]
+    if len(set(numbers)) < 2:
         raise BadRow("tie", "all scores are equal, so that none is better")
-    return opening, answers, points
+    return opening, answers, numbers
 
 
 def read_label(row: Mapping[str, Any]) -> float:

@@ -19,12 +19,12 @@ Files = tuple[tuple[str, str, tuple[int, int]], ...]
 
 
 class HasQuestion(Protocol):
-    """A row that is assigned to a split by its question; messages name its place."""
+    """A row that is assigned to a split by its question; messages name its location."""
 
     @property
     def question(self) -> str: ...
     @property
-    def place(self) -> str: ...
+    def location(self) -> str: ...
 
 
 RowType = TypeVar("RowType", bound=HasQuestion)
@@ -38,13 +38,13 @@ class Row:
         question: what the policy is asked.
         reference: the known answer as text; None where the data set has none.
         columns: everything that the file holds in this row.
-        place: file and line.
+        location: file and line.
     """
 
     question: str
     reference: str | None
     columns: Mapping[str, Any]
-    place: str
+    location: str
 
 
 @dataclass(frozen=True)
@@ -126,31 +126,31 @@ def _read(source: Source) -> Mapping[str, tuple[Row, ...]]:
 
 
 def deal(
-    files: Files, check: Callable[[Mapping[str, Any], str], RowType], what: str
+    files: Files, check: Callable[[Mapping[str, Any], str], RowType], unit: str
 ) -> Mapping[str, tuple[RowType, ...]]:
     """Divide the rows of all files into splits.
 
     Args:
         files: see `find_files`.
-        check: converts a row and its place; raises a ValueError that says what is wrong with the row.
-        what: what identifies a question, in messages.
+        check: converts a row and its location; raises a ValueError that says what is wrong with the row.
+        unit: what identifies a question, in messages.
 
     Raises:
         ValueError: as in `Source.read`.
     """
     by_split: dict[str, list[RowType]] = {split: [] for split in SPLITS}
     own_splits = [split for split, _, _ in files]
-    first: dict[str, tuple[str, str]] = {}  # question -> split and place of its first row
+    first: dict[str, tuple[str, str]] = {}  # question -> split and location of its first row
     for split_of_file, path, _ in files:
         for row in _read_rows(Path(path), check):
             question = " ".join(row.question.split())
             share = split_of(question)
             split = share if split_of_file == "train" and share not in own_splits else split_of_file
-            earlier, place = first.setdefault(question, (split, row.place))
+            earlier, location = first.setdefault(question, (split, row.location))
             if earlier != split:
                 raise ValueError(
-                    f"path={row.place}: {what} is that of {place}, and a question in both {earlier} and {split} would "
-                    "be trained on and tested; take one of the two out"
+                    f"path={row.location}: {unit} is that of {location}, and a question in both {earlier} and {split} "
+                    "would be trained on and tested; take one of the two out"
                 )
             by_split[split].append(row)
     if empty := [split for split, rows in by_split.items() if not rows]:
@@ -164,31 +164,33 @@ def deal(
 def _read_rows(path: Path, check: Callable[[Mapping[str, Any], str], RowType]) -> Sequence[RowType]:
     rows, bad = [], []
     for where, files in read_table(path):
-        place = f"{shorten_path(path)} {where}"
+        location = f"{shorten_path(path)} {where}"
         try:
             if isinstance(files, ValueError):
                 raise files
             if not isinstance(files, dict):
                 raise ValueError('it is no object; write {"column": value, …}')
-            rows.append(check(files, place))
+            rows.append(check(files, location))
         except ValueError as error:
-            bad.append(f"path={place}: {error}")
+            bad.append(f"path={location}: {error}")
     if bad:
         raise ValueError(bad[0] + (f" (the first of {len(bad)} bad rows)" if len(bad) > 1 else ""))
     return rows
 
 
-def _check_row(columns: Mapping[str, Any], place: str, *, source: Source) -> Row:
+def _check_row(columns: Mapping[str, Any], location: str, *, source: Source) -> Row:
     roles = {source.question: "question", source.reference: "reference"}
     for name in (source.question, source.reference, *source.needed):
         if name is not None and columns.get(name) is None:
-            what = "is empty" if name in columns else f"is missing (there are {', '.join(columns) or 'none'})"
+            problem = (
+                "is empty" if name in columns else f"is missing (there are {', '.join(columns) or 'none'})"
+            )
             remedy = (
                 f", or name another with {roles[name]}=COLUMN"
                 if name in roles
                 else ": the reward asks for it"
             )
-            raise ValueError(f"column {name} {what}; fill it in{remedy}")
+            raise ValueError(f"column {name} {problem}; fill it in{remedy}")
     question = columns[source.question]
     if not isinstance(question, str) or not question.strip():
         raise ValueError(f"column {source.question} is {_shorten(question)}; write a text that is not blank")
@@ -196,7 +198,7 @@ def _check_row(columns: Mapping[str, Any], place: str, *, source: Source) -> Row
     reference = None
     if source.reference is not None:
         reference = _format_reference(source.reference, columns[source.reference])
-    return Row(question, reference, columns, place)
+    return Row(question, reference, columns, location)
 
 
 def _format_reference(column: str, value: object) -> str:

@@ -77,15 +77,15 @@ def find_files(folder: object) -> list[Path]:
         ValueError: the folder or a file is missing, or a file exists twice.
     """
     require_local("path", folder)
-    place = Path(str(folder)).expanduser()
-    require(place.is_dir(), "path", folder, "a folder with the files of WebShop")
+    path = Path(str(folder)).expanduser()
+    require(path.is_dir(), "path", folder, "a folder with the files of WebShop")
     paths = []
     for stem in (_PRODUCTS, _ATTRIBUTES, _HUMAN):
-        files = sorted(file for end in (".json", ".json.gz") for file in place.glob(f"{stem}*{end}"))
+        files = sorted(file for end in (".json", ".json.gz") for file in path.glob(f"{stem}*{end}"))
         if len(files) > 1 or (not files and stem != _HUMAN):
-            what = f"has {', '.join(file.name for file in files)}; keep one" if files else "has none"
+            problem = f"has {', '.join(file.name for file in files)}; keep one" if files else "has none"
             raise ValueError(
-                f"path={folder}: one file {stem}*.json or {stem}*.json.gz is needed, and it {what}"
+                f"path={folder}: one file {stem}*.json or {stem}*.json.gz is needed, and it {problem}"
             )
         paths += files
     return paths
@@ -106,22 +106,22 @@ def load(folder: object) -> tuple[Product, ...]:
         ValueError: a file is missing or damaged, or has no product that can be bought.
     """
     files = find_files(folder)
-    rows, known, *rest = (_read(file) for file in files)
+    rows, attributes, *rest = (_read(file) for file in files)
     require(isinstance(rows, list), "path", files[0], "a file with a list of products")
     wishes = rest[0] if rest else {}
-    for file, each in zip(files[1:], (known, wishes), strict=False):
-        require(isinstance(each, dict), "path", file, "a file with one entry for each product id")
+    for file, target in zip(files[1:], (attributes, wishes), strict=False):
+        require(isinstance(target, dict), "path", file, "a file with one entry for each product id")
     products: dict[str, Product] = {}
-    for number, row in enumerate(rows):
+    for index, row in enumerate(rows):
         try:
             id = str(row["asin"]).upper()
             if len(id) <= 10 and id != "NAN" and id not in products:
                 products[id] = _parse_product(
-                    id, row, known.get(row["asin"], {}), wishes.get(row["asin"], [])
+                    id, row, attributes.get(row["asin"], {}), wishes.get(row["asin"], [])
                 )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ValueError(f"path={files[0]}: product {number} cannot be read ({what})") from error
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"path={files[0]}: product {index} cannot be read ({message})") from error
     require(bool(products), "path", files[0], "a file with at least one product")
     return tuple(products.values())
 
@@ -139,7 +139,7 @@ def _read(file: Path) -> Any:
 
 
 def _parse_product(
-    id: str, row: Mapping[str, Any], known: Mapping[str, Any], wishes: Iterable[Any]
+    id: str, row: Mapping[str, Any], attributes: Mapping[str, Any], wishes: Iterable[Any]
 ) -> Product:
     bullets = row.get("small_description") or []
     return Product(
@@ -150,32 +150,34 @@ def _parse_product(
         path=tuple(part.strip() for part in str(row["product_category"]).split("›")),
         prices=_parse_prices(str(row.get("pricing") or "")),
         description=str(row.get("full_description") or "").strip(),
-        bullets=tuple(str(each).strip() for each in (bullets if isinstance(bullets, list) else [bullets])),
+        bullets=tuple(
+            str(bullet).strip() for bullet in (bullets if isinstance(bullets, list) else [bullets])
+        ),
         options=_parse_options(row.get("customization_options") or {}),
-        attributes=tuple(map(str, known.get("attributes") or ())),
-        instruction=str(known.get("instruction") or ""),
-        wanted=tuple(map(str, known.get("instruction_attributes") or ())),
+        attributes=tuple(map(str, attributes.get("attributes") or ())),
+        instruction=str(attributes.get("instruction") or ""),
+        wanted=tuple(map(str, attributes.get("instruction_attributes") or ())),
         wishes=tuple(
             Wish(
-                str(each["instruction"]),
-                tuple(map(str, each["instruction_attributes"])),
-                tuple(str(value).lower() for value in each["instruction_options"]),
+                str(wish["instruction"]),
+                tuple(map(str, wish["instruction_attributes"])),
+                tuple(str(value).lower() for value in wish["instruction_options"]),
             )
-            for each in wishes
-            if each["instruction_attributes"]
+            for wish in wishes
+            if wish["instruction_attributes"]
         ),
     )
 
 
 def _parse_prices(text: str) -> tuple[float, ...]:
     numbers = [re.sub(r"[^\d.]", "", part) for part in text.split("$")[1:3]]
-    return tuple(float(number) for number in numbers) or (_UNPRICED,)
+    return tuple(float(price) for price in numbers) or (_UNPRICED,)
 
 
 def _parse_options(groups: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     options = {}
     for name, contents in groups.items():
-        values = [str(each["value"]).strip().replace("/", " | ").lower() for each in contents or ()]
+        values = [str(content["value"]).strip().replace("/", " | ").lower() for content in contents or ()]
         if values := [value for value in dict.fromkeys(values) if value]:
             options[name.strip().lower()] = tuple(values)
     return options

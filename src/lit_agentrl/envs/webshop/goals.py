@@ -62,9 +62,9 @@ def draw_goal(product: Product, kind: Kind, rng: np.random.Generator) -> Goal:
         text = f"{product.instruction.rstrip('. ')}{' with ' * bool(chosen_text)}{chosen_text}"
         attributes, options = product.wanted, tuple(chosen_values.values())
     above = [bound for bound in _BOUNDS if bound > product.price][:4]
-    most = max(rng.choice(above, size=2, replace=False).tolist()) if len(above) > 1 else None
-    text += f", and price lower than {most:.2f} dollars" if most else ""
-    return Goal(product.id, text, attributes, options, most)
+    max_price = max(rng.choice(above, size=2, replace=False).tolist()) if len(above) > 1 else None
+    text += f", and price lower than {max_price:.2f} dollars" if max_price else ""
+    return Goal(product.id, text, attributes, options, max_price)
 
 
 def has_goals(product: Product, kind: Kind) -> bool:
@@ -104,12 +104,12 @@ def match_type(wanted: Product, bought: Product) -> float:
 
 def count_options_met(wanted: Sequence[str], chosen: Sequence[str]) -> int:
     """Count the wanted options that are similar to a chosen one."""
-    known = [extract_colour(value) for value in chosen]
-    return sum(any(are_similar(value, extract_colour(each)) for value in known) for each in wanted)
+    colours = [extract_colour(value) for value in chosen]
+    return sum(any(are_similar(colour, extract_colour(value)) for colour in colours) for value in wanted)
 
 
 def _has_attribute(product: Product, attribute: str) -> bool:
-    if any(are_similar(known, attribute) for known in product.attributes):
+    if any(are_similar(product_attribute, attribute) for product_attribute in product.attributes):
         return True
     texts = (product.title, " ".join(product.bullets), product.description)
     return any(attribute in text.lower() for text in texts)

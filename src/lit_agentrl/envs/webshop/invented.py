@@ -26,21 +26,21 @@ def invent(count: int) -> tuple[Product, ...]:
     return tuple(products[:count])
 
 
-def _draw_family(number: int) -> Iterator[Product]:
+def _draw_family(family: int) -> Iterator[Product]:
     """Yield three to six products of one kind and brand, with different traits."""
-    rng = keyed_rng(number, 0, _STOCK)
+    rng = keyed_rng(family, 0, _STOCK)
     kinds = [line.split(" | ") for line in KINDS.strip().splitlines()]
-    path, query, prices, pool, groups = kinds[number % len(kinds)]
+    path, query, prices, pool, groups = kinds[family % len(kinds)]
     brand = "".join(_choose(part.split(), rng) for part in SYLLABLES)
     traits = _choose_some(TRAITS[pool].split(", "), 8, rng)
     base, others = traits[:2], traits[2:]
     low, high = map(float, prices.split())
     middle = float(np.exp(rng.uniform(np.log(low), np.log(high))))
-    for place in range(int(rng.integers(3, 7))):
+    for index in range(int(rng.integers(3, 7))):
         chosen_traits = (
-            [*base, others[place]]
+            [*base, others[index]]
             if rng.random() < 0.7
-            else [base[place % 2], others[place], others[place - 1]]
+            else [base[index % 2], others[index], others[index - 1]]
         )
         options = {}
         for group in groups.split():
@@ -78,9 +78,9 @@ def _make_product(
     prices: tuple[float, ...],
     rng: np.random.Generator,
 ) -> Product:
-    thing = query.title()
+    noun = query.title()
     shown = _choose_some(traits, len(traits), rng)
-    title = f"{brand} {thing}, {shown[0].title()}, for {path[1]} and {path[0]}"
+    title = f"{brand} {noun}, {shown[0].title()}, for {path[1]} and {path[0]}"
     sentences = [text.format(brand=brand, thing=query) for text in _choose_some(SAYS, 3, rng)]
     # a search reads the first line only, so that a shopper must read the others to see all traits
     lines = [sentences[2], *(_choose(LINES, rng).format(trait=trait.capitalize()) for trait in traits)]
@@ -107,4 +107,4 @@ def _choose(values: Sequence[str], rng: np.random.Generator) -> str:
 
 
 def _choose_some(values: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
-    return [values[int(place)] for place in rng.permutation(len(values))[:count]]
+    return [values[int(index)] for index in rng.permutation(len(values))[:count]]

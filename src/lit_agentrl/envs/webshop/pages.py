@@ -68,7 +68,7 @@ class View:
             if (page.number + 1) * self.per_page < len(self.hits):
                 targets[NEXT] = replace(page, number=page.number + 1)
             return targets | {
-                self.products[each].id.lower(): replace(page, product=each) for each in self.listed
+                self.products[index].id.lower(): replace(page, product=index) for index in self.listed
             }
         if page.text:
             return targets | {PREVIOUS: replace(page, text="")}
@@ -115,8 +115,8 @@ class View:
         first = self.page.number * self.per_page + 1
         where = f"Results {first} to {first + len(listed) - 1} of {count}" if count else "Nothing was found"
         lines = [where]
-        for each in listed:
-            product = self.products[each]
+        for index in listed:
+            product = self.products[index]
             lines.append(f"[{product.id.lower()}] {product.title}, {product.price_tag}")
         return [*lines, self._render_links()]
 
@@ -124,7 +124,9 @@ class View:
         product, page = self._product, self.page
         if page.text:
             lines = (
-                [product.description] if page.text == TEXTS[0] else [f"- {each}" for each in product.bullets]
+                [product.description]
+                if page.text == TEXTS[0]
+                else [f"- {bullet}" for bullet in product.bullets]
             )
             text = "\n".join(lines)
             text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -33,7 +33,7 @@ class Bm25sIndex:
         tokens = [self._stemmer.stemWords(_WORD.findall(text.lower())) for text in texts]
         self._index = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
         self._index.index(tokens, show_progress=False)
-        self._known = {token for each in tokens for token in each}
+        self._known = {token for document in tokens for token in document}
 
     def rank(self, words: Sequence[str], most: int) -> tuple[int, ...]:
         """Return the indices of the texts with at least one of the words, best first."""

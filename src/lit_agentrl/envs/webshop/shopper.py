@@ -50,9 +50,11 @@ def _plan_clicks(goal: Goal, view: View, chosen: Mapping[str, str]) -> list[str]
     """Return the clicks on wanted options that are not chosen yet, then the purchase."""
     clicks, groups = [], set[str]()
     for wanted in goal.options:
-        fits = [each for each in view.list_options() if each[0] not in groups]
-        exact = [each for each in fits if each[1] == wanted]
-        similar = [each for each in fits if are_similar(extract_colour(each[1]), extract_colour(wanted))]
+        fits = [option for option in view.list_options() if option[0] not in groups]
+        exact = [option for option in fits if option[1] == wanted]
+        similar = [
+            option for option in fits if are_similar(extract_colour(option[1]), extract_colour(wanted))
+        ]
         for group, value, button in (exact or similar)[:1]:
             groups.add(group)
             if chosen.get(group) != value:
@@ -89,9 +91,9 @@ def play_by_rules(observation: str) -> str:
             continue
         buttons = re.findall(r"\[([^\]]+)\]", group[1])
         named = [
-            each
-            for each in buttons
-            if f" {' '.join(find_search_words(each))} " in wanted and find_search_words(each)
+            button
+            for button in buttons
+            if f" {' '.join(find_search_words(button))} " in wanted and find_search_words(button)
         ]
         if named:
             return _click(max(named, key=len))

@@ -70,8 +70,8 @@ def compute_similarity(first: str, second: str) -> int:
 def _measure_common(first: str, second: str) -> int:
     """Return the length of the longest common subsequence, bit-parallel (Hyyrö 2004)."""
     places: dict[str, int] = {}
-    for place, sign in enumerate(first):
-        places[sign] = places.get(sign, 0) | 1 << place
+    for index, sign in enumerate(first):
+        places[sign] = places.get(sign, 0) | 1 << index
     everywhere = (1 << len(first)) - 1
     row = everywhere
     for sign in second:

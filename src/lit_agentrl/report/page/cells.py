@@ -66,9 +66,9 @@ class Cell:
                     games_by_name.setdefault(GameSplit(game["name"], game["split"]), []).append(game)
         return games_by_name
 
-    def get_reference(self, name: GameSplit, which: str) -> float | None:
+    def get_reference(self, name: GameSplit, reference: str) -> float | None:
         """Return the success of ``chance`` or ``oracle``; None if it is not known."""
-        scores = (game[which] for game in self.games.get(name, ()))  # type: ignore[literal-required]
+        scores = (game[reference] for game in self.games.get(name, ()))  # type: ignore[literal-required]
         return next((score["success"]["mean"] for score in scores if score is not None), None)
 
     def list_scores(self, name: GameSplit, stage: str) -> list[RunScore]:

@@ -142,14 +142,14 @@ def _draw_curves(label: str, cells: Sequence[Cell], name: GameSplit) -> Figure |
 
 
 def _draw_references(axes: Any, cell: Cell, name: GameSplit, *, is_upright: bool) -> None:
-    for which in ("chance", "oracle"):
-        level = cell.get_reference(name, which)
+    for reference in ("chance", "oracle"):
+        level = cell.get_reference(name, reference)
         if level is None:
             continue
         (axes.axvline if is_upright else axes.axhline)(level, color=INK, linestyle=(0, (2, 3)), linewidth=1)
         position, axis = ((level, 1.0), "x") if is_upright else ((0.01, level), "y")
         axes.annotate(
-            which, position, xycoords=("data", "axes fraction") if axis == "x" else ("axes fraction", "data"),
+            reference, position, xycoords=("data", "axes fraction") if axis == "x" else ("axes fraction", "data"),
             xytext=(0, 3), textcoords="offset points", fontsize=10, ha="center" if is_upright else "left", va="bottom",
         )  # fmt: skip
 

@@ -75,11 +75,11 @@ class Run:
         return "" if self.scores is None else self.scores["command"]
 
 
-def load(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
+def load(roots: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """Load the runs in these folders, each once, and list the damaged files.
 
     Args:
-        places: run folders, folders of sweeps, or folders that contain such folders.
+        roots: run folders, folders of sweeps, or folders that contain such folders.
 
     Returns:
         The runs, and a line about every damaged file.
@@ -89,45 +89,45 @@ def load(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """
     runs: dict[Path, Run] = {}
     damaged: list[str] = []
-    for place in places:
-        if not place.is_dir():
-            raise ValueError(f"{place} is not a folder; give run folders, or folders of sweeps")
+    for root in roots:
+        if not root.is_dir():
+            raise ValueError(f"{root} is not a folder; give run folders, or folders of sweeps")
         before = len(runs), len(damaged)
-        folders = list(_find_run_folders(place))
+        folders = list(_find_run_folders(root))
         for folder in folders:
             if folder.resolve() not in runs:
-                runs[folder.resolve()] = _read_run(folder, place, damaged)
-        for run in _list_runs_without_folder(place, folders, damaged):
+                runs[folder.resolve()] = _read_run(folder, root, damaged)
+        for run in _list_runs_without_folder(root, folders, damaged):
             runs.setdefault(run.folder, run)
         if not folders and before == (len(runs), len(damaged)):
             raise ValueError(
-                f"{place} contains no run: neither summary.json nor .hydra/config.yaml, nor {sweep.FILE}"
+                f"{root} contains no run: neither summary.json nor .hydra/config.yaml, nor {sweep.FILE}"
             )
     return list(runs.values()), damaged
 
 
-def load_ended(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
+def load_ended(roots: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """Load the runs that ended, completed or collapsed, and list what is left out.
 
     Returns:
         The runs, and a line about every damaged file and every run that is left out.
     """
-    runs, damaged = load(places)
+    runs, damaged = load(roots)
     ended = [run for run in runs if run.status in ("completed", "collapsed") and run.seed is not None]
     return ended, [*damaged, *(f"{run.name} is omitted: {run.status}" for run in runs if run not in ended)]
 
 
-def _find_run_folders(place: Path) -> Iterator[Path]:
+def _find_run_folders(root: Path) -> Iterator[Path]:
     """Yield the run folders in or below a place.
 
     A run folder is not searched for others, and links are not followed.
     """
-    for text, below, files in os.walk(place):
+    for text, below, files in os.walk(root):
         folder = Path(text)
         if "summary.json" in files or (folder / ".hydra" / "config.yaml").is_file():
             below.clear()
             yield folder
-        if len(folder.relative_to(place).parts) >= _MAX_DEPTH:
+        if len(folder.relative_to(root).parts) >= _MAX_DEPTH:
             below.clear()
         below.sort()
 
@@ -156,7 +156,7 @@ def _describe_error(path: Path, error: Exception) -> str:
 _READ_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, yaml.YAMLError)
 
 
-def _read_run(folder: Path, place: Path, damaged: list[str]) -> Run:
+def _read_run(folder: Path, root: Path, damaged: list[str]) -> Run:
     def parse_file(path: Path, parse: Callable[[str], _T], otherwise: _T) -> _T:
         try:
             text = _read_text(path)
@@ -174,7 +174,7 @@ def _read_run(folder: Path, place: Path, damaged: list[str]) -> Run:
     status, error = ("unfinished", None) if scores is None else (scores["status"], scores["error"])
     return Run(
         folder,
-        folder.name if folder == place else str(folder.relative_to(place.parent)),
+        folder.name if folder == root else str(folder.relative_to(root.parent)),
         status,
         error,
         parse_file(hydra / "config.yaml", lambda text: flatten_settings(yaml.safe_load(text)), None),
@@ -193,28 +193,26 @@ def _read_curves(path: Path) -> Metrics:
     return metrics
 
 
-def _list_runs_without_folder(place: Path, folders: Sequence[Path], damaged: list[str]) -> Iterator[Run]:
+def _list_runs_without_folder(root: Path, folders: Sequence[Path], damaged: list[str]) -> Iterator[Run]:
     """Yield the runs that a sweep lists but that have no folder.
 
     They failed at once, or were never started.  Sweeps are searched in the place and up to two levels below.
     """
     known = {folder.resolve() for folder in folders}
-    for path in sorted(
-        {place / sweep.FILE, *place.glob(f"*/{sweep.FILE}"), *place.glob(f"*/*/{sweep.FILE}")}
-    ):
+    for path in sorted({root / sweep.FILE, *root.glob(f"*/{sweep.FILE}"), *root.glob(f"*/*/{sweep.FILE}")}):
         try:
             if _read_text(path) is None:
                 continue
             entries = sweep.list_latest(sweep.read(path.parent))
             for entry in entries:
                 folder = path.parent / Path(entry["folder"]).name  # a sweep may have been moved
-                same_name = {each for each in known if each.parts[-2:] == Path(entry["folder"]).parts[-2:]}
+                same_name = {other for other in known if other.parts[-2:] == Path(entry["folder"]).parts[-2:]}
                 if folder.resolve() in known or same_name:
                     continue
                 status = {"begun": "unfinished", "interrupted": "stopped"}.get(
                     entry["status"], str(entry["status"])
                 )
-                overrides = tuple(str(each) for each in entry["overrides"])
+                overrides = tuple(str(override) for override in entry["overrides"])
                 error = None if entry["error"] is None else escape_unprintable(str(entry["error"]))
                 yield Run(
                     folder.resolve(), f"{path.parent.name}/{folder.name}", status, error, None, overrides

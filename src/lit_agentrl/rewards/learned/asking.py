@@ -49,17 +49,17 @@ def ask_questions(
         read: parses a reply; raises `Unreadable`.
     """
     answers = Answers[T]([[] for _ in texts])
-    open_ = [(place, sample) for place in range(len(texts)) for sample in range(samples)]
+    unanswered = [(index, sample) for index in range(len(texts)) for sample in range(samples)]
     for attempt in range(retries + 1):
-        replies = answerer.ask([(texts[place], key(place, sample, attempt)) for place, sample in open_])
-        answers.counts["asked"] += len(open_)
+        replies = answerer.ask([(texts[index], key(index, sample, attempt)) for index, sample in unanswered])
+        answers.counts["asked"] += len(unanswered)
         unread = []
-        for (place, sample), reply in zip(open_, replies, strict=True):
+        for (index, sample), reply in zip(unanswered, replies, strict=True):
             try:
-                answers.parsed[place].append((read(reply), reply))
+                answers.parsed[index].append((read(reply), reply))
             except Unreadable as error:
-                unread.append((place, sample))
+                unread.append((index, sample))
                 answers.counts[f"unread_{error}"] += 1
                 answers.first = answers.first or f'; the first: "{escape_unprintable(reply[:80])}" ({error})'
-        open_ = unread
+        unanswered = unread
     return answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -105,8 +105,8 @@ class Endogenous(Replacing):
     @torch.no_grad()
     def _compute_values(self, episodes: Sequence[Episode]) -> Rewards:
         rows = [list_sampled_rows(episode) for episode in episodes]
-        flat = read_in_batches([row for each in rows for row in each], self.tokens_per_batch, self._read)
-        ends = [0, *accumulate(len(each) for each in rows)]
+        flat = read_in_batches(list(chain.from_iterable(rows)), self.tokens_per_batch, self._read)
+        ends = [0, *accumulate(len(episode_rows) for episode_rows in rows)]
         values = []
         for episode, first, last in zip(episodes, ends, ends[1:], strict=False):
             reward_A = compute_endogenous_rewards(*torch.cat(flat[first:last]).unbind(1))
@@ -154,5 +154,5 @@ def list_sampled_rows(episode: Episode) -> list[tuple[list[int], list[int]]]:
     turns = iter(episode.turns)
     for tokens, ends in list_rows(episode):
         replies = [range(end + 1 - len(next(turns).reply_tokens), end + 1) for end in ends]
-        rows.append((tokens, [place for reply in replies for place in reply]))
+        rows.append((tokens, [position for reply in replies for position in reply]))
     return rows

@@ -104,11 +104,11 @@ class Judge(Replacing):
             return
         is_text = isinstance(self.scalar, str) and bool(self.scalar.strip())
         require(is_text, "scalar", self.scalar, "the folder of a reward model, or null")
-        for each in fields(self):
-            if each.name in _OF_SCORES and (value := getattr(self, each.name)) != each.default:
+        for field_ in fields(self):
+            if field_.name in _OF_SCORES and (value := getattr(self, field_.name)) != field_.default:
                 raise ValueError(
-                    f"{each.name}={value} has no effect with scalar={self.scalar}: no score is asked for, and the mean "
-                    "of its numbers is taken; leave it out"
+                    f"{field_.name}={value} has no effect with scalar={self.scalar}: no score is asked for, and the "
+                    "mean of its numbers is taken; leave it out"
                 )
 
     def setup(self, context: RewardContext) -> None:
@@ -188,7 +188,7 @@ class Judge(Replacing):
     ) -> list[list[tuple[T, str]]]:
         answers = ask_questions(
             self._answerer, texts, samples=self.samples, retries=self.retries, read=read,
-            key=lambda place, sample, attempt: self._make_key(episodes[place], sample, attempt),
+            key=lambda index, sample, attempt: self._make_key(episodes[index], sample, attempt),
         )  # fmt: skip
         self._counts += answers.counts
         self._first = answers.first
@@ -219,7 +219,7 @@ class Judge(Replacing):
         judged = list(zip(episodes, self._values.get(episodes), strict=True))
         values = self.gather_numbers([value for _, value in judged if value is not None])
         solved = self.gather_numbers([float(e.success) for e, value in judged if value is not None])
-        row = self._comparison.measure(values, solved) if values else {}
+        metrics = self._comparison.measure(values, solved) if values else {}
         names = ("asked", *(f"unread_{reason}" for reason in ("empty", "form", "out_of_range")))
         meter = self._answerer.meter()
         counts = [
@@ -229,18 +229,20 @@ class Judge(Replacing):
             *(meter.get(name, 0.0) - self._before.get(name, 0.0) for name in _OF_SERVER),
         ]  # fmt: skip
         size, all_counts = len(counts), self.gather_numbers(counts)
-        total = [sum(all_counts[place::size]) for place in range(size)]
-        asked, *unread, unjudged, number, std_sum, std_count = total[: len(names) + 4]
-        row |= {
+        total = [sum(all_counts[index::size]) for index in range(size)]
+        asked, *unread, unjudged, num_episodes, std_sum, std_count = total[: len(names) + 4]
+        metrics |= {
             "asked": asked,
             "unread": sum(unread) / max(asked, 1.0),
-            "unjudged": unjudged / max(number, 1.0),
+            "unjudged": unjudged / max(num_episodes, 1.0),
         }
-        row |= {name: count / asked for name, count in zip(names[1:], unread, strict=True) if asked and count}
-        row |= {"spread": std_sum / std_count} if std_count else {}
-        row |= {name: n for name, n in zip(_OF_SERVER, total[len(names) + 4 :], strict=True) if n}
+        metrics |= {
+            name: count / asked for name, count in zip(names[1:], unread, strict=True) if asked and count
+        }
+        metrics |= {"spread": std_sum / std_count} if std_count else {}
+        metrics |= {name: n for name, n in zip(_OF_SERVER, total[len(names) + 4 :], strict=True) if n}
         self._before, self._counts, self._stds = dict(meter), Counter(), []
-        return row
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Return the first median of successes, and the fingerprints of both models."""

@@ -43,7 +43,7 @@ class Labels:
             1 if the first is better, 0 if the second is, 0.5 for a tie; ``inconsistent`` if the answers in the two
             orders differ; ``unread`` if one of them could not be parsed.
         """
-        questions = {(place, order) for place in range(len(pairs)) for order in (0, 1)}
+        questions = {(index, order) for index in range(len(pairs)) for order in (0, 1)}
         answers: dict[tuple[int, int], int] = {}
         for attempt in range(self.retries + 1):
             open_ = sorted(questions - answers.keys())
@@ -54,7 +54,7 @@ class Labels:
                 with suppress(Unreadable):
                     answers[question] = self.criteria.read_better(reply)
         return [
-            _combine_verdicts(answers.get((place, 0)), answers.get((place, 1))) for place in range(len(pairs))
+            _combine_verdicts(answers.get((index, 0)), answers.get((index, 1))) for index in range(len(pairs))
         ]
 
     def criticise(
@@ -70,7 +70,7 @@ class Labels:
         texts = [self.criteria.ask_critique(episode) for episode in episodes]
         return texts, ask_questions(
             self.answerer, texts, samples=rounds, retries=self.retries, read=self.criteria.read_critique,
-            key=lambda *place: seeds.make_key(self.seed, "criticise", address, *place),
+            key=lambda *position: seeds.make_key(self.seed, "criticise", address, *position),
         )  # fmt: skip
 
     def revise(self, turns: Sequence[tuple[Episode, int]], *, address: int) -> Answers[str]:
@@ -80,10 +80,10 @@ class Labels:
             turns: pairs of an episode and the index of a turn in it.
             address: part of the sampling key, together with the index of the pair.
         """
-        texts = [self.criteria.ask_revision(episode, place) for episode, place in turns]
+        texts = [self.criteria.ask_revision(episode, turn_index) for episode, turn_index in turns]
         return ask_questions(
             self.answerer, texts, samples=1, retries=self.retries, read=self.criteria.read_revision,
-            key=lambda *place: seeds.make_key(self.seed, "revise", address, *place),
+            key=lambda *position: seeds.make_key(self.seed, "revise", address, *position),
         )  # fmt: skip
 
 

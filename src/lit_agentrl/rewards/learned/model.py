@@ -55,7 +55,7 @@ class Learned(Replacing):
         is_list = (
             not isinstance(self.path, str | Mapping) and isinstance(self.path, Sequence) and bool(self.path)
         )
-        is_list = is_list and all(isinstance(each, str) and each.strip() for each in self.path)
+        is_list = is_list and all(isinstance(path, str) and path.strip() for path in self.path)
         require(
             is_text or is_list,
             "path",
@@ -70,9 +70,9 @@ class Learned(Replacing):
             raise ValueError(f"combine={self.combine} has no effect with one model; name several in path")
         self._values = EpisodeCache(self._compute_values)
         self._check_heads()
-        abouts = [read_about(each) for each in self._paths]
-        for about, each in zip(abouts, self._paths, strict=True):
-            about.get_head_weights(self.heads, each)
+        abouts = [read_about(path) for path in self._paths]
+        for about, path in zip(abouts, self._paths, strict=True):
+            about.get_head_weights(self.heads, path)
         if len({about.fingerprint for about in abouts}) < len(abouts):
             raise ValueError(
                 f"path=[{','.join(self._paths)}] names the same weights twice; name each model once"

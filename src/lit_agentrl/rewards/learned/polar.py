@@ -118,8 +118,8 @@ class BesideReference(Replacing):
         values = self.gather_numbers([value for _, value in judged if value is not None])
         solved = self.gather_numbers([float(e.success) for e, value in judged if value is not None])
         missing = self.gather_numbers([float(value is None) for _, value in judged])
-        row = self._comparison.measure(values, solved) if values else {}
-        return row | {"missing": sum(missing) / max(len(missing), 1)}
+        metrics = self._comparison.measure(values, solved) if values else {}
+        return metrics | {"missing": sum(missing) / max(len(missing), 1)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the fingerprints of model and references, and the first median of successes."""

@@ -112,7 +112,7 @@ def build_network(*widths: int, key: int) -> nn.Sequential:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key)
-        layers = [each for pair in pairwise(widths) for each in (nn.Linear(*pair), nn.ReLU())]
+        layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 
@@ -126,8 +126,8 @@ def embed(text: str, size: int) -> Tensor:
     for i, line in enumerate(text.splitlines()):
         for j, word in enumerate(_WORD.findall(line)):
             for item in (word, f"{i}|{j}|{word}"):
-                number = int.from_bytes(blake2b(item.encode(), digest_size=8).digest(), "little")
-                vector[(number >> 1) % size] += 1.0 if number & 1 else -1.0
+                seed = int.from_bytes(blake2b(item.encode(), digest_size=8).digest(), "little")
+                vector[(seed >> 1) % size] += 1.0 if seed & 1 else -1.0
     norm = float(vector.square().sum()) ** 0.5
     scaled: Tensor = vector * (math.sqrt(size) / max(norm, 1.0))
     return scaled

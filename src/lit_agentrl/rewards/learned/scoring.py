@@ -77,9 +77,11 @@ class Scorer:
             ValueError: the fingerprints differ; the message names ``option``.
         """
         if list(fingerprints) != self.fingerprints:
-            one, other = (next(iter(each), "none")[:12] for each in (self.fingerprints, fingerprints))
+            own_hash, saved_hash = (
+                next(iter(hashes), "none")[:12] for hashes in (self.fingerprints, fingerprints)
+            )
             raise ValueError(
-                f"{option} holds weights {one}, and this run was trained on {other}; put the model back"
+                f"{option} holds weights {own_hash}, and this run was trained on {saved_hash}; put the model back"
             )
 
 
@@ -157,10 +159,10 @@ def read_in_batches(
         chosen, order = order[:count], order[count:]
         tokens_BT = torch.zeros(len(chosen), len(rows[chosen[0]][0]), dtype=torch.int64)
         is_read_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
-        for place, k in enumerate(chosen):
+        for position, k in enumerate(chosen):
             tokens, places = rows[k]
-            tokens_BT[place, : len(tokens)] = torch.tensor(tokens)
-            is_read_BT[place, places] = True
+            tokens_BT[position, : len(tokens)] = torch.tensor(tokens)
+            is_read_BT[position, places] = True
         parts = torch.split(read(tokens_BT, is_read_BT), [len(rows[k][1]) for k in chosen])
         values |= dict(zip(chosen, parts, strict=True))
     return [values[k] for k in range(len(rows))]

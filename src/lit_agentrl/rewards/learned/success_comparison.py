@@ -29,16 +29,16 @@ class SuccessComparison:
             torch.tensor(values, dtype=torch.float64),
             torch.tensor(solved, dtype=torch.float64) > 0,
         )
-        row = {"score": float(value_A.mean()), "success": float(is_solved.double().mean())}
+        metrics = {"score": float(value_A.mean()), "success": float(is_solved.double().mean())}
         won, lost = value_A[is_solved], value_A[~is_solved]
         if len(won) and len(lost):
             difference = won[:, None] - lost
-            row["auc"] = float(((difference > 0).double() + 0.5 * (difference == 0).double()).mean())
+            metrics["auc"] = float(((difference > 0).double() + 0.5 * (difference == 0).double()).mean())
         if len(won) and "bar" not in self._first:
             self._first["bar"] = float(won.median())
         if "bar" in self._first:
-            row["gap"] = float((value_A >= self._first["bar"]).double().mean()) - row["success"]
-        return row
+            metrics["gap"] = float((value_A >= self._first["bar"]).double().mean()) - metrics["success"]
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self._first)

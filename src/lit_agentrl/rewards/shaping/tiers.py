@@ -37,18 +37,18 @@ class Tiers(RewardPart):
     def __post_init__(self) -> None:
         require_number("broken", self.broken, "finite and <= 0", lambda value: value <= 0)
         require_number("bonus", self.bonus, "finite and >= 0", lambda value: value >= 0)
-        is_list = not isinstance(self.tools, str) and all(isinstance(each, str) for each in self.tools)
+        is_list = not isinstance(self.tools, str) and all(isinstance(tool, str) for tool in self.tools)
         require(is_list, "tools", self.tools, "a list of names")
         require(isinstance(self.keep_penalties, bool), "keep_penalties", self.keep_penalties, "true or false")
 
     def check_game(self, task: Task, env: World, observation: str) -> None:
         """Refuse names that are neither tools nor actions of the game."""
-        known = [tool.name for tool in env.tools()] or list(env.action_names() or ())
+        names = [tool.name for tool in env.tools()] or list(env.action_names() or ())
         for name in self.tools:
-            if name not in known:
+            if name not in names:
                 raise ValueError(
                     f"tools=[{','.join(self.tools)}] names {name}, and {task.name} has no such tool or action"
-                    f"{': ' + ', '.join(known) if known else ', but free text'}; leave it out"
+                    f"{': ' + ', '.join(names) if names else ', but free text'}; leave it out"
                 )
 
     def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:

@@ -131,8 +131,8 @@ class Algorithm(Objective):
         parts: dict[str, Any] = {"kl": self.kl, "advantage": self.advantage}
         columns = prepared(tensors, **parts, has_critic=self.needs("value_BT"))
         if self.cost is not None:
-            of_costs = prepared(as_rewards(tensors), **parts, has_critic=self.needs("value_BT"))
-            columns |= self.cost.combine(columns, of_costs) | {"cost": mean_cost(tensors)}
+            cost_columns = prepared(as_rewards(tensors), **parts, has_critic=self.needs("value_BT"))
+            columns |= self.cost.combine(columns, cost_columns) | {"cost": mean_cost(tensors)}
         if self.tokens is not None:
             columns["is_kept_BT"] = bind(self.tokens, tensors | columns)
         return columns | {"keep_B": bind(self.rows, tensors | columns)}

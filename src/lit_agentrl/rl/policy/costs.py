@@ -64,18 +64,20 @@ class Lagrange:
             require_number(name, getattr(self, name), "finite and > 0", lambda value: value > 0)
         require(self.coef <= self.max_coef, "coef", self.coef, f"at most max_coef={self.max_coef}")
 
-    def combine(self, of_rewards: Tensors, of_costs: Tensors) -> Tensors:
+    def combine(self, reward_columns: Tensors, cost_columns: Tensors) -> Tensors:
         """Combine the advantages of rewards and of negative costs.
 
         With a critic the result also has ``cost_return_BT``, the target of the cost critic.
 
         Args:
-            of_rewards: ``advantage_BT`` of rewards.
-            of_costs: ``advantage_BT`` computed from `as_rewards` and, with a critic, ``return_BT``.
+            reward_columns: ``advantage_BT`` of rewards.
+            cost_columns: ``advantage_BT`` computed from `as_rewards` and, with a critic, ``return_BT``.
         """
-        both_BT = of_rewards["advantage_BT"] + self.coef * of_costs["advantage_BT"]
+        both_BT = reward_columns["advantage_BT"] + self.coef * cost_columns["advantage_BT"]
         columns = {"advantage_BT": both_BT / (1 + self.coef)}
-        return columns | {"cost_return_BT": -of_costs["return_BT"]} if "return_BT" in of_costs else columns
+        if "return_BT" in cost_columns:
+            columns["cost_return_BT"] = -cost_columns["return_BT"]
+        return columns
 
     def update(self, measured: float, num_tokens: int) -> dict[str, float]:
         """Update lambda from J of the iteration; return the lambda that was used.

@@ -44,8 +44,8 @@ class Verdicts:
     @property
     def is_near_P(self) -> Tensor:
         """True if the lengths of both sides differ by at most a tenth."""
-        one_P, other_P = self.column("chosen_length"), self.column("rejected_length")
-        return (one_P - other_P).abs() <= _NEAR * torch.maximum(one_P, other_P)
+        chosen_P, rejected_P = self.column("chosen_length"), self.column("rejected_length")
+        return (chosen_P - rejected_P).abs() <= _NEAR * torch.maximum(chosen_P, rejected_P)
 
     def metrics(self) -> dict[str, float]:
         """Return the accuracy on pairs, and that of the rule "the shorter one wins".
@@ -55,8 +55,8 @@ class Verdicts:
         """
         if not len(self):
             return {}
-        one_P, other_P = self.column("chosen_length"), self.column("rejected_length")
-        shorter_P = (one_P < other_P).double() + 0.5 * (one_P == other_P).double()
+        chosen_P, rejected_P = self.column("chosen_length"), self.column("rejected_length")
+        shorter_P = (chosen_P < rejected_P).double() + 0.5 * (chosen_P == rejected_P).double()
         all_P = torch.ones_like(self.is_near_P)
         values = {
             "success": self._average(self.is_right_P, all_P), "margin": self._average(self.column("margin"), all_P),
@@ -71,10 +71,10 @@ class Verdicts:
 
     def _average(self, x_P: Tensor, keep_P: Tensor) -> Tensor:
         """Average over prompts the mean over their pairs."""
-        _, number_P, count = torch.unique(
+        _, prompt_P, count = torch.unique(
             self.column("group")[keep_P], return_inverse=True, return_counts=True
         )
-        mean: Tensor = (x_P[keep_P] / count[number_P]).sum() / len(count)
+        mean: Tensor = (x_P[keep_P] / count[prompt_P]).sum() / len(count)
         return mean
 
     def _compute_calibration_error(self) -> Tensor:

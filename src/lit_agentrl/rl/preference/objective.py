@@ -193,8 +193,8 @@ class PreferenceLoss(Objective):
         clean = cleaned(tensors)
         pairs = bind(self.pairing, clean)
         columns = self._compute_columns(clean, pairs)
-        number = tensors["num_pairs" if self.over == "pairs" else "num_sets"]
-        loss = self.weight * self._compute_losses(columns).sum() / number.clamp(min=1)
+        count = tensors["num_pairs" if self.over == "pairs" else "num_sets"]
+        loss = self.weight * self._compute_losses(columns).sum() / count.clamp(min=1)
         if self.nll is not None:
             nll = self.nll.summed(pairs, clean["logp_BT"])
             loss = loss + self.nll.coef * nll / tensors["num_imitated"].clamp(min=1)
@@ -208,9 +208,9 @@ class PreferenceLoss(Objective):
         value_BT = tensors["value_BT"]
         difference_P = self.ranking.value_differences(bind(self.pairing, tensors), value_BT)
         loss_P = self.ranking.losses(difference_P)
-        number = tensors["num_pairs" if self.over == "pairs" else "num_sets"]
+        count = tensors["num_pairs" if self.over == "pairs" else "num_sets"]
         metrics = {"critic_ranking": loss_P, "critic_ranked_rightly": (difference_P > 0).double()}
-        loss = self.ranking.coef * loss_P.sum() / number.clamp(min=1)
+        loss = self.ranking.coef * loss_P.sum() / count.clamp(min=1)
         return loss.to(value_BT.dtype), {name: sum_and_count(x_P.detach()) for name, x_P in metrics.items()}
 
     def _compute_columns(self, clean: Tensors, pairs: Pairs) -> Tensors:

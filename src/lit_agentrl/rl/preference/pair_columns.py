@@ -69,14 +69,14 @@ def compared_metrics(columns: Mapping[str, Tensor]) -> Tensors:
 
     ``shorter_wins`` is the share of pairs whose shorter side is chosen.
     """
-    one, other = columns["chosen_length_P"], columns["rejected_length_P"]
+    chosen_P, rejected_P = columns["chosen_length_P"], columns["rejected_length_P"]
     margin_P = columns["chosen_P"] - columns["rejected_P"]
     values = {
         "reward_chosen": columns["chosen_P"],
         "reward_rejected": columns["rejected_P"],
         "reward_margin": margin_P,
         "reward_accuracy": (margin_P > 0).double(),
-        "shorter_wins": (one < other).double() + 0.5 * (one == other).double(),
+        "shorter_wins": (chosen_P < rejected_P).double() + 0.5 * (chosen_P == rejected_P).double(),
     }
     return {name: sum_and_count(value_P) for name, value_P in values.items()}
 

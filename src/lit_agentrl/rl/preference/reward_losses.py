@@ -229,10 +229,10 @@ class RankedScores(Objective):
         is_compared_N = is_worse_NN.any(1) | is_worse_NN.any(0)
         size_N = (is_same_NN & is_compared_N).sum(1).clamp(min=1)
         loss = loss + self.centring * (score_N.square() / size_N * is_compared_N).sum()
-        one, other = is_worse_NN.nonzero(as_tuple=True)
+        worse, better = is_worse_NN.nonzero(as_tuple=True)
         columns = {
-            "chosen_P": score_N[one], "rejected_P": score_N[other],
-            "chosen_length_P": units.length_N[one], "rejected_length_P": units.length_N[other],
+            "chosen_P": score_N[worse], "rejected_P": score_N[better],
+            "chosen_length_P": units.length_N[worse], "rejected_length_P": units.length_N[better],
         }  # fmt: skip
         return shared(loss, tensors), compared_metrics(columns)
 

@@ -24,31 +24,31 @@ LABELS = "label_BH"  # label of each trajectory for each head; NaN if missing
 class SeveralHeads(Objective):
     """Mean over heads of the loss of one score.
 
-    ``1/H sum over heads of L(scores of the head, labels of the head)``, where L is the loss of the objective ``one``.
+    ``1/H sum over heads of L(scores of the head, labels of the head)``, where L is the loss of ``objective``.
     Heads may rank two trajectories differently, or as a tie, which is not a pair; each L is therefore divided by the
     head's own count.
 
     Attributes:
-        one: the objective of each head; it reads the labels of the head as ``return_B``.
+        objective: the objective of each head; it reads the labels of the head as ``return_B``.
         names: names of the heads, in the order of ``label_BH`` and of ``score_BTH``.
 
     Raises:
-        ValueError: ``one`` does not use returns, or its scores have a zero or a reference.
+        ValueError: ``objective`` does not use returns, or its scores have a zero or a reference.
     """
 
     unit: ClassVar[str | None] = "group_B"
     reads: ClassVar[tuple[str, ...]] = SCORES
-    one: Objective
+    objective: Objective
     names: Sequence[str]
 
     def __post_init__(self) -> None:
         """Check that the objective can be used for several heads."""
-        if self.one.score_kind not in ("score", "logit"):
+        if self.objective.score_kind not in ("score", "logit"):
             raise ValueError(
-                f"data.score=[{','.join(self.names)}] makes several heads, and algo={self.one.name} trains one: name "
-                "one score, or set algo=bradley_terry"
+                f"data.score=[{','.join(self.names)}] makes several heads, and algo={self.objective.name} trains one: "
+                "name one score, or set algo=bradley_terry"
             )
-        label: Callable[..., Tensor] | None = getattr(self.one, "label", None)
+        label: Callable[..., Tensor] | None = getattr(self.objective, "label", None)
         if label is not None and "return_B" not in tensor_names(label):
             raise ValueError(
                 f"data.score=[{','.join(self.names)}] has a score for each head, and algo/label as it stands reads "
@@ -57,8 +57,8 @@ class SeveralHeads(Objective):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Name of the objective ``one``."""
-        return self.one.name
+        """Name of ``objective``."""
+        return self.objective.name
 
     @property
     def heads(self) -> Sequence[str]:
@@ -66,18 +66,18 @@ class SeveralHeads(Objective):
 
     @property
     def score_kind(self) -> ScoreKind:
-        return self.one.score_kind
+        return self.objective.score_kind
 
     @property
     def requirements(self) -> Requirements:
-        return self.one.requirements
+        return self.objective.requirements
 
     def needs(self, tensor: str) -> bool:
-        """Return True for the labels and the tensors of ``one``."""
-        return tensor == LABELS or self.one.needs(tensor)
+        """Return True for the labels and the tensors of ``objective``."""
+        return tensor == LABELS or self.objective.needs(tensor)
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
-        self.one.try_out(rows)
+        self.objective.try_out(rows)
 
     def prepare(self, tensors: Tensors) -> Tensors:
         """Prepare the columns of each head, named ``headK_…``.
@@ -86,32 +86,32 @@ class SeveralHeads(Objective):
         """
         columns: Tensors = {}
         masks: Tensors = {}
-        for number, name in enumerate(self.names):
-            own = of_head(tensors, number)
-            prepared = self.one.prepare(own)
-            keep_B = prepared.pop("keep_B", torch.ones_like(own["return_B"], dtype=torch.bool))
+        for head, name in enumerate(self.names):
+            head_rows = of_head(tensors, head)
+            prepared = self.objective.prepare(head_rows)
+            keep_B = prepared.pop("keep_B", torch.ones_like(head_rows["return_B"], dtype=torch.bool))
             # another head may keep rows that this head drops, so mask their returns for this head
-            prepared["return_B"] = own["return_B"].masked_fill(~keep_B, math.nan)
+            prepared["return_B"] = head_rows["return_B"].masked_fill(~keep_B, math.nan)
             for mask, value in (("keep_B", keep_B), ("is_scored_BT", prepared["is_scored_BT"])):
                 masks[mask] = masks[mask] | value if mask in masks else value
             for column, value in prepared.items():
-                columns[f"head{number}_{column}" if value.dim() else f"head_{name}_{column}"] = value
+                columns[f"head{head}_{column}" if value.dim() else f"head_{name}_{column}"] = value
         return columns | masks
 
     def count(self, tensors: Tensors) -> Tensors:
-        """Return the counts of ``one`` for each head."""
+        """Return the counts of ``objective`` for each head."""
         return {
-            f"head{number}_{name}": counted
-            for number in range(len(self.names))
-            for name, counted in self.one.count(of_head(tensors, number)).items()
+            f"head{head}_{name}": counted
+            for head in range(len(self.names))
+            for name, counted in self.objective.count(of_head(tensors, head)).items()
         }
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
         """Return the mean of the shares of heads, and metrics of all and of each."""
         shares: list[Tensor] = []
         metrics: Tensors = {}
-        for number, name in enumerate(self.names):
-            share, own_metrics = self.one.loss(of_head(tensors, number))
+        for head, name in enumerate(self.names):
+            share, own_metrics = self.objective.loss(of_head(tensors, head))
             shares.append(share)
             metrics = add_metrics(metrics, own_metrics) | {
                 f"head_{name}_{key}": value for key, value in own_metrics.items()
@@ -119,24 +119,24 @@ class SeveralHeads(Objective):
         return torch.stack(shares).mean(), metrics
 
 
-def of_head(tensors: Mapping[str, Tensor], number: int) -> Tensors:
+def of_head(tensors: Mapping[str, Tensor], head: int) -> Tensors:
     """Select the columns of one head, for an objective of one score.
 
     Args:
         tensors: all columns, with ``label_BH`` and optionally ``score_BTH`` and the columns of `SeveralHeads.prepare`.
-        number: index of the head.
+        head: index of the head.
 
     Returns:
         The columns; ``return_B`` is the label of the head, NaN where it is missing or the trajectory is left out, and
         ``score_BT`` is its score, through which gradient flows.
     """
-    prefix = f"head{number}_"
+    prefix = f"head{head}_"
     columns = {name: tensor for name, tensor in tensors.items() if not _is_of_a_head(name)}
     columns |= {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-    label_B = columns["return_B"] if prefix + "return_B" in tensors else tensors[LABELS][:, number]
+    label_B = columns["return_B"] if prefix + "return_B" in tensors else tensors[LABELS][:, head]
     columns["return_B"] = label_B.masked_fill(tensors["return_B"].isnan(), math.nan)
     if "score_BTH" in tensors:
-        columns["score_BT"] = tensors["score_BTH"][..., number]
+        columns["score_BT"] = tensors["score_BTH"][..., head]
     return columns
 
 

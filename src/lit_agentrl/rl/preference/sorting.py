@@ -28,12 +28,12 @@ def at_same_rank(own_N: Tensor, other_M: Tensor) -> Tensor:
     >>> at_same_rank(torch.tensor([0.3, 0.1, 0.2]), torch.tensor([7.0, 9.0, 8.0])).tolist()
     [9.0, 7.0, 8.0]
     """
-    number, others = len(own_N), len(other_M)
-    if not others:
+    count, other_count = len(own_N), len(other_M)
+    if not other_count:
         return torch.full_like(own_N, math.nan)
-    rank_N = torch.empty(number, dtype=torch.int64, device=own_N.device)
-    rank_N[torch.argsort(own_N, stable=True)] = torch.arange(number, device=own_N.device)
-    return torch.sort(other_M).values[(2 * rank_N + 1) * others // (2 * max(number, 1))]
+    rank_N = torch.empty(count, dtype=torch.int64, device=own_N.device)
+    rank_N[torch.argsort(own_N, stable=True)] = torch.arange(count, device=own_N.device)
+    return torch.sort(other_M).values[(2 * rank_N + 1) * other_count // (2 * max(count, 1))]
 
 
 @torch.no_grad()
@@ -55,11 +55,11 @@ def reordered(
 
     def compute_gap(logp_BT: Tensor) -> Tensor:
         x_A, sides = pairs.units.read(logp_BT), (pairs.chosen_P, pairs.rejected_P)
-        one_P, other_P = (
+        own_score_P, other_score_P = (
             score(x_A, units=pairs.units, side_S=side_P, other_S=against_P)
             for side_P, against_P in (sides, sides[::-1])
         )
-        return one_P - other_P
+        return own_score_P - other_score_P
 
     own_P = compute_gap(reference_BT)
     return own_P - at_same_rank(compute_gap(policy_BT), own_P)
@@ -92,8 +92,8 @@ def to_rows(x_P: Tensor, pairs: Pairs, is_action_BT: Tensor) -> Tensor:
     The k-th number of a row is that of the k-th pair whose chosen unit begins in the row.
     """
     row_P, place_P, count_B = _locate_pairs(pairs, is_action_BT)
-    most = int(count_B.max()) if len(row_P) else 0
-    x_BK = x_P.new_full((len(is_action_BT), max(most, 1)), math.nan)
+    max_count = int(count_B.max()) if len(row_P) else 0
+    x_BK = x_P.new_full((len(is_action_BT), max(max_count, 1)), math.nan)
     x_BK[row_P, place_P] = x_P
     return x_BK
 

@@ -23,7 +23,7 @@ def _refuse_questions(questions: Sequence[Question]) -> Asked:
 
 
 @dataclass(frozen=True)
-class SoFar:
+class Progress:
     """The episodes that an iteration has played so far.
 
     Attributes:
@@ -89,21 +89,21 @@ class Structure(Protocol):
         """
         return None
 
-    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
-        """Return the next episodes of this iteration, as wave ``so_far.waves``; none end it.
+    def after_wave(self, progress: Progress) -> Sequence[EpisodeSpec]:
+        """Return the next episodes of this iteration, as wave ``progress.waves``; none end it.
 
         It is called on every rank after every wave, and a wave is played as long as one rank has episodes.
         """
         return ()
 
-    def train_on(self, so_far: SoFar) -> Sequence[Episode]:
+    def train_on(self, progress: Progress) -> Sequence[Episode]:
         """Return the episodes to score, select and train on; must not change state.
 
         It is called after every wave.  Episodes of an earlier iteration keep their rewards.
         """
-        return so_far.sampled
+        return progress.sampled
 
-    def learn(self, so_far: SoFar) -> Mapping[str, tuple[float, float]]:
+    def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
         """Learn from an iteration that is complete; collective.
 
         Returns:
@@ -138,4 +138,8 @@ def group_episodes(episodes: Sequence[Episode]) -> dict[int, list[Episode]]:
     return groups
 
 
-members_of, by_group = make_specs, group_episodes  # names of 0.2, which own structures import
+members_of, by_group, SoFar = (
+    make_specs,
+    group_episodes,
+    Progress,
+)  # former names, which own structures import

@@ -29,7 +29,7 @@ class Continued:
     def list_blocks(self, members: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
         """Return each first member with the members that continue from it."""
         size = 1 + self.number
-        return [(members[at], members[at + 1 : at + size]) for at in range(0, len(members), size)]
+        return [(members[start], members[start + 1 : start + size]) for start in range(0, len(members), size)]
 
 
 class _Group:
@@ -47,7 +47,9 @@ class _Group:
         if episode.failed or count < 2:
             return [Branch(member) for member in others]
         places = range(1, count)
-        return [Branch(member, episode.member, places[at % len(places)]) for at, member in enumerate(others)]
+        return [
+            Branch(member, episode.member, places[index % len(places)]) for index, member in enumerate(others)
+        ]
 
 
 def shares(episodes: Sequence[Episode], number: int) -> list[tuple[Episode, list[float]]]:
@@ -61,13 +63,15 @@ def shares(episodes: Sequence[Episode], number: int) -> list[tuple[Episode, list
         number: As in `Continued`.
     """
     labelled = []
-    for first, *others in (episodes[at : at + 1 + number] for at in range(0, len(episodes), 1 + number)):
+    for first, *others in (
+        episodes[start : start + 1 + number] for start in range(0, len(episodes), 1 + number)
+    ):
         count = sum(len(turn.reply_tokens) > 0 for turn in first.turns)
         solved: list[list[bool]] = [[] for _ in range(1, count)]
         for other in others:
             if other.parent is not None and not other.failed:
                 solved[other.branch_turn - 1].append(other.success)
         if not first.failed and count and all(solved):
-            labels = [sum(each) / len(each) for each in solved]
+            labels = [sum(successes) / len(successes) for successes in solved]
             labelled.append((first, [*labels, float(first.success)]))
     return labelled

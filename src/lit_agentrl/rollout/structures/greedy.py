@@ -8,7 +8,7 @@ from dataclasses import replace
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.facts import BASELINE, PLAYED
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import SoFar, Structure, make_specs
+from lit_agentrl.rollout.structures.base import Progress, Structure, make_specs
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -34,6 +34,6 @@ class Greedy(Structure):
         greedy = [replace(spec, greedy=True) for spec in make_specs(prompts, 1)]
         return make_specs(prompts, members) + greedy
 
-    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
-        further = self._refill.after_wave(so_far)
+    def after_wave(self, progress: Progress) -> Sequence[EpisodeSpec]:
+        further = self._refill.after_wave(progress)
         return [*further, *(replace(spec, greedy=True) for spec in further if spec.member == 0)]

@@ -15,7 +15,7 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 
 if TYPE_CHECKING:
-    from lit_agentrl.rollout.structures.base import SoFar
+    from lit_agentrl.rollout.structures.base import Progress
 
 Values = Callable[[Episode], Sequence[float]]  # critic's values of the states before each reply, in reward
 
@@ -89,7 +89,7 @@ class StructureHook:
         """Return the episodes of an evaluation, given those of one without a structure."""
         return specs
 
-    def plan_temporary_step(self, so_far: SoFar) -> TemporaryStep | None:
+    def plan_temporary_step(self, progress: Progress) -> TemporaryStep | None:
         """Return the step for the next wave, equal on all ranks; None changes no weights."""
         return None
 

@@ -9,7 +9,7 @@ from lit_agentrl.checks import require_whole
 from lit_agentrl.facts import ASKS_FOR_GROUPS, MORE_GROUPS
 from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import MAX_WAVES, WAVES, SoFar, Structure
+from lit_agentrl.rollout.structures.base import MAX_WAVES, WAVES, Progress, Structure
 
 
 class Refill(Structure):
@@ -38,7 +38,7 @@ class Refill(Structure):
     def prompts(self, wanted: int, factor: float) -> int:
         return math.ceil(wanted * factor - 1e-9)  # the margin absorbs floating-point errors of the product
 
-    def after_wave(self, so_far: SoFar) -> Sequence[EpisodeSpec]:
-        if not so_far.want_more or so_far.waves >= self.max_waves:
+    def after_wave(self, progress: Progress) -> Sequence[EpisodeSpec]:
+        if not progress.want_more or progress.waves >= self.max_waves:
             return ()
-        return self.plan(so_far.draw(so_far.waves), so_far.members)
+        return self.plan(progress.draw(progress.waves), progress.members)

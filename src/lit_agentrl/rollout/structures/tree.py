@@ -10,7 +10,7 @@ from lit_agentrl.checks import require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.facts import BRANCHES, FORK, PLAYED
 from lit_agentrl.rollout.branching import Branch, Branching, Draw
-from lit_agentrl.rollout.structures.base import SoFar
+from lit_agentrl.rollout.structures.base import Progress
 from lit_agentrl.rollout.structures.refill import Refill
 
 
@@ -42,8 +42,8 @@ class _Group:
         rule, tree = self._rule, episode.tree_member
         finished = self._finished.setdefault(tree, [])
         finished.append(episode)
-        round_index, place = divmod(len(finished) - 1, rule.expansions)
-        return [] if place or round_index >= rule.rounds else self._start_round(tree, round_index)
+        round_index, remainder = divmod(len(finished) - 1, rule.expansions)
+        return [] if remainder or round_index >= rule.rounds else self._start_round(tree, round_index)
 
     def _start_round(self, tree: int, round_index: int) -> list[Branch]:
         rule, nodes = self._rule, self._list_nodes(tree)
@@ -113,19 +113,19 @@ class Trees(Refill):
             )
         return Rounds(trees, self._rounds, self._expansions) if self._rounds else None
 
-    def train_on(self, so_far: SoFar) -> Sequence[Episode]:
+    def train_on(self, progress: Progress) -> Sequence[Episode]:
         if self._leaves is None:
-            return so_far.sampled
+            return progress.sampled
         leaves_by_tree: dict[tuple[int, int], list[Episode]] = {}
-        for episode in so_far.sampled:
+        for episode in progress.sampled:
             if episode.num_action_tokens and not episode.failed:
                 leaves_by_tree.setdefault((episode.group, episode.tree_member), []).append(episode)
 
         def draw(leaf: Episode) -> float:
-            return seeds.draw_uniform(so_far.seed, "leaf", so_far.iteration, leaf.group, leaf.member)
+            return seeds.draw_uniform(progress.seed, "leaf", progress.iteration, leaf.group, leaf.member)
 
         chosen = [
             leaf for leaves in leaves_by_tree.values() for leaf in sorted(leaves, key=draw)[: self._leaves]
         ]
         drawn = {(leaf.group, leaf.member) for leaf in chosen}
-        return [episode for episode in so_far.sampled if (episode.group, episode.member) in drawn]
+        return [episode for episode in progress.sampled if (episode.group, episode.member) in drawn]

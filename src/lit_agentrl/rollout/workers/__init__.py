@@ -1,1 +1,1 @@
-"""Workers: the places where episodes are played."""
+"""Workers: processes or threads that play episodes."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -25,14 +25,14 @@ class Played:
 
     Attributes:
         seconds: Seconds that they took in another process; 0 if this process played.
-        row: Logged measurements of the engine, such as how exactly it has the weights.
+        metrics: Logged measurements of the engine, such as how exactly it has the weights.
         used: Usage of the engine by name, see `MeteredEngine`.
         counts: Logged as ``worker/NAME``, summed over the waves of an iteration and over ranks; always the same names.
     """
 
     episodes: list[Episode]
     seconds: float = 0.0
-    row: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     used: Mapping[str, float] = field(default_factory=dict)
     counts: Mapping[str, float] = field(default_factory=dict)
 
@@ -73,12 +73,12 @@ class WorkerSettings(ABC):
     Attributes:
         share: Prompts that are played together, see `shares.Share`; None for whole waves.
         threads: Torch threads that play a share; None for 1.
-        place: ``"here"`` opens no worker; ``"rank"`` opens one in each process of a run.
+        opens_worker: Whether each process of a run opens a worker; otherwise the trainer plays itself.
     """
 
     share: int | None = None
     threads: int | None = None
-    place: ClassVar[Literal["here", "rank"]] = "rank"
+    opens_worker: ClassVar[bool] = True
 
     def check(self, rules: Rules) -> None:
         """Check that the worker can play by these rules, before anything starts.
@@ -116,23 +116,26 @@ def play_wave(worker: Worker, wave: Wave) -> Played:
 
 def sum_counts(played: Sequence[Played]) -> dict[str, float]:
     """Return the counts of workers as ``worker/NAME``, summed over waves and ranks; collective."""
-    names = sorted({name for each in played for name in each.counts})
+    names = sorted({name for result in played for name in result.counts})
     if not names:
         return {}
-    own = torch.tensor(
-        [sum(each.counts.get(name, 0.0) for each in played) for name in names], dtype=torch.float64
+    own_counts = torch.tensor(
+        [sum(result.counts.get(name, 0.0) for result in played) for name in names], dtype=torch.float64
     )
-    return {f"worker/{name}": value for name, value in zip(names, sum_over_ranks(own).tolist(), strict=True)}
+    return {
+        f"worker/{name}": value
+        for name, value in zip(names, sum_over_ranks(own_counts).tolist(), strict=True)
+    }
 
 
 def sum_usage(played: Sequence[Played]) -> dict[str, float]:
     """Return the usage of the engines of all ranks; collective."""
-    own: Counter[str] = Counter()
-    for each in played:
-        own.update(each.used)
-    if not int(sum_over_ranks(torch.tensor(len(own)))):  # equal on all ranks
+    own_usage: Counter[str] = Counter()
+    for result in played:
+        own_usage.update(result.used)
+    if not int(sum_over_ranks(torch.tensor(len(own_usage)))):  # equal on all ranks
         return {}
     total: Counter[str] = Counter()
-    for of_rank in gather_objects([dict(own)]):
-        total.update(of_rank)
+    for rank_usage in gather_objects([dict(own_usage)]):
+        total.update(rank_usage)
     return dict(total)

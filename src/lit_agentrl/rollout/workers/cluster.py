@@ -70,7 +70,7 @@ def require_head(address: str) -> None:
     asks = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--skip-version-check"]
     brief = {**os.environ, "RAY_gcs_server_request_timeout_seconds": f"{_ANSWER_S / 2:g}"}
     try:
-        asked = subprocess.run(
+        status = subprocess.run(
             [*asks, *there],
             capture_output=True,
             text=True,
@@ -78,7 +78,7 @@ def require_head(address: str) -> None:
             timeout=_HEAD_S,
             check=False,
         )
-        reason = "" if asked.returncode == 0 else (asked.stderr.strip().splitlines() or ["no answer"])[-1]
+        reason = "" if status.returncode == 0 else (status.stderr.strip().splitlines() or ["no answer"])[-1]
     except subprocess.TimeoutExpired:
         reason = f"no answer within {_HEAD_S:g} seconds"
     if reason and address == AUTO:

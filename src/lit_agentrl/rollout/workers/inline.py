@@ -33,7 +33,7 @@ class Here(WorkerSettings):
 
     share: int | None = None
     threads: int | None = None
-    place = "here"
+    opens_worker = False
 
     def __post_init__(self) -> None:
         check_shares(self.share, self.threads)
@@ -83,9 +83,9 @@ class LocalPlayer:
         # ranks decode different numbers of steps: no collective is allowed here after the weights are loaded
         with self._gathered(self._network), self._use_opponent():
             self._sync.load(None, version)  # None: the trainer's own weights
-            row = self._sync.probe(wave.params)
+            metrics = self._sync.probe(wave.params)
             episodes = self._scheduler.play(wave)
-            return Played(episodes, row=row, used=self._sync.measure_usage())
+            return Played(episodes, metrics=metrics, used=self._sync.measure_usage())
 
     def play_shares(self, wave: Wave, version: int, size: int, threads: int) -> Played:
         """Play a wave in shares of ``size`` prompts, each with an initially empty engine."""

@@ -40,7 +40,7 @@ class WorkerHandle(Protocol):
         """True if it can receive a share."""
 
     @property
-    def signs(self) -> int:
+    def progress(self) -> int:
         """A number that changes as long as a share makes progress."""
 
     def is_ready(self, seconds: float) -> bool:
@@ -70,11 +70,11 @@ class WorkerOpener(Protocol):
     name: str
 
     @property
-    def places(self) -> int:
+    def num_workers(self) -> int:
         """The number of workers that there should be; it may grow."""
 
-    def open(self, number: int) -> WorkerHandle:
-        """Open a new worker at this place of the pool; it may still be starting."""
+    def open(self, slot: int) -> WorkerHandle:
+        """Open a new worker for this slot of the pool; it may still be starting."""
 
     def write(self, weights: Mapping[str, Tensor]) -> None:
         """Set the weights of shares from now on; weights that are not named stay."""

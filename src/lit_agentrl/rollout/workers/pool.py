@@ -17,7 +17,7 @@ from lit_agentrl.rollout.workers.shares import Share, cut, join_shares
 
 _SLICE_S = 0.5  # how often a waiting trainer checks that the workers are alive
 _STOP_S = 10.0  # for a worker to close its games and end by itself
-_NOBODY_S = 1800.0  # for a worker to start if none can play, as on a cluster that must grow first
+_START_LIMIT_S = 1800.0  # for a worker to start if none can play, as on a cluster that must grow first
 
 
 @dataclass
@@ -37,14 +37,14 @@ class _Job:
 
 
 class Pool:
-    """A `Worker` of several workers; `Share` explains why their number changes no result.
+    """A `Worker` of several workers; `Share` explains why their slot changes no result.
 
     Args:
         opener: Opens the workers.
         share: Prompts of a share; None for one share per wave.
         seed: Seed of the run.
         threads: CPU threads that it uses while the trainer trains.
-        patience: Seconds without a sign of life after which a worker counts as hung.
+        patience: Seconds without progress after which a worker counts as hung.
         start_patience: Seconds in which a worker must start before it is replaced.
         attempts: How often a share may be lost before the run ends.
     """
@@ -63,8 +63,8 @@ class Pool:
         self._restarts = 0
         self._handles: dict[int, WorkerHandle] = {}
         self._busy: set[int] = set()
-        # by worker: its last signs, and for how long they have not changed
-        self._silent: dict[int, tuple[int, float]] = {}
+        # by worker: its last progress count, and the seconds since that changed
+        self._unchanged: dict[int, tuple[int, float]] = {}
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._grow()
@@ -93,20 +93,20 @@ class Pool:
         """
         job = self._job
         assert job is not None, "nothing was submitted"
-        self._silent.clear()
-        nobody = 0.0  # for how long no worker has played
+        self._unchanged.clear()
+        idle_seconds = 0.0  # seconds during which no worker has played
         with self._changed:
             while len(job.played) < len(job.shares) and self._error is None:
                 before = time.monotonic()
                 self._changed.wait(_SLICE_S)
                 # bounded, because time in which the machine was suspended is not waiting
                 waited = min(time.monotonic() - before, 2 * _SLICE_S)
-                self._end_the_silent(waited)
-                nobody = 0.0 if self._busy else nobody + waited
-                if nobody >= _NOBODY_S:
+                self._kill_hung_workers(waited)
+                idle_seconds = 0.0 if self._busy else idle_seconds + waited
+                if idle_seconds >= _START_LIMIT_S:
                     self._error = self._error or PlayingError(
-                        f"no worker (worker={self._opener.name}) could begin within {_NOBODY_S:g} s; is there room for "
-                        "one? (for worker=ray see `ray status`)"
+                        f"no worker (worker={self._opener.name}) could start within {_START_LIMIT_S:g} s; is there "
+                        "room for one? (for worker=ray see `ray status`)"
                     )
                     self._changed.notify_all()
             if self._error is not None:
@@ -116,8 +116,8 @@ class Pool:
                 "shares": len(job.shares), "attempts": job.attempts, "restarts": self._restarts,
             }  # fmt: skip
             self._restarts = 0
-        whole = join_shares(job.wave, job.shares, job.played)
-        return replace(whole, seconds=job.ended - job.started, counts=counts)
+        joined = join_shares(job.wave, job.shares, job.played)
+        return replace(joined, seconds=job.ended - job.started, counts=counts)
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors that differ; see `Worker`."""
@@ -134,48 +134,48 @@ class Pool:
         ends = time.monotonic() + _STOP_S  # for all of them together
         for thread in self._threads:
             thread.join(max(0.0, ends - time.monotonic()))
-        for number, thread in enumerate(self._threads):
-            if thread.is_alive() and number in self._handles:
-                self._handles[number].kill("was ended")
+        for slot, thread in enumerate(self._threads):
+            if thread.is_alive() and slot in self._handles:
+                self._handles[slot].kill("was ended")
         for thread in self._threads:
             thread.join(_STOP_S)
         self._opener.close()
 
     @property
     def handles(self) -> list[WorkerHandle]:
-        """The current workers, by place."""
+        """The current workers, in the order of their slots."""
         with self._changed:
             return [handle for _, handle in sorted(self._handles.items())]
 
     # ------------------------------------------------------------------ one thread a worker
     def _grow(self) -> None:
-        """Start a thread for each place that has none."""
-        for number in range(len(self._threads), self._opener.places):
+        """Start a thread for each worker slot that has none."""
+        for slot in range(len(self._threads), self._opener.num_workers):
             thread = threading.Thread(
-                target=self._serve_place, args=(number,), name=f"worker-{number}", daemon=True
+                target=self._serve_slot, args=(slot,), name=f"worker-{slot}", daemon=True
             )
             self._threads.append(thread)
             thread.start()
 
-    def _serve_place(self, number: int) -> None:
+    def _serve_slot(self, slot: int) -> None:
         handle: WorkerHandle | None = None
         try:
-            handle = self._open_ready(number)
-            while (share := self._take_share(number)) is not None:
+            handle = self._open_ready(slot)
+            while (share := self._take_share(slot)) is not None:
                 job = self._job
                 assert job is not None
                 if not handle.is_alive:  # a death while idle does not count as an attempt of the share
                     # others may be free long before the replacement has started
-                    self._give_back(job, share, number)
-                    handle = self._replace(number, handle)
+                    self._return_share(job, share, slot)
+                    handle = self._replace(slot, handle)
                     continue
                 try:
                     played = handle.play(share, job.load, job.version)
                 except LostWorker as lost:
-                    self._record_loss(job, share, number, str(lost))
-                    handle = self._replace(number, handle)
+                    self._record_loss(job, share, slot, str(lost))
+                    handle = self._replace(slot, handle)
                 else:
-                    self._record_played(job, share, number, played)
+                    self._record_played(job, share, slot, played)
         except BaseException as error:  # `take` raises it
             with self._changed:
                 self._error = self._error or error
@@ -184,14 +184,14 @@ class Pool:
             if handle is not None:
                 handle.close()
 
-    def _open_ready(self, number: int) -> WorkerHandle:
+    def _open_ready(self, slot: int) -> WorkerHandle:
         """Return a new worker that can receive a share; any worker if the pool ends.
 
         A worker that is still starting receives no share.
         """
         failures, patience = 0, self._start_patience
         while True:
-            handle = self._open(number)
+            handle = self._open(slot)
             try:
                 if self._wait_for_start(handle, patience):
                     return handle
@@ -226,38 +226,38 @@ class Pool:
                 return False
         return True
 
-    def _open(self, number: int) -> WorkerHandle:
-        handle = self._opener.open(number)
+    def _open(self, slot: int) -> WorkerHandle:
+        handle = self._opener.open(slot)
         with self._changed:
-            self._handles[number] = handle
+            self._handles[slot] = handle
             is_over = self._is_over
         if is_over:
             handle.end()
         return handle
 
-    def _replace(self, number: int, handle: WorkerHandle) -> WorkerHandle:
+    def _replace(self, slot: int, handle: WorkerHandle) -> WorkerHandle:
         handle.close()
         self._count_restart()
-        return handle if self._is_over else self._open_ready(number)
+        return handle if self._is_over else self._open_ready(slot)
 
     def _count_restart(self) -> None:
         with self._changed:
             self._restarts += 1
 
-    def _take_share(self, number: int) -> Share | None:
+    def _take_share(self, slot: int) -> Share | None:
         """Wait for a share to play; return None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._ends or (self._job is not None and self._job.waiting))
             if self._ends or self._job is None:
                 return None
-            self._busy.add(number)
-            self._silent.pop(number, None)
+            self._busy.add(slot)
+            self._unchanged.pop(slot, None)
             self._job.attempts += 1
             return self._job.waiting.popleft()
 
-    def _give_back(self, job: _Job, share: Share, number: int) -> None:
+    def _return_share(self, job: _Job, share: Share, slot: int) -> None:
         with self._changed:
-            self._busy.discard(number)
+            self._busy.discard(slot)
             job.attempts -= 1
             job.waiting.appendleft(share)
             self._changed.notify_all()
@@ -266,18 +266,18 @@ class Pool:
     def _ends(self) -> bool:
         return self._is_over or self._error is not None
 
-    def _record_played(self, job: _Job, share: Share, number: int, played: Played) -> None:
+    def _record_played(self, job: _Job, share: Share, slot: int, played: Played) -> None:
         now = time.perf_counter()
         with self._changed:
-            self._busy.discard(number)
+            self._busy.discard(slot)
             job.played[share.number] = played
             job.started = min(job.started or now, now - played.seconds)
             job.ended = max(job.ended, now)
             self._changed.notify_all()
 
-    def _record_loss(self, job: _Job, share: Share, number: int, how: str) -> None:
+    def _record_loss(self, job: _Job, share: Share, slot: int, how: str) -> None:
         with self._changed:
-            self._busy.discard(number)
+            self._busy.discard(slot)
             lost = job.lost[share.number] = job.lost.get(share.number, 0) + 1
             if lost >= self._attempts and not self._is_over:
                 times = "" if lost == 1 else f"; these episodes were lost {lost} times"
@@ -286,18 +286,18 @@ class Pool:
             self._changed.notify_all()
 
     # ------------------------------------------------------------------ hung workers
-    def _end_the_silent(self, seconds: float) -> None:
+    def _kill_hung_workers(self, seconds: float) -> None:
         """Kill workers without progress for too long; their threads then replace them.
 
         Args:
             seconds: Seconds since the last check.
         """
-        for number in sorted(self._busy):
-            handle = self._handles[number]
-            signs, waited = self._silent.get(number, (handle.signs, 0.0))
-            now = handle.signs
-            waited = waited + seconds if now == signs else 0.0
-            self._silent[number] = (now, waited)
+        for slot in sorted(self._busy):
+            handle = self._handles[slot]
+            progress, waited = self._unchanged.get(slot, (handle.progress, 0.0))
+            now = handle.progress
+            waited = waited + seconds if now == progress else 0.0
+            self._unchanged[slot] = (now, waited)
             if waited >= self._patience:
                 handle.kill(
                     f"finished no reply for {self._patience:g} s; a game may hang (worker=none rollout.overlap=false "

@@ -100,7 +100,7 @@ class Processes:
         threads: int,
         devices: Sequence[str] = (),
     ) -> None:
-        self.places = count
+        self.num_workers = count
         self._weights = SharedWeights(network)
         self._threads = threads
         self._devices = list(devices) or [str(network.device)]
@@ -157,13 +157,13 @@ class Process:
         self._why = ""
         # torch's threads are unusable after a fork
         context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
+        self._connection, child_connection = context.Pipe()
         self._process = context.Process(
             target=serve, name="lit_agentrl-playing", daemon=True,
-            args=(theirs, payload, weights, self._ticks, device, threads),
+            args=(child_connection, payload, weights, self._ticks, device, threads),
         )  # fmt: skip
         self._process.start()
-        theirs.close()  # so that the end of the process is noticed here
+        child_connection.close()  # so that the end of the process is noticed here
 
     @property
     def pid(self) -> int:
@@ -176,13 +176,13 @@ class Process:
         return self._process.is_alive()
 
     @property
-    def signs(self) -> int:
+    def progress(self) -> int:
         return int(self._ticks)
 
     def is_ready(self, seconds: float) -> bool:
-        if self.signs < 0 and self._connection.poll(seconds):  # no request was sent, so it failed or ended
+        if self.progress < 0 and self._connection.poll(seconds):  # no request was sent, so it failed or ended
             self._receive()
-        return self.signs >= 0
+        return self.progress >= 0
 
     def play(self, share: Share, load: int, version: int) -> Played:
         with suppress(OSError):  # its last message is still to be read

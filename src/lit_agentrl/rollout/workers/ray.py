@@ -147,7 +147,7 @@ class Actors:
         self.weights: Any = None
 
     @property
-    def places(self) -> int:
+    def num_workers(self) -> int:
         if isinstance(self._settings.count, int):
             return self._settings.count
         have, need = self._ray.cluster_resources(), self._settings
@@ -211,7 +211,7 @@ class Actor:
         return True
 
     @property
-    def signs(self) -> int:
+    def progress(self) -> int:
         """The signs of the last answer.
 
         The next request waits for that answer, so an actor that hangs gets only one request.

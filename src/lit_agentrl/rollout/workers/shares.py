@@ -46,12 +46,12 @@ def cut(wave: Wave, size: int | None, seed: int) -> list[Share]:
     """
     if size is None:
         return [Share(0, wave, seeds.make_key(seed, "ahead", wave.iteration, wave.number))]
-    place: dict[int, int] = {}
+    index_of: dict[int, int] = {}
     for spec in wave.specs:
-        place.setdefault(spec.group, len(place))
+        index_of.setdefault(spec.group, len(index_of))
     parts = [
-        tuple(spec for spec in wave.specs if place[spec.group] // size == number)
-        for number in range(-(-len(place) // size))
+        tuple(spec for spec in wave.specs if index_of[spec.group] // size == number)
+        for number in range(-(-len(index_of) // size))
     ]
     return [
         Share(
@@ -70,21 +70,21 @@ def join_shares(wave: Wave, shares: Sequence[Share], played: Mapping[int, Played
         for share in shares
         for spec, episode in zip(share.wave.specs, played[share.number].episodes, strict=True)
     }
-    row: dict[str, float] = {}
-    for name, value in (item for each in played.values() for item in each.row.items()):
-        row[name] = max(value, row.get(name, value))
+    metrics: dict[str, float] = {}
+    for name, value in (item for result in played.values() for item in result.metrics.items()):
+        metrics[name] = max(value, metrics.get(name, value))
     used: Counter[str] = Counter()
-    for each in played.values():
-        used.update(each.used)
-    return Played([episodes[spec] for spec in wave.specs], row=row, used=used)
+    for result in played.values():
+        used.update(result.used)
+    return Played([episodes[spec] for spec in wave.specs], metrics=metrics, used=used)
 
 
 def play_share(share: Share, sync: WeightSync, scheduler: Scheduler, version: int) -> Played:
     """Play a share with the loaded weights of this version on an emptied engine."""
     sync.load(None, version)
-    row = sync.probe(share.wave.params)
+    metrics = sync.probe(share.wave.params)
     with _seed_torch(share.key):
-        return Played(scheduler.play(share.wave), row=row, used=sync.measure_usage())
+        return Played(scheduler.play(share.wave), metrics=metrics, used=sync.measure_usage())
 
 
 @contextmanager

@@ -71,8 +71,8 @@ class Child:
             self._history[call.key] = []
         missed = [] if call.key in self._held else self._history[call.key]
         answer = Answer()
-        for each in (*missed, call):
-            answer = self._ask(each)
+        for next_call in (*missed, call):
+            answer = self._ask(next_call)
             if answer.error:
                 break
         if call.kind != "look":  # a look changes nothing
@@ -128,14 +128,14 @@ class Child:
         except Exception as error:  # pickling runs the objects' own code, which may raise anything
             self._broken = _UNSENT.format(reason=f"{type(error).__name__}: {error}")
             return
-        ours, theirs = socket.socketpair()
-        command = _RUN.format(path=sys.path, file=theirs.fileno())
+        own_socket, child_socket = socket.socketpair()
+        command = _RUN.format(path=sys.path, file=child_socket.fileno())
         self._process = subprocess.Popen(
-            [sys.executable, "-c", command], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+            [sys.executable, "-c", command], pass_fds=[child_socket.fileno()], stdin=subprocess.DEVNULL,
             env={"OMP_NUM_THREADS": "1", **os.environ},
         )  # fmt: skip
-        theirs.close()
-        self._connection = Connection(ours.detach())
+        child_socket.close()
+        self._connection = Connection(own_socket.detach())
         self._connection.send_bytes(first)
         if not self._connection.poll(_START_S):
             raise EOFError

@@ -180,10 +180,10 @@ class Environments:
             )
         return answer
 
-    def look(self, key: int, at: Look) -> Answer:
+    def look(self, key: int, function: Look) -> Answer:
         """Call a function on the environment of an episode, and return its result."""
         try:
-            return Answer(result=at(self.envs[key][1], self._shown[key]))
+            return Answer(result=function(self.envs[key][1], self._shown[key]))
         except (Exception, SystemExit) as error:  # as in reset()
             return Answer(error=f"{type(error).__name__}: {error}")
 

@@ -125,10 +125,10 @@ class WorkerPool:
             self._restarts_left -= 1
             left = self._restarts_left
         if left >= 0:
-            most = self._hosting.restarts
+            limit = self._hosting.restarts
             _log.warning(
                 "a worker of game %s %s and is replaced (%d of hosting.restarts=%d)",
-                self._task.name, why, most - left, most,
+                self._task.name, why, limit - left, limit,
             )  # fmt: skip
         return left >= 0
 
@@ -239,9 +239,9 @@ class GamePools:
         """Play the actions of a reply."""
         self._of_key[key].ask(Call("step", key, (tuple(actions),)))
 
-    def look(self, key: int, at: Look) -> None:
+    def look(self, key: int, function: Look) -> None:
         """Call a function on the environment of an episode, in its own thread or process."""
-        self._of_key[key].ask(Call("look", key, (at,)))
+        self._of_key[key].ask(Call("look", key, (function,)))
 
     def release(self, key: int, *, is_broken: bool) -> None:
         """Release the environment of an episode that is over."""

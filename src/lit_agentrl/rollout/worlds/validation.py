@@ -9,16 +9,16 @@ from typing import Any
 OF_STEP = "observation, reward, terminated, truncated, info"
 
 
-def check_returned(call: str, given: Any, what: str) -> Any:
-    """Return the parts that a game returned, checked against the expected ``what``.
+def check_returned(call: str, given: Any, expected: str) -> Any:
+    """Return the parts that a game returned, checked against ``expected``.
 
     Their number must match, and the last one must be an info dict.
 
     Raises:
         ValueError: It has another form.
     """
-    if not isinstance(given, tuple | list) or len(given) != what.count(",") + 1:
-        raise ValueError(f"{call} must return ({what}), and returned {_describe_value(given)}")
+    if not isinstance(given, tuple | list) or len(given) != expected.count(",") + 1:
+        raise ValueError(f"{call} must return ({expected}), and returned {_describe_value(given)}")
     if not isinstance(given[-1], Mapping):
         raise ValueError(f"the info of {call} must be a dict, not {_describe_value(given[-1])}")
     return given

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.config.composition import compose_job, initialize_hydra
-from lit_agentrl.config.errors import UserError, refuse_unknown
+from lit_agentrl.config.errors import UserError, refuse_first, refuse_unknown
 from lit_agentrl.config.overrides import format_overrides, parse
 from lit_agentrl.paths import CONFIG_DIR, PACKAGE_DIR
 
@@ -51,9 +51,9 @@ class Recipe:
     policy: tuple[str, ...]
     stages: Mapping[str, tuple[str, ...]]
 
-    def has_placeholder(self, place: str) -> bool:
+    def has_placeholder(self, placeholder: str) -> bool:
         """Return whether any stage has this placeholder as a word."""
-        return any(word == f"{{{place}}}" for words in self.stages.values() for word in words)
+        return any(word == f"{{{placeholder}}}" for words in self.stages.values() for word in words)
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,7 @@ def read(name: str) -> Recipe:
 
 
 def _parse_recipe(content: Any, text: str) -> Recipe:
-    for problem in _find_problems(content):
-        raise ValueError(problem)
+    refuse_first(_find_problems(content))
     first = text.partition("\n")[0]
     return Recipe(
         description=first.removeprefix("#").strip() if first.startswith("#") else "",
@@ -145,9 +144,9 @@ def _find_problems(content: Any) -> Iterator[str]:
     Raises:
         ValueError: a number or a command is invalid.
     """
-    known = {"rounds", "policy", "stages"}
-    if not isinstance(content, dict) or set(content) != known:
-        yield f"it must have the keys {', '.join(sorted(known))}, and no others"
+    known_keys = {"rounds", "policy", "stages"}
+    if not isinstance(content, dict) or set(content) != known_keys:
+        yield f"it must have the keys {', '.join(sorted(known_keys))}, and no others"
     require_whole("rounds", content["rounds"], 1, 99)
     stages = content["stages"]
     if not isinstance(stages, dict) or not stages:
@@ -177,19 +176,21 @@ def plan_stages(recipe: Recipe, options: PipelineOptions, *, rounds: int, out: P
     folders: dict[str, list[Path]] = {}
     stages: list[Stage] = []
     policy, weights = options.policy, _start_weights(options.policy)
-    for number in range(1, rounds + 1):
+    for round_number in range(1, rounds + 1):
         numbers = {
             **options.numbers,
-            "round": number,
-            "first": (number - 1) * options.numbers["prompts"],
-            "seed": 100 * options.numbers["seed"] + number - 1,
+            "round": round_number,
+            "first": (round_number - 1) * options.numbers["prompts"],
+            "seed": 100 * options.numbers["seed"] + round_number - 1,
         }
         for name, (command, *words) in recipe.stages.items():
-            folder = out / f"round_{number}" / name
+            folder = out / f"round_{round_number}" / name
             lists = {"policy": policy, "env": options.env, "judge": options.judge}
 
-            def fill(place: str, weights: str | None = weights, numbers: Mapping[str, int] = numbers) -> str:
-                return _fill_placeholder(place, numbers, folders, weights)
+            def fill(
+                placeholder: str, weights: str | None = weights, numbers: Mapping[str, int] = numbers
+            ) -> str:
+                return _fill_placeholder(placeholder, numbers, folders, weights)
 
             filled = [
                 filled_word
@@ -197,8 +198,9 @@ def plan_stages(recipe: Recipe, options: PipelineOptions, *, rounds: int, out: P
                 for filled_word in _fill_word(word, f"stages.{name}", lists, fill)
             ]
             user_words = options.own.get(name, ())
-            place = format_overrides({PLACE_OF[command]: str(folder)})
-            stages.append(Stage(number, name, command, (*_replace_words(filled, user_words), *place), folder))
+            folder_option = format_overrides({PLACE_OF[command]: str(folder)})
+            arguments = (*_replace_words(filled, user_words), *folder_option)
+            stages.append(Stage(round_number, name, command, arguments, folder))
             folders.setdefault(name, []).append(folder)
             if name in recipe.policy:
                 weights = str(folder / "hf")
@@ -240,18 +242,18 @@ def _fill_word(
 
 
 def _fill_placeholder(
-    place: str, numbers: Mapping[str, int], folders: Mapping[str, list[Path]], weights: str | None
+    placeholder: str, numbers: Mapping[str, int], folders: Mapping[str, list[Path]], weights: str | None
 ) -> str:
-    if place in numbers:
-        return str(numbers[place])
-    if place == "weights" and weights is not None:
+    if placeholder in numbers:
+        return str(numbers[placeholder])
+    if placeholder == "weights" and weights is not None:
         value: Any = weights
-    elif place in folders:
-        value = str(folders[place][-1])
-    elif place.startswith("all.") and (name := place.removeprefix("all.")) in folders:
+    elif placeholder in folders:
+        value = str(folders[placeholder][-1])
+    elif placeholder.startswith("all.") and (name := placeholder.removeprefix("all.")) in folders:
         value = [str(folder) for folder in folders[name]]
     else:
-        raise KeyError(place)
+        raise KeyError(placeholder)
     (word,) = format_overrides({"_": value})
     return word.removeprefix("_=")
 

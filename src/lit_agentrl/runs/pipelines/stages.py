@@ -123,7 +123,7 @@ class Pipeline:
             return {}
         try:
             recorded: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
-            started = {place: [str(word) for word in words] for place, words in recorded.items()}
+            started = {stage_name: [str(word) for word in words] for stage_name, words in recorded.items()}
         except (ValueError, AttributeError, TypeError) as error:
             raise UserError(f"{file} is damaged ({error}); name a new folder") from error
         for stage in self.stages:
@@ -158,8 +158,8 @@ def _split_options(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, list
         kind = next((kind for kind, pattern in _PASSED_ON.items() if pattern.match(word)), None)
         if kind is not None:
             passed_on[kind].append(word)
-        elif of_stage := _OF_STAGE.match(word):
-            by_stage.setdefault(of_stage[1], []).append(of_stage[2])
+        elif stage_match := _OF_STAGE.match(word):
+            by_stage.setdefault(stage_match[1], []).append(stage_match[2])
         else:
             own_words.append(word)
     for group in ([*own_words, *chain.from_iterable(passed_on.values())], *by_stage.values()):
@@ -203,10 +203,10 @@ def _compose(stage: Stage) -> None:
             compose_options("label", [word for word in words if word not in judge])
             words = judge
         elif stage.command == "collect":
-            of_model = split_model_options(words, "collect")
-            if of_model is None:
+            model_options = split_model_options(words, "collect")
+            if model_options is None:
                 compose_options("collect", words)
-            words = [] if of_model is None else of_model[1]
+            words = [] if model_options is None else model_options[1]
         with initialize_hydra():
             cfg = compose_job("train", words)
         for section in ("model", "reward"):
@@ -255,19 +255,19 @@ def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
     """Forward signals that would end this process to a child, and collect them."""
     caught: list[int] = []
 
-    def forward(number: int, frame: object) -> None:
-        caught.append(number)
-        child.send_signal(number)
+    def forward(signal_number: int, frame: object) -> None:
+        caught.append(signal_number)
+        child.send_signal(signal_number)
 
     forwarded = [
-        number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+        signal_number for signal_number in _SIGNALS if signal.getsignal(signal_number) is not signal.SIG_IGN
     ]  # nohup ignores SIGHUP
-    before = {number: signal.signal(number, forward) for number in forwarded}
+    before = {signal_number: signal.signal(signal_number, forward) for signal_number in forwarded}
     try:
         yield caught
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
 
 
 def _describe_result(stage: Stage) -> str:

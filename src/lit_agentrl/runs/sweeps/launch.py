@@ -54,22 +54,22 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.O
     logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(
         logging.ERROR
     )  # failed runs are reported here
-    place = checked[0].place if resumed is None else ("hydra.sweep.dir", resumed)
+    folder = checked[0].new_folder if resumed is None else ("hydra.sweep.dir", resumed)
     count = len(plan.jobs) if plan.is_complete else None
     # _telling reports the failures of other processes
     runner = SweepRunner(
-        place[1].absolute(), command, checked, None if plan.uses_processes else on_failure, count,
+        folder[1].absolute(), command, checked, None if plan.uses_processes else on_failure, count,
         is_resumed=resumed is not None, trusted=trusted,
     )  # fmt: skip
     try:
         with (
             _end_processes() if plan.uses_processes else nullcontext(),
-            run_folder.claim_new(*place) if resumed is None else run_folder.lock_folder(resumed),
+            run_folder.claim_new(*folder) if resumed is None else run_folder.lock_folder(resumed),
             process.share_cores(plan.num_parallel),
             _report_other_processes(runner, plan, on_failure),
         ):
             arguments = plan.overrides if resumed is None else resumption.disable_config(plan.overrides)
-            with jobs.set_command_line(flags, run_folder.pin_folder(arguments, *place)):
+            with jobs.set_command_line(flags, run_folder.pin_folder(arguments, *folder)):
                 jobs.make_hydra_app(runner)()
     except KeyboardInterrupt as error:
         raise _make_interrupt(error, runner.sweep) from error
@@ -122,12 +122,12 @@ def _report_entry(entry: records.Entry, swept: frozenset[str], on_failure: jobs.
         on_failure(UserError(entry["error"] or ""), False, f"{folder}: ")
         return
     differs = " ".join(text for text in entry["overrides"] if text.partition("=")[0] in swept)
-    what = " ".join([entry["status"], differs]).rstrip()
+    description = " ".join([entry["status"], differs]).rstrip()
     if value is not None:
-        what += f" | {value['name']} {value['value']:.4g} at iteration {value['iteration']}"
+        description += f" | {value['name']} {value['value']:.4g} at iteration {value['iteration']}"
     elif entry["status"] == "begun":
-        what += f" | prints to {Path(folder) / PRINTED}"
-    Console().print(f"run {entry['run']} {what}", soft_wrap=True, highlight=False, markup=False)
+        description += f" | prints to {Path(folder) / PRINTED}"
+    Console().print(f"run {entry['run']} {description}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _close(runner: SweepRunner, plan: sweepers.Plan) -> None:

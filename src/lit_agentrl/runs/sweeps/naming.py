@@ -35,8 +35,8 @@ def name_folders(overrides: Sequence[Override], groups: Container[str]) -> list[
         key = override.key_or_group
         length += len(key) + max((len(text) for text in _list_values(override)), default=20) + 2
         if length <= _MOST:
-            place = f"hydra.runtime.choices.{key}" if key in groups else key
-            shown.append(f"{key.replace('/', '.')}=${{{place}}}")
+            key_path = f"hydra.runtime.choices.{key}" if key in groups else key
+            shown.append(f"{key.replace('/', '.')}=${{{key_path}}}")
     return [f"{_SUBDIR}='${{hydra.job.num}}_{','.join(shown)}'"] if shown else []
 
 

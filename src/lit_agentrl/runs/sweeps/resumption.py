@@ -121,18 +121,18 @@ def write_config(cfg: DictConfig, folder: Path) -> None:
 
     In a resumed sweep, Hydra itself must not write them, since it would overwrite those of runs that have ended.
     """
-    place = folder / CONFIG
-    place.mkdir(exist_ok=True)
-    of_hydra: Any = OmegaConf.to_container(HydraConfig.get())
-    of_hydra["output_subdir"] = CONFIG
-    of_hydra["overrides"]["hydra"].remove(_NO_CONFIG)
+    path = folder / CONFIG
+    path.mkdir(exist_ok=True)
+    hydra_config: Any = OmegaConf.to_container(HydraConfig.get())
+    hydra_config["output_subdir"] = CONFIG
+    hydra_config["overrides"]["hydra"].remove(_NO_CONFIG)
     overrides = HydraConfig.get().overrides.task
     for name, node in (
         ("config.yaml", cfg),
-        ("hydra.yaml", OmegaConf.create({"hydra": of_hydra})),
+        ("hydra.yaml", OmegaConf.create({"hydra": hydra_config})),
         (_LAST_OF_CONFIG, overrides),
     ):
-        OmegaConf.save(node, place / name)
+        OmegaConf.save(node, path / name)
 
 
 def disable_config(overrides: Sequence[str]) -> list[str]:

@@ -64,7 +64,7 @@ class SweepRunner:
     count: int | None = None
     is_resumed: bool = False
     trusted: bool = False
-    place: tuple[str, int] = field(default_factory=lambda: (socket.gethostname(), os.getpid()))
+    process: tuple[str, int] = field(default_factory=lambda: (socket.gethostname(), os.getpid()))
     program: str = field(default_factory=lambda: sys.argv[0])
     path: list[str] = field(default_factory=lambda: list(sys.path))
 
@@ -80,9 +80,9 @@ class SweepRunner:
         Raises:
             KeyboardInterrupt: the run was interrupted.
         """
-        of_hydra, folder = HydraConfig.get(), Path(cfg.run_dir)
+        hydra_config, folder = HydraConfig.get(), Path(cfg.run_dir)
         entry: records.Entry = {
-            "run": of_hydra.job.num, "folder": str(folder), "overrides": list(of_hydra.overrides.task),
+            "run": hydra_config.job.num, "folder": str(folder), "overrides": list(hydra_config.overrides.task),
             "status": "begun", "monitored": None, "error": None,
         }  # fmt: skip
         if self.is_resumed and (summary := resumption.read_final_summary(folder)) is not None:
@@ -91,8 +91,8 @@ class SweepRunner:
             return self._record_end(entry, summary)
         records.append(self.sweep, entry)
         if self._is_sweep_process:
-            of_all = f" ({entry['run'] + 1} of {self.count})" if self.count else ""
-            screen.note(f"run {entry['run']}: {shlex.join(entry['overrides'])}{of_all}", style="bold")
+            of_count = f" ({entry['run'] + 1} of {self.count})" if self.count else ""
+            screen.note(f"run {entry['run']}: {shlex.join(entry['overrides'])}{of_count}", style="bold")
         try:
             is_new = not (self.is_resumed and resumption.has_started(folder))
             if is_new:
@@ -134,7 +134,7 @@ class SweepRunner:
 
     @property
     def _is_sweep_process(self) -> bool:
-        return self.place == (socket.gethostname(), os.getpid())
+        return self.process == (socket.gethostname(), os.getpid())
 
     @contextmanager
     def _prepare_process(self, folder: Path) -> Iterator[None]:
@@ -147,8 +147,8 @@ class SweepRunner:
             yield
             return
         sys.argv[0] = self.program
-        sys.path += [place for place in self.path if place not in sys.path]
-        if self.place[0] == socket.gethostname() and self.sweep not in _watched:
+        sys.path += [entry for entry in self.path if entry not in sys.path]
+        if self.process[0] == socket.gethostname() and self.sweep not in _watched:
             _watched.add(self.sweep)
             threading.Thread(target=_end_after, args=(self.sweep,), daemon=True).start()
         _playing.set()

@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from lit_agentrl.checks import add_key, format_value, require_whole
 from lit_agentrl.config.composition import compose_job, initialize_hydra
-from lit_agentrl.config.errors import UserError, explain
+from lit_agentrl.config.errors import UserError, explain, refuse_first
 from lit_agentrl.config.overrides import check_overrides, parse
 from lit_agentrl.runs.sweeps.launchers import check_launcher, count_parallel_runs, list_local_overrides
 from lit_agentrl.runs.sweeps.naming import name_folders
@@ -68,18 +68,7 @@ def plan_sweep(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     with initialize_hydra():
         loader = GlobalHydra.instance().config_loader()
     parsed = parse(overrides, loader)
-    for override in parsed:  # refused first, since nothing can be composed with it
-        if override.key_or_group.startswith("hydra.sweeper.search_space"):
-            raise UserError(
-                f"{override.input_line} is how earlier versions wrote a search; give an option a range, such as "
-                "optim.lr=interval(1e-5,1e-3)"
-            )
-    for override in parsed:
-        plugin = _PLUGINS.get((override.key_or_group, str(override.value())))
-        if plugin is not None and None in (find_spec(f"hydra_plugins.{plugin}"), find_spec("psutil")):
-            raise UserError(
-                f"{override.input_line} needs a plugin of Hydra that is not installed; pip install 'lit-agentrl[sweep]'"
-            )
+    refuse_first(_find_problems(parsed))
     first = compose_job("train", _list_bounds(parsed)[0], search)
     sweeper, launcher = first.hydra.sweeper, str(first.hydra.launcher._target_)
     typed = {override.key_or_group for override in parsed}
@@ -91,9 +80,8 @@ def plan_sweep(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     jobs = _list_jobs(swept) if is_complete else _list_bounds(swept)
     check_launcher(first.hydra.launcher)
     num_parallel = count_parallel_runs(first.hydra.launcher)
-    is_in_process = (
-        launcher.endswith(".JoblibLauncher") and num_parallel == 1
-    )  # joblib then trains in this process
+    # with one run at a time, joblib trains in this process
+    is_in_process = launcher.endswith(".JoblibLauncher") and num_parallel == 1
     uses_processes = not launcher.endswith(".BasicLauncher") and not is_in_process
     added = name_folders(swept, first.hydra.runtime.choices)
     if launcher.endswith(".LocalLauncher"):
@@ -108,14 +96,24 @@ def plan_sweep(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     elif is_complete:
         num_parallel = min(num_parallel, len(jobs), sweeper.max_batch_size or num_parallel)
     keys = frozenset(override.get_key_element() for override in swept if override.is_sweep_override())
-    return Plan(
-        [*overrides, *added],
-        [[*job, *added] for job in jobs],
-        is_complete,
-        uses_processes,
-        num_parallel,
-        keys,
-    )
+    jobs = [[*job, *added] for job in jobs]
+    return Plan([*overrides, *added], jobs, is_complete, uses_processes, num_parallel, keys)
+
+
+def _find_problems(parsed: Sequence[Override]) -> Iterator[str]:
+    """Yield a line about each override with which nothing can be composed."""
+    for override in parsed:
+        if override.key_or_group.startswith("hydra.sweeper.search_space"):
+            yield (
+                f"{override.input_line} is how earlier versions wrote a search; give an option a range, such as "
+                "optim.lr=interval(1e-5,1e-3)"
+            )
+    for override in parsed:
+        plugin = _PLUGINS.get((override.key_or_group, str(override.value())))
+        if plugin is not None and None in (find_spec(f"hydra_plugins.{plugin}"), find_spec("psutil")):
+            yield (
+                f"{override.input_line} needs a plugin of Hydra that is not installed; pip install 'lit-agentrl[sweep]'"
+            )
 
 
 def require_one_value(jobs: Sequence[DictConfig]) -> None:
@@ -178,8 +176,8 @@ def _list_bounds(swept: Sequence[Override]) -> list[list[str]]:
     values = [list(_list_bounds_of(override)) for override in swept]
     first = [option_values[0] for option_values in values]
     return [first] + [
-        [*first[:place], value, *first[place + 1 :]]
-        for place, option_values in enumerate(values)
+        [*first[:index], value, *first[index + 1 :]]
+        for index, option_values in enumerate(values)
         for value in option_values[1:]
     ]
 
@@ -213,8 +211,7 @@ def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) 
     require_whole("hydra.sweeper.n_trials", node.n_trials, 1)
     require_whole("hydra.sweeper.n_jobs", node.n_jobs, 1)
     searched = [override for override in swept if override.is_sweep_override()]
-    for problem in _find_optuna_problems(node, searched, typed):
-        raise UserError(problem)
+    refuse_first(_find_optuna_problems(node, searched, typed))
     _, mode = _find_monitored(first) or ("", "max")
     direction = _DIRECTIONS.get(mode, "")
     direction_given = (
@@ -250,7 +247,7 @@ def _find_optuna_problems(node: DictConfig, searched: Sequence[Override], typed:
         )
     for override in searched:
         if not isinstance(override.value(), ChoiceSweep | RangeSweep | IntervalSweep):
-            yield (f"{override.input_line}: Optuna searches a choice(…), a range(…) or an interval(…)")
+            yield f"{override.input_line}: Optuna searches a choice(…), a range(…) or an interval(…)"
         if str(node.sampler._target_).endswith(".GridSampler") and isinstance(
             override.value(), IntervalSweep
         ):

@@ -74,10 +74,14 @@ class BareCalls:
     def instructions(self, actions: Actions, *, max_actions: int, think: bool) -> str:
         """See `Dialect`."""
         many = self.parallel and max_actions > 1
-        each = f"Each reply calls up to {max_actions}" if many else "Each reply calls one"
+        beginning = f"Each reply calls up to {max_actions}" if many else "Each reply calls one"
         if self.in_template:
-            return "\n".join([*write_think_lines(think), f"{each} of the tools."])
-        lines = [*write_think_lines(think), f"{each} of these tools:", *(tool.text for tool in actions.tools)]
+            return "\n".join([*write_think_lines(think), f"{beginning} of the tools."])
+        lines = [
+            *write_think_lines(think),
+            f"{beginning} of these tools:",
+            *(tool.text for tool in actions.tools),
+        ]
         example = self.write([self.example], thought="what I know and why I call" if think else None)
         return "\n".join([*lines, self.form, "For example:", example])
 

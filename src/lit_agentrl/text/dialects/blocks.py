@@ -147,8 +147,8 @@ def read_calls(
     for number, body in enumerate(bodies, 1):
         call = read_call(body, tools, key=key)
         if isinstance(call, BadCall):
-            which = f"call {number} of {len(bodies)}: " if len(bodies) > 1 else ""
-            return tuple(played), call.problem, which + call.message
+            call_name = f"call {number} of {len(bodies)}: " if len(bodies) > 1 else ""
+            return tuple(played), call.problem, call_name + call.message
         played.append(str(call))
     return tuple(played), "", ""
 

@@ -108,7 +108,7 @@ def _read_value(node: ast.expr) -> Any:
         ):
             return -value
         case ast.List(elts=elements):
-            return [_read_value(each) for each in elements]
+            return [_read_value(element) for element in elements]
         case ast.Dict(keys=keys, values=values):
             return dict(zip(_read_keys(keys), map(_read_value, values), strict=True))
     raise NotACall("an argument that is no plain value")

@@ -61,10 +61,15 @@ class ToolCalls:
     def instructions(self, actions: Actions, *, max_actions: int, think: bool) -> str:
         """See `Dialect`."""
         lines, many = write_think_lines(think), self.parallel and max_actions > 1
-        each = f"Each reply calls up to {max_actions}" if many else "Each reply calls one"
+        beginning = f"Each reply calls up to {max_actions}" if many else "Each reply calls one"
         if self.in_template:
-            return "\n".join([*lines, f"{each} of the tools."])
-        lines += [f"{each} of these tools:", "<tools>", *(tool.text for tool in actions.tools), "</tools>"]
+            return "\n".join([*lines, f"{beginning} of the tools."])
+        lines += [
+            f"{beginning} of these tools:",
+            "<tools>",
+            *(tool.text for tool in actions.tools),
+            "</tools>",
+        ]
         how = (
             "each call as JSON inside its own <tool_call> </tool_call>"
             if many

@@ -16,7 +16,7 @@ def _list_folders(phone: Phone) -> list[str]:
 
 def _move(phone: Phone, id: str, folder: str) -> Row:
     row = phone.get_row("files", id)
-    if any(each["folder"] == folder and each["name"] == row["name"] for each in phone.get_rows("files")):
+    if any(file["folder"] == folder and file["name"] == row["name"] for file in phone.get_rows("files")):
         raise Refused(f"{folder} has a file {row['name']} already")
     row["folder"] = folder
     return row

@@ -38,7 +38,7 @@ def _take_out(phone: Phone, playlist: str, song: str) -> Row:
     row, title = _get_playlist(phone, playlist), phone.get_row("songs", song)["title"]
     if title not in row["songs"]:
         raise Refused(f"{title} is not in {playlist}")
-    row["songs"] = [each for each in row["songs"] if each != title]
+    row["songs"] = [song_title for song_title in row["songs"] if song_title != title]
     return row
 
 
