@@ -144,11 +144,17 @@ SLICES: Mapping[str, Slice] = {
         },
     ),
     "checkpoints": Slice(
-        "seconds of a checkpoint beside an iteration, at the shape of SmolLM2-135M",
-        45,
+        "share of the time for which checkpoints hold training, at the shape of SmolLM2-135M",
+        60,
         "-m scripts.bench.checkpoint_cost --device cuda --model 135m-random --out OUT/figures.json",
         "-m scripts.bench.checkpoint_cost --model tiny-random --prompts 2 --members 2 --turns 1 --out OUT/figures.json",
-        {"s each": "write.median", "s an iteration": "iteration.median", "share": "share"},
+        {
+            "s held": "held_s",
+            "s an iteration": "iteration_s",
+            "before": "before",
+            "share": "share",
+            "every": "every",
+        },
     ),
     "update-auto": _make_update_slice("as by default", "auto"),
     "update-tree": Slice(

@@ -117,7 +117,7 @@ def fit(folder: Path, max_epochs: int, callbacks: list[Callback] | None = None, 
     last = folder / "checkpoints" / "last.ckpt"
     if callbacks is None:
         callbacks = [IterationLog(), Transcripts(folder / "transcripts", every=2)]
-        callbacks += [BestCheckpoint(last.parent), LastCheckpoint(last.parent)]
+        callbacks += [BestCheckpoint(last.parent), LastCheckpoint(last.parent, every=1)]
     trainer = Trainer(
         max_epochs=max_epochs, accelerator="cpu", callbacks=callbacks, plugins=[AtomicIO()],
         logger=[CSVLog(folder), TensorBoardLog(folder)] if loggers is None else loggers,

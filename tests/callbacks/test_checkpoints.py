@@ -19,7 +19,7 @@ import torch
 
 from lit_agentrl.episode import EndReason
 from lit_agentrl.strategies import sharded_io
-from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, has_checkpoint
+from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, SaveOptions, has_checkpoint
 
 # every call of the operating system through which a save touches the disk
 CALLS = ("makedirs", "open", "fsync", "close", "link", "unlink", "replace", "stat")
@@ -92,20 +92,23 @@ def test_keep_one_has_no_predecessor(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [1, 2])
 @pytest.mark.parametrize("kind", ["killed", "full"])
 @pytest.mark.parametrize("before", [1, 2])  # without and with a predecessor
+@pytest.mark.parametrize("wait", [True, False])  # or the thread writes
 def test_a_fault_at_any_call_leaves_an_intact_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, kind: str, keep: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool, before: int, kind: str, keep: int
 ) -> None:
     """Killed: every later call fails too.  Full: that call alone fails, and the error is one clear line."""
     error: BaseException = Killed() if kind == "killed" else OSError(28, "No space left on device")
-    options = {"keep": keep}
+    options: SaveOptions = {"keep": keep, "wait": wait}
     for at in range(1, 100):
         path = tmp_path / str(at) / "last.ckpt"
         io = AtomicIO()
         for i in range(before):
             io.save_checkpoint(state(i), path, options)
+        io.writer.join()
         try:
             with dying(monkeypatch, at, error, kind == "killed") as calls:
                 io.save_checkpoint(state(before), path, options)
+                io.writer.join()
         except Killed:
             assert kind == "killed"
         except CheckpointError as raised:
@@ -121,11 +124,12 @@ def test_a_fault_at_any_call_leaves_an_intact_checkpoint(
     assert ("link" in calls) == (keep == 2)
 
 
+@pytest.mark.parametrize("wait", [True, False])
 def test_a_kill_while_bytes_are_written_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool
 ) -> None:
-    path = tmp_path / "last.ckpt"
-    AtomicIO().save_checkpoint(state(0), path)
+    io, path = AtomicIO(), tmp_path / "last.ckpt"
+    io.save_checkpoint(state(0), path)
 
     def half(checkpoint: Any, file: Any) -> None:
         file.write(b"PK\x03\x04 half a checkpoint")
@@ -134,7 +138,8 @@ def test_a_kill_while_bytes_are_written_leaves_the_old_one(
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", half)
         with pytest.raises(Killed):
-            AtomicIO().save_checkpoint(state(1), path)
+            io.save_checkpoint(state(1), path, {"wait": wait})
+            io.writer.join()
     assert load(path) == 0 and (tmp_path / "last.ckpt.tmp").exists()
 
 

@@ -85,7 +85,9 @@ CORES = "a core each"
 CORE_EACH = (  # two micro-batches or more in each iteration, or a lane would stand still
     f"{LAKE} filter=none worker=process worker.count=2 worker.share=1 update.lanes=2 update.tokens_per_microbatch=300"
 )
-OF_KIND = {**SETTINGS, **FURTHER, **STRUCTURES, CORES: CORE_EACH}
+THREAD = "checkpoints by the thread"  # all but the first and the last of six iterations
+BY_THREAD = f"{LAKE} update=four_minibatches trainer.max_epochs=6 callbacks.last.every=1"
+OF_KIND = {**SETTINGS, **FURTHER, **STRUCTURES, CORES: CORE_EACH, THREAD: BY_THREAD}
 
 
 def small(options: str, base: Mapping[str, str] = BASE) -> list[str]:

@@ -12,13 +12,14 @@ import pytest
 from tests.conftest import ROOT
 from tests.integration import worker_kills
 from tests.integration.conftest import environment
-from tests.integration.kills import KILLS, Campaign, table
+from tests.integration.kills import KILLS, Campaign, numbers_of, table
+from tests.integration.small_runs import THREAD
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="processes are found in /proc"
 )
-# within a log of two processes, and a checkpoint; of runs that play ahead one is killed twice at random
-SAMPLE = (19, 22, 65)
+# within a log of two processes, and a checkpoint by the thread; of runs that play ahead one is killed twice at random
+SAMPLE = (19, numbers_of(THREAD)[0], 65)
 
 
 @pytest.mark.slow
@@ -58,6 +59,17 @@ def test_workers_are_lost_in_all_ways(tmp_path: Path) -> None:
     campaign.run(range(worker_kills.RUNS))
     print(worker_kills.table(campaign.results()))
     assert [row for row in campaign.results() if row["problem"]] == []
+
+
+@pytest.mark.long
+def test_a_hundred_kills_around_the_thread(tmp_path: Path) -> None:
+    """``KILLS=FOLDER`` keeps what was done and continues with it."""
+    campaign = Campaign(Path(os.environ.get("KILLS", tmp_path)), seed=0)
+    numbers = numbers_of(THREAD)
+    campaign.run(numbers)
+    found = [row for row in campaign.results() if row["number"] in numbers]
+    print(table(found))
+    assert [row for row in found if row["problem"]] == [] and len(found) == len(numbers) == 100
 
 
 @pytest.mark.long

@@ -103,6 +103,12 @@ def test_a_run_whose_checkpoints_are_gone_is_left_alone(
     assert contents(run_copy) == before
 
 
+def test_a_best_checkpoint_in_place_of_the_last_is_refused(refused: Refused, run_copy: Path) -> None:
+    shutil.copy(run_copy / "checkpoints" / "best.ckpt", run_copy / "checkpoints" / "last.ckpt")
+    message = refused(f"resume={run_copy}")
+    assert "last.ckpt holds weights alone, as best.ckpt does, and cannot be continued" in message
+
+
 def test_a_best_checkpoint_that_is_gone_is_told(run_copy: Path) -> None:
     (run_copy / "checkpoints" / "best.ckpt").unlink()
     with pytest.warns(UserWarning, match=r"best\.ckpt was deleted"):

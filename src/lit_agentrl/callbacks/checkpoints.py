@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lit_agentrl import screen
+from lit_agentrl.callbacks.export import export_policy
 from lit_agentrl.callbacks.iteration_log import get_iteration_metrics
+from lit_agentrl.callbacks.save_period import SavePeriod
 from lit_agentrl.checks import require, require_one_of, require_whole
 from lit_agentrl.distributed import gather_objects
-from lit_agentrl.files import recover_folder, replace_folder
-from lit_agentrl.modules.contract import Agent
+from lit_agentrl.files import recover_folder
+from lit_agentrl.report.summary import Saves
+from lit_agentrl.strategies.background import Writer
 from lit_agentrl.strategies.checkpoint_io import (
     LEFTOVERS,
-    CheckpointError,
+    AtomicIO,
     has_checkpoint,
     remove_checkpoint,
 )
-from lit_agentrl.strategies.hooks import get_hooks
 
 
 def _check_keep(keep: int) -> int:
@@ -32,21 +34,49 @@ def _check_keep(keep: int) -> int:
     return keep
 
 
+def _get_writer(trainer: Trainer) -> Writer | None:
+    io = trainer.strategy.checkpoint_io
+    return io.writer if isinstance(io, AtomicIO) else None
+
+
 class LastCheckpoint(Checkpoint):
     """Callback that saves ``last.ckpt``, from which ``resume=`` continues, after an iteration.
 
+    Training is held for a copy in host memory, which a thread writes; sharded checkpoints, to which all ranks write,
+    hold it until they are written.  The first save and that at the end of training wait for the disk.
+
     Args:
         dirpath: the run's checkpoint folder.
-        every: iterations between saves; the end of training is always saved.
+        every: iterations between saves; ``auto``: so many that saves take at most 5 % of the time (`SavePeriod`), and a
+            save that is due before the last one is written waits for the next iteration.  The end is always saved.
         keep: 1 keeps only the newest file, 2 also its predecessor in case the newest is damaged.
     """
 
-    def __init__(self, dirpath: str | Path, every: int = 1, keep: int = 2) -> None:
-        require_whole("every", every, 1)
+    def __init__(self, dirpath: str | Path, every: int | Literal["auto"] = "auto", keep: int = 2) -> None:
+        if every != "auto":
+            require(isinstance(every, int), "every", every, "auto, or a whole number of at least 1")
+            require_whole("every", every, 1)
         self.path = Path(dirpath) / "last.ckpt"
         self.every = every
         self.keep = _check_keep(keep)
+        self.period = SavePeriod()
         self._saved_at = 0
+        self._is_told = False
+
+    @property
+    def first(self) -> int:
+        """Return the first iteration that is saved."""
+        return 1 if self.every == "auto" else self.every
+
+    def describe(self) -> Saves:
+        """Return what the saves of this launch cost, for the summary."""
+        every = self.period.every if self.every == "auto" else self.every
+        return {
+            "every": every,
+            "held_seconds": self.period.held_s,
+            "share": self.period.share,
+            "skipped": self.period.skipped,
+        }
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Remove files that an interrupted write left behind."""
@@ -58,36 +88,66 @@ class LastCheckpoint(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record which iteration is already on disk."""
         self._saved_at = trainer.current_epoch
+        self.period = SavePeriod()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Raise the error of a write that failed."""
+        if (writer := _get_writer(trainer)) is not None:
+            writer.check()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save if the period ends with this iteration or training stops."""
         iterations = trainer.current_epoch + 1
-        if iterations % self.every == 0 or iterations == trainer.max_epochs or trainer.should_stop:
-            self._save(trainer, iterations)
+        is_end = iterations == trainer.max_epochs or trainer.should_stop
+        if is_end or self._is_due(trainer, iterations):
+            self._save(trainer, iterations, wait=is_end)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save after a stop between two saves (``max_steps``)."""
         if trainer.current_epoch > self._saved_at:
-            self._save(trainer, trainer.current_epoch)
+            self._save(trainer, trainer.current_epoch, wait=True)
 
-    def _save(self, trainer: Trainer, iterations: int) -> None:
+    def _is_due(self, trainer: Trainer, iterations: int) -> bool:
+        if isinstance(self.every, int):
+            return iterations % self.every == 0
+        is_due = iterations - self._saved_at >= self.period.every
+        writer = _get_writer(trainer)
+        if is_due and writer is not None and writer.is_pending(str(self.path.absolute())):
+            self.period.skipped += 1
+            is_due = False
+        # clocks and signals differ between ranks, and all of them save together
+        return gather_objects([is_due or trainer.received_sigterm])[0]
+
+    def _save(self, trainer: Trainer, iterations: int, *, wait: bool) -> None:
+        began, since = time.perf_counter(), iterations - self._saved_at
         self._saved_at = iterations
-        trainer.save_checkpoint(self.path, weights_only=False, storage_options={"keep": self.keep})
+        trainer.save_checkpoint(
+            self.path, weights_only=False, storage_options={"keep": self.keep, "wait": wait}
+        )
+        writer = _get_writer(trainer)
+        is_on_cpu = trainer.strategy.root_device.type == "cpu"
+        core_s = writer.seconds.get(str(self.path.absolute()), 0.0) if writer and is_on_cpu else 0.0
+        if since > 0:
+            self.period.note_save(began, time.perf_counter(), since, core_s)
+        if self.every == "auto" and self.period.line is not None and not self._is_told and not wait:
+            self._is_told = True
+            screen.note(self.period.line)
 
 
 class BestCheckpoint(Checkpoint):
-    """Callback that saves ``best.ckpt`` and a loadable export when the monitored metric improves.
+    """Callback that saves ``best.ckpt`` and a loadable export when the monitored metric does not fall.
 
-    The last iteration is always validated, so that a run of any length writes both.
+    The checkpoint holds the weights and what their evaluation needs, but no optimizer.  The last iteration is always
+    validated, so that a run of any length writes both.
 
     It must be listed before :class:`LastCheckpoint`: the last checkpoint then holds the best score, and a
-    resumed run decides as the uninterrupted one would.  If the module is an `Agent`, rank zero calls its export,
-    which replaces the folder ``hf/`` next to the checkpoint folder.
+    resumed run decides as the uninterrupted one would.  If the module is an `Agent`, its export replaces the folder
+    ``hf/`` next to the checkpoint folder.
 
     Args:
         dirpath: the run's checkpoint folder.
         monitor: a metric that validation adds to ``pl_module.row`` or logs.
-        mode: ``max`` or ``min``.  Ties keep the earlier iteration; NaN is never better.
+        mode: ``max`` or ``min``.  Ties take the later iteration; NaN is never better.
         keep: 1 keeps only the newest file, 2 also the previous best.
     """
 
@@ -139,28 +199,24 @@ class BestCheckpoint(Checkpoint):
         self._was_validated = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save if the score improved."""
+        """Save if the score did not fall."""
         score = self._score(trainer, pl_module)
         if score is None or not self._is_better(score):
             return
         self.best_score, self.best_iteration = score, trainer.current_epoch + 1
-        trainer.save_checkpoint(self.path, weights_only=False, storage_options={"keep": self.keep})
-        hooks = get_hooks(trainer.strategy)
-        if isinstance(pl_module, Agent) and pl_module.policy.network is not None:  # None: behind an API
-            network = hooks.unshard_on_rank_zero(pl_module.policy.network)  # a collective
-            if trainer.is_global_zero:
-                self._export(partial(pl_module.export, network=network))
-        hooks.barrier("export")
-
-    def _export(self, write: Callable[[str], None]) -> None:
-        try:
-            replace_folder(self.export_folder, write)
-        except OSError as error:
-            reason = error.strerror or error
-            folder = self.export_folder
-            raise CheckpointError(
-                f"cannot write {folder}: {reason}; its earlier contents are unchanged"
-            ) from error
+        states = {
+            each.state_key: each.state_dict()
+            for each in trainer.callbacks  # type: ignore[attr-defined]
+            if not getattr(each, "only_for_resuming", False)
+        }
+        add = {"callbacks": {key: state for key, state in states.items() if state}}
+        is_end = trainer.current_epoch + 1 == trainer.max_epochs or trainer.should_stop
+        trainer.save_checkpoint(
+            self.path,
+            weights_only=True,
+            storage_options={"keep": self.keep, "wait": is_end, "add": add},
+        )
+        export_policy(trainer, pl_module, self.export_folder, wait=is_end)
 
     def _score(self, trainer: Trainer, pl_module: LightningModule) -> float | None:
         """Return this iteration's value; None if it was not measured.
@@ -182,4 +238,20 @@ class BestCheckpoint(Checkpoint):
     def _is_better(self, score: float) -> bool:
         if math.isnan(score) or self.best_score is None:
             return not math.isnan(score)
-        return score > self.best_score if self.mode == "max" else score < self.best_score
+        return score >= self.best_score if self.mode == "max" else score <= self.best_score
+
+
+class FinalExport(Callback):
+    """Callback that exports the last weights of a run that chose no best ones.
+
+    Args:
+        folder: the folder of the export, ``hf/`` of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        best = trainer.checkpoint_callbacks
+        if not any(isinstance(each, BestCheckpoint) and each.best_iteration is not None for each in best):
+            export_policy(trainer, pl_module, self.folder, wait=True)

@@ -232,6 +232,11 @@ class AgentModule(LightningModule):
         self.updater.progress.bad_steps = saved["bad_steps"]
         set_coefficients(self.objective, saved.get("coefficients", {}))
 
+    @property
+    def exports_network_alone(self) -> bool:
+        """Return whether the export depends on no other changing weights than the network's."""
+        return type(self).export is AgentModule.export
+
     def export(self, folder: str | Path, network: Any = None) -> None:
         """Write the policy as a folder that ``AutoModelForCausalLM.from_pretrained`` loads.
 

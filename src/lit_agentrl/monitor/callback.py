@@ -35,7 +35,10 @@ class CollapseMonitor(Callback):
         warnings: a line for each alarm, with its evidence, and for what was done; those before a resumed run was
             interrupted, too.
         has_stopped: whether it has ended the run.
+        only_for_resuming: its state, with which an action may hold weights and moments, is not in ``best.ckpt``.
     """
+
+    only_for_resuming = True
 
     def __init__(self, rules: Mapping[str, Rule | None], action: Action | None = None) -> None:
         self.rules = {name: rule for name, rule in rules.items() if rule is not None}

@@ -67,6 +67,15 @@ class Monitored(TypedDict):
     iteration: int
 
 
+class Saves(TypedDict):
+    """The cost of saving ``last.ckpt`` in the last launch."""
+
+    every: int  # iterations between saves: given, or last chosen
+    held_seconds: float  # for which training waited
+    share: float  # of the time of training
+    skipped: int  # saves that were due while the write before was not finished
+
+
 class Summary(TypedDict):
     """Everything about a run that fits on a page."""
 
@@ -87,6 +96,7 @@ class Summary(TypedDict):
     prefilled_tokens: int
     seconds: dict[str, float]  # by phase: rollout, score, update, validate
     engine: dict[str, float]  # usage of a server, evaluations included: requests, tokens, cost
+    saves: Saves | None  # None: saves no last.ckpt, or written by a version that did not record it
     peak_memory_bytes: int
     threads: int | None  # of torch; None: written by a version that did not record it
 
@@ -200,6 +210,7 @@ def read(path: str | Path) -> Summary:
         summary.setdefault("monitored", None)
         summary.setdefault("engine", {})
         summary.setdefault("threads", None)
+        summary.setdefault("saves", None)
     try:
         validate(summary)
     except ValueError as error:

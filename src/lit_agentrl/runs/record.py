@@ -21,7 +21,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl import __version__
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.callbacks.checkpoints import BestCheckpoint
+from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import get_iteration_metrics
 from lit_agentrl.config.errors import get_first_line
 from lit_agentrl.envs.levels import Levels
@@ -134,19 +134,20 @@ class RunRecord:
         at_start: warnings printed at the start.
         warnings: lists that collect warnings during the run; read when the summary is written.
         best: the callback that saves the best checkpoint, if there is one.
+        last: the callback that saves the last checkpoint, if there is one.
         is_writing: whether this process writes the files; of several, only the first does.
     """
 
     def __init__(
         self, folder: Path, games: Measured, totals: Totals, *, command: str, seed: int, planned: int,
         at_start: Sequence[str] = (), warnings: Sequence[Sequence[str]] = (), best: BestCheckpoint | None = None,
-        is_writing: bool = True,
+        last: LastCheckpoint | None = None, is_writing: bool = True,
     ) -> None:  # fmt: skip
         self._is_writing = is_writing
         self._path = folder / "summary.json"
         self._totals = totals
         self._at_start, self._warnings = at_start, warnings
-        self._best = best
+        self._best, self._last = best, last
         self._fixed: dict[str, Any] = {
             "command": command,
             "seed": seed,
@@ -217,6 +218,7 @@ class RunRecord:
             **self._fixed,
             "games": list(self._games.values()),
             "monitored": _describe_best(self._best),
+            "saves": None if self._last is None else self._last.describe(),
             **self._totals.counts,
             "seconds": dict(self._totals.seconds),
             "engine": dict(self._totals.used),

@@ -46,7 +46,8 @@ def name_good_checkpoint(error: Exception, cause: NotFinite, folder: Path, *, is
                 remove_checkpoint(last)
                 os.rename(previous, last)
             path = last
-        note = f"the last good checkpoint is {path}, of iteration {max(good.values())}"
+        contents = ", the weights alone" if path == best else ""
+        note = f"the last good checkpoint is {path}, of iteration {max(good.values())}{contents}"
     if note:
         error.args = (f"{get_first_line(error)}; {note}", *error.args[1:])
 

@@ -20,7 +20,7 @@ from lit_agentrl.build.precision import describe_lost_steps, describe_uncorrecte
 from lit_agentrl.build.strategy import count_processes
 from lit_agentrl.build.structure import describe_missing_repeats
 from lit_agentrl.build.unused_options import describe_idle_processes, describe_inactive_bounds
-from lit_agentrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
+from lit_agentrl.callbacks.checkpoints import BestCheckpoint, FinalExport, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import Concludes, rewind
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.config.composition import make_task_loader
@@ -117,7 +117,8 @@ def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run
     add_worker(cfg)  # so that the record names it, even if the parts are built already
     note = add_correction(cfg)
     screen.announce("building the policy and testing the games")
-    run = build(cfg, make_task_loader(job.folders), parts=parts, extra_callbacks=[totals])
+    added = [totals, FinalExport(Path(cfg.run_dir) / "hf")]
+    run = build(cfg, make_task_loader(job.folders), parts=parts, extra_callbacks=added)
     if run.recorded:
         screen.note(run.recorded.description)
     if run.held_out:
@@ -163,6 +164,7 @@ def open_record(run: Run, job: ranks.Job, warnings: Sequence[str]) -> record.Run
         at_start=warnings,
         warnings=[monitor.warnings] if monitor else [],
         best=find_callback(run, BestCheckpoint),
+        last=find_callback(run, LastCheckpoint),
         is_writing=ranks.is_first(),
     )
 
@@ -171,7 +173,8 @@ def restore_progress(run: Run, tracker: record.RunRecord, checkpoint: str | None
     """Restore totals and scores from the checkpoint, and cut the logs back to it.
 
     Raises:
-        ValueError: ``trainer.max_epochs`` is less than the iterations done, or the checkpoints are lost.
+        ValueError: ``trainer.max_epochs`` is less than the iterations done, or the checkpoints are lost, or the
+            checkpoint holds no optimizer.
         CheckpointError: the checkpoint cannot be read.
     """
     done = -1
@@ -180,7 +183,7 @@ def restore_progress(run: Run, tracker: record.RunRecord, checkpoint: str | None
         tracker.restore()
     elif is_resume:
         saves = find_callback(run, LastCheckpoint)
-        record.require_not_lost(run.folder, saves.every if saves else 0)
+        record.require_not_lost(run.folder, saves.first if saves else 0)
     rewind(run.trainer, done)
 
 
@@ -191,7 +194,13 @@ def restore_totals(run: Run, checkpoint: Path) -> int:
     """
     totals, planned = find_callback(run, Totals), run.trainer.max_epochs or 0
     assert totals is not None, "build_run adds it"
-    state = load_progress(checkpoint)["callbacks"][totals.state_key]
+    saved = load_progress(checkpoint)
+    if "state_dict" in saved and "optimizer_states" not in saved:
+        raise ValueError(
+            f"{checkpoint} holds weights alone, as best.ckpt does, and cannot be continued; put last.ckpt back, or "
+            f"start another run from its weights: model=hf model.name={run.folder / 'hf'}"
+        )
+    state = saved["callbacks"][totals.state_key]
     done: int = state["counts"]["iterations"]
     if planned < done:
         raise ValueError(

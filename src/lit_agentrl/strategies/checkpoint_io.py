@@ -6,11 +6,13 @@ import os
 import pickle
 import re
 import shutil
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -21,8 +23,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from lit_agentrl.distributed import get_rank
 from lit_agentrl.files import fsync_folder
 from lit_agentrl.strategies import sharded_io
+from lit_agentrl.strategies.background import Writer, copy_to_host
 from lit_agentrl.strategies.plain_data import PLAIN, NotPlain, save_plain
 
+T = TypeVar("T")
 LEFTOVERS = (".tmp", ".lnk")  # suffixes of files that an interrupted write leaves behind
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # how torch names a type that it refuses to load
 
@@ -57,33 +61,98 @@ def has_checkpoint(path: str | Path) -> bool:
     return os.path.exists(path) or os.path.exists(f"{path}.prev")
 
 
+class SaveOptions(TypedDict, total=False):
+    """Options of a save: the ``storage_options`` of ``trainer.save_checkpoint``.
+
+    Attributes:
+        keep: 1 keeps only the newest file, 2 (default) also its predecessor.
+        wait: whether the file is on disk when the call returns (default), or a thread writes it from a copy.  The
+            first file of each path is always waited for: it shows whether the disk and the contents allow it.
+        add: further entries of the checkpoint.
+    """
+
+    keep: int
+    wait: bool
+    add: dict[str, Any]
+
+
 class AtomicIO(TorchCheckpointIO):
     """Checkpoint files that are replaced atomically, flushed to disk, and verified on load.
 
     The predecessor stays as ``<path>.prev`` (a hard link, so it costs no copy) and is used when the newest file is
-    damaged.  Saving with ``storage_options={"keep": 1}`` keeps no predecessor.
+    damaged.  Files are complete and in their place at every moment, also while a thread writes the next one.
 
     A checkpoint may also be a folder to which several ranks write (`sharded_io`); it is read like a file.
 
     Attributes:
         mesh: device mesh of a strategy that shards tensors; each rank then reads only its own shards of a folder.
+        writer: the thread.
     """
 
     def __init__(self) -> None:
         self.mesh: DeviceMesh | None = None
+        self.writer = Writer()
         self._written: set[str] = set()
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: dict[str, int] | None = None
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: SaveOptions | None = None
     ) -> None:
-        """Write ``checkpoint`` to ``path``.
+        """Write ``checkpoint`` to ``path``, or copy it and let a thread write it.
 
         Raises:
             CheckpointError: the disk is full, the folder is not writable, or ``checkpoint`` holds more than tensors
-                and plain data; earlier checkpoints are untouched.
+                and plain data; earlier checkpoints are untouched.  Of a write by the thread: `Writer.check`,
+                `Writer.join` and the next save raise it.
         """
-        keep = (storage_options or {}).get("keep", 2)
+        options = storage_options or {}
+        checkpoint = {**checkpoint, **options.get("add", {})}
+        write = partial(self._replace_file, os.path.abspath(path), options.get("keep", 2))
+        self.write(path, write, checkpoint, copy_to_host, wait=options.get("wait", True))
+
+    def write(
+        self, path: str | Path, write: Callable[[T], None], value: T, copy: Callable[[T], T], *, wait: bool
+    ) -> None:
+        """Write a file or folder now, or from a copy in the thread.
+
+        Args:
+            path: the file or folder.
+            write: writes a value.
+            value: what is written.
+            copy: copies the value, which training changes.
+            wait: see `SaveOptions`.
+
+        Raises:
+            BaseException: the write, or an earlier one by the thread, failed.
+        """
         target = os.path.abspath(path)
+        if not wait and target in self.writer.seconds:
+            self.writer.join(target)  # so that there is never more than one copy
+            try:
+                value = copy(value)
+            except Exception as error:  # of an object that has no copy, such as a lock
+                rank_zero_warn(
+                    f"{target} is written while training waits, since it cannot be copied: {error}"
+                )
+            else:
+                self.writer.start(target, partial(write, value))
+                return
+        self.writer.perform(target, partial(write, value))
+
+    def teardown(self) -> None:
+        """Wait for the thread at the end of a fit, also of one that failed.
+
+        Raises:
+            BaseException: a write failed; if something else failed before, the line is only printed.
+        """
+        is_failing = sys.exception() is not None
+        try:
+            self.writer.close()
+        except BaseException as error:
+            if not is_failing:
+                raise
+            rank_zero_warn(str(error))
+
+    def _replace_file(self, target: str, keep: int, checkpoint: dict[str, Any]) -> None:
         try:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             _write_synced(checkpoint, f"{target}.tmp")
@@ -99,16 +168,18 @@ class AtomicIO(TorchCheckpointIO):
             raise _make_write_error(target, error) from error
 
     def save_sharded(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: dict[str, int] | None = None
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: SaveOptions | None = None
     ) -> None:
         """Write ``checkpoint`` to the folder ``path``, each rank its own shards.
 
-        A collective: all ranks must call it.
+        A collective: all ranks must call it, and wait until all have written.
 
         Raises:
             CheckpointError: on every rank, if any rank could not write; earlier checkpoints are untouched.
         """
-        keep = (storage_options or {}).get("keep", 2)
+        options = storage_options or {}
+        keep = options.get("keep", 2)
+        checkpoint = {**checkpoint, **options.get("add", {})}
         target = os.path.abspath(path)
         try:
             sharded_io.run_on_all_ranks(

@@ -32,7 +32,7 @@ class ShardedIO(Protocol):
     mesh: DeviceMesh | None
 
     def save_sharded(
-        self, checkpoint: dict[str, Any], path: Any, storage_options: dict[str, int] | None = None
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
     ) -> None: ...
 
 
