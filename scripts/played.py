@@ -39,6 +39,8 @@ WORLDS: list[tuple[str, dict[str, Any], str]] = [
     ("frozen_lake", {}, "value iteration"),
     ("bandit", {}, "better arm"),
     ("bandit_reversed", {}, "better arm"),
+    ("guess_number", {}, "binary search"),
+    ("reverse_text", {}, "reversed text"),
     ("code", {}, "known program"),
     ("maths", {}, "known answer"),
     ("judging", {}, "known worth of answers"),

@@ -34,7 +34,7 @@ def values(cfg: DictConfig) -> list[object]:
 def test_on_a_cpu_nothing_changes(device):
     cfg = composed("trainer.accelerator=cpu")
     assert choose_for_device(cfg, device) == ""
-    assert values(cfg) == ["32-true", 128, False]
+    assert values(cfg) == ["32-true", 128, False, 2048, 1024]
 
 
 @pytest.mark.parametrize("size", ["0.5B", "3B"])
@@ -43,7 +43,7 @@ def test_a_large_model_fits_on_a_card_of_80_gb_without_further_options(tmp_path,
     folder = write_shape(tmp_path, f"Qwen/Qwen2.5-{size}-Instruct")
     cfg = composed("model=hf", f"model.name={folder}", *more)
     line = choose_for_device(cfg, H100)
-    precision, slots, checkpointing = values(cfg)
+    precision, slots, checkpointing, tokens, chunk = values(cfg)
     assert precision == "bf16-mixed" and slots >= 32
     assert checkpointing is (
         size == "3B" and more is LONG
@@ -52,16 +52,20 @@ def test_a_large_model_fits_on_a_card_of_80_gb_without_further_options(tmp_path,
     assert H100.has_room(plan)
     assert line == (
         f"chosen for NVIDIA H100 80GB HBM3 (79.1 GiB): trainer.precision=bf16-mixed engine.num_slots={slots} "
-        f"update.checkpoint_activations={str(checkpointing).lower()}; planned peak "
+        f"update.checkpoint_activations={str(checkpointing).lower()} update.tokens_per_microbatch={tokens} "
+        f"update.logits_chunk={chunk}; planned peak "
         f"{plan.count_terms()['peak'] / GIB:.1f} GiB"
     )
 
 
 def test_explicit_options_win(tmp_path):
     folder = write_shape(tmp_path, "Qwen/Qwen2.5-3B-Instruct")
-    given = ("trainer.precision=32-true", "engine.num_slots=48", "update.checkpoint_activations=false")
+    given = (
+        "trainer.precision=32-true", "engine.num_slots=48", "update.checkpoint_activations=false",
+        "update.tokens_per_microbatch=512", "update.logits_chunk=null",
+    )  # fmt: skip
     cfg = composed("model=hf", f"model.name={folder}", *given)
-    assert choose_for_device(cfg, H100) == "" and values(cfg) == ["32-true", 48, False]
+    assert choose_for_device(cfg, H100) == "" and values(cfg) == ["32-true", 48, False, 512, None]
     one = composed("model=hf", f"model.name={folder}", "update.checkpoint_activations=false", *LONG)
     line = choose_for_device(one, H100)
     assert "update.checkpoint_activations" not in line and "too much" not in line
@@ -72,7 +76,7 @@ def test_what_does_not_fit_is_said(tmp_path):
     folder = write_shape(tmp_path, "Qwen/Qwen2.5-3B-Instruct")
     cfg = composed("model=hf", f"model.name={folder}")
     assert "which is likely too much: use model/lora=default" in choose_for_device(cfg, RTX)
-    assert values(cfg) == ["bf16-mixed", 1, True]
+    assert values(cfg) == ["bf16-mixed", 1, True, 2048, 1024]
     stored = composed("model=hf", f"model.name={folder}", "model/lora=default", *LONG)
     assert "which is likely too much: use model.dtype=bfloat16" in choose_for_device(stored, RTX)
     adapted = composed(
@@ -104,7 +108,7 @@ def test_fsdp_that_computes_in_bfloat16_keeps_the_precision_of_the_trainer(tmp_p
 def test_a_network_of_own_code_is_not_planned():
     cfg = composed("model=remote")
     assert "cannot be planned" in choose_for_device(cfg, H100)
-    assert values(cfg) == ["bf16-mixed", 128, False]
+    assert values(cfg) == ["bf16-mixed", 128, False, 2048, 1024]
 
 
 def test_the_choice_is_saved(tmp_path: Path):
@@ -115,4 +119,4 @@ def test_the_choice_is_saved(tmp_path: Path):
     OmegaConf.save(cfg, place)
     choose_for_device(cfg, H100)
     save_choice(cfg, tmp_path)
-    assert values(OmegaConf.load(place)) == ["bf16-mixed", 128, False]
+    assert values(OmegaConf.load(place)) == values(cfg) and cfg.trainer.precision == "bf16-mixed"

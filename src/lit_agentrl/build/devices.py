@@ -15,11 +15,14 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl.build.instantiation import SLOTS
 from lit_agentrl.build.memory import name_precision, plan_memory
 from lit_agentrl.config.signatures import BY_DEVICE
-from lit_agentrl.models.memory_plan import MemoryPlan
+from lit_agentrl.models.memory_plan import MemoryPlan, fit_microbatch
 from lit_agentrl.strategies.launching import is_on_cuda
+from lit_agentrl.update.settings import AUTO as ON_CPU_SIZES
 
 AUTO = "auto"
-ON_CPU = dict(zip(BY_DEVICE, ("32-true", SLOTS, False), strict=True))
+_SIZES = ("update.tokens_per_microbatch", "update.logits_chunk")
+_ON_CPU = ("32-true", SLOTS, False, *(ON_CPU_SIZES[key.removeprefix("update.")] for key in _SIZES))
+ON_CPU: dict[str, Any] = dict(zip(BY_DEVICE, _ON_CPU, strict=True))
 GIB = 2**30
 _CONTEXT = GIB  # bytes of the CUDA context and of libraries, which the planner does not count
 # shares of the rest to plan with: the estimate may be too low, and fragments are lost
@@ -41,9 +44,13 @@ class Device:
     memory: int = 0
     has_bfloat16: bool = False
 
+    def compute_limit(self, share: float) -> float:
+        """Return the bytes of a share of the memory that a run can have."""
+        return share * (self.memory - _CONTEXT)
+
     def has_room(self, plan: MemoryPlan, share: float = _TIGHT) -> bool:
         """Return whether the planned peak is within this share of the memory."""
-        return plan.count_terms()["peak"] <= share * (self.memory - _CONTEXT)
+        return plan.count_terms()["peak"] <= self.compute_limit(share)
 
 
 CPU = Device("CPU")
@@ -71,7 +78,7 @@ def choose_for_device(cfg: DictConfig, device: Device | None = None) -> str:
 
     On a CPU these are the values of `ON_CPU`.  On a GPU with bfloat16 the precision is bf16-mixed, and the number of
     slots is the largest that fits by the memory plan, up to the episodes of an iteration.  Activations are recomputed
-    if fewer than `_FEW_SLOTS` fit otherwise.
+    if fewer than `_FEW_SLOTS` fit otherwise.  Micro-batches take the memory that is left.
 
     Args:
         cfg: the composed config.
@@ -122,6 +129,9 @@ def _choose_for_gpu(
     plans = list(_list_plans(base, cfg, given))
     tried = ((share, plan) for share in (_SAFE, _TIGHT) for plan in plans)
     plan = next((plan for share, plan in tried if device.has_room(plan, share)), plans[-1])
+    if not given.keys() & set(_SIZES):
+        plan = fit_microbatch(plan, device.compute_limit(_SAFE if device.has_room(plan, _SAFE) else _TIGHT))
+        chosen |= dict(zip(_SIZES, (plan.tokens, plan.logits_chunk), strict=True))
     if plan.slots:
         chosen["engine.num_slots"] = plan.slots
     chosen["update.checkpoint_activations"] = given.get("update.checkpoint_activations", plan.checkpointing)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from lit_agentrl import screen
 from lit_agentrl.build.matching import match_game
 from lit_agentrl.checks import blame, name_errors, require
 from lit_agentrl.config.composition import compose_job
@@ -23,6 +24,7 @@ from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rollout.rehearsal import rehearse
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.known_words import is_spelt
 from lit_agentrl.text.prompts import Prompt
 
 
@@ -45,6 +47,7 @@ def check_prompts(
     rewards: RewardPipeline | None = None,
     num_trained: int = 0,
     parts: Sequence[Part] = (),
+    is_local: bool = True,
 ) -> None:
     """Refuse games that fail or lack required facts, and prompts that do not fit.
 
@@ -55,6 +58,8 @@ def check_prompts(
         rewards: tested on the games that are trained on.
         num_trained: the number of games that are trained on, which come first.
         parts: the other parts of the run, which may require something of a game.
+        is_local: whether the model is in this process, so that its tokenizer is known; if it spells the words of a
+            game letter by letter, a line says so.
 
     Raises:
         ValueError: the message names the game or the part, and the remedy.
@@ -82,6 +87,12 @@ def check_prompts(
             raise ValueError(
                 f"the tokenizer does not know {list(tokens).count(unknown)} tokens of the prompt of {task.name}; "
                 "use prompt=compact, a game written in its vocabulary, or another model"
+            )
+        shown = [turn.observation for episode in played for turn in episode.turns]
+        if is_local and is_spelt(chat.tokenizer, shown):
+            screen.note(
+                f"the model's tokenizer spells the words of {task.name} letter by letter: it has not learnt them, and "
+                "will hardly learn to play; use a pretrained one: model=smollm2, or model=hf model.name=FOLDER"
             )
         later = [turn for episode in played for turn in episode.turns[1:]]
         if unknown is not None and any(unknown in turn.prefix_tokens for turn in later):

@@ -18,8 +18,8 @@ from lit_agentrl.models.policy import NANO_FOLDER, load_nano, load_pretrained
 from lit_agentrl.models.pretrained import hold_back_logs, make_load_options
 from lit_agentrl.strategies.fsdp import FSDP
 from lit_agentrl.update.critic import shared
+from lit_agentrl.update.settings import AUTO
 
-_TOKENS = 2048  # of a micro-batch whose size is chosen by the memory that is left
 _NATIVE = "lit_agentrl.engines.native.engine.NativeEngine"
 
 
@@ -27,7 +27,8 @@ def plan_memory(cfg: DictConfig, **given: Any) -> MemoryPlan | None:
     """Return the memory plan of a run, or None if its network cannot be planned.
 
     Args:
-        cfg: the composed config; ``auto`` counts as 32-bit precision, one slot and no checkpointing.
+        cfg: the composed config; ``auto`` counts as 32-bit precision, one slot, no checkpointing and the sizes of
+            a CPU.
         given: fields of the plan that replace those of the config.
     """
     config = _find_config(cfg.model)
@@ -36,7 +37,8 @@ def plan_memory(cfg: DictConfig, **given: Any) -> MemoryPlan | None:
     lora, strategy = cfg.model.get("lora"), build_strategy(cfg)
     processes = math.prod(count_processes(cfg)) if is_parallel(strategy) else 1
     is_fsdp = isinstance(strategy, FSDP)
-    tokens, slots = cfg["update"].tokens_per_microbatch, cfg.engine.get("num_slots")
+    slots, update = cfg.engine.get("num_slots"), cfg["update"]
+    tokens, chunk = update.tokens_per_microbatch, update.get("logits_chunk")
     fields = {
         "config": config,
         "strategy": "fsdp" if is_fsdp else "ddp" if processes > 1 else "single",
@@ -46,9 +48,9 @@ def plan_memory(cfg: DictConfig, **given: Any) -> MemoryPlan | None:
         "targets": () if lora is None else tuple(_as_names(lora.target_modules)),
         "slots": slots if _is_native(cfg) and isinstance(slots, int) else int(_is_native(cfg)),
         "context": cfg.rollout.max_context_tokens,
-        "tokens": tokens if isinstance(tokens, int) else _TOKENS,
-        "logits_chunk": cfg["update"].get("logits_chunk") or None,
-        "checkpointing": cfg["update"].checkpoint_activations is True
+        "tokens": tokens if isinstance(tokens, int) else AUTO["tokens_per_microbatch"],
+        "logits_chunk": AUTO["logits_chunk"] if chunk == "auto" else chunk,
+        "checkpointing": update.checkpoint_activations is True
         or bool(is_fsdp and cfg.strategy.get("activation_checkpointing")),
         "accumulate_sharded": bool(is_fsdp and cfg.strategy.get("accumulate_sharded")),
         "offload_frozen": bool(is_fsdp and cfg.strategy.get("offload_frozen")),

@@ -19,6 +19,7 @@ from lit_agentrl.build.instantiation import instantiate_as, instantiate_like, ma
 from lit_agentrl.build.matching import match_run
 from lit_agentrl.build.monitors import check_monitors, list_metrics
 from lit_agentrl.build.overlap import add_correction, add_worker
+from lit_agentrl.build.precision import check_sync_gap
 from lit_agentrl.build.recorded import build_kind
 from lit_agentrl.build.strategy import check_trainer
 from lit_agentrl.build.structure import build_algorithm, check_trained
@@ -91,6 +92,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     metrics = _test_objective(algorithm)
     rollout = instantiate_as(cfg, "rollout", RolloutSettings)
     choose_for_device(cfg)
+    check_sync_gap(cfg)
     update = instantiate_as(cfg, "update", UpdateSettings)
     algorithm, kind = build_kind(cfg, algorithm)
     if kind is not None and kind.is_mixed:

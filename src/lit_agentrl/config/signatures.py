@@ -80,7 +80,10 @@ SET_ELSEWHERE = {  # arguments that the program passes -> the option that decide
 }
 
 # options whose ``auto`` is replaced by a value for the device before their part is made (`build.devices`)
-BY_DEVICE = ("trainer.precision", "engine.num_slots", "update.checkpoint_activations")
+BY_DEVICE = (
+    "trainer.precision", "engine.num_slots", "update.checkpoint_activations", "update.tokens_per_microbatch",
+    "update.logits_chunk",
+)  # fmt: skip
 
 SEPARATE = {"algo.structure"}  # nodes that are instantiated separately, not passed to their section's target
 

@@ -261,7 +261,7 @@ def fit_microbatch(plan: MemoryPlan, limit: float) -> MemoryPlan:
     """
 
     def is_fitting(tokens: int, chunk: int) -> bool:
-        tried = replace(plan, tokens=tokens, logits_chunk=chunk)
+        tried = plan.copy_with(tokens=tokens, logits_chunk=chunk)
         return tried.count_terms()["peak"] <= limit
 
     def list_powers(most: int, least: int) -> list[int]:
@@ -272,7 +272,7 @@ def fit_microbatch(plan: MemoryPlan, limit: float) -> MemoryPlan:
     sizes = (LEAST_TOKENS, LEAST_CHUNK)
     tokens, least = next((pair for pair in (*large, *small) if is_fitting(*pair)), sizes)
     chunk = next((each for each in list_powers(tokens, least) if is_fitting(tokens, each)), least)
-    return replace(plan, tokens=tokens, logits_chunk=chunk)
+    return plan.copy_with(tokens=tokens, logits_chunk=chunk)
 
 
 def get_kv_heads(config: PreTrainedConfig) -> int:

@@ -16,6 +16,7 @@ from lit_agentrl.build.assembly import Run, build, to_plain_dict
 from lit_agentrl.build.critics import describe_reweighting
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.parts import Parts
+from lit_agentrl.build.precision import describe_lost_steps, describe_uncorrected
 from lit_agentrl.build.strategy import count_processes
 from lit_agentrl.build.structure import describe_missing_repeats
 from lit_agentrl.build.unused_options import describe_idle_processes, describe_inactive_bounds
@@ -141,6 +142,8 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
         ),
         describe_missing_repeats(run.structure, run.games, rollout.get("instances")),
         describe_idle_processes(rollout.prompts, processes),
+        describe_uncorrected(run.cfg),
+        describe_lost_steps(run.cfg, run.module.optim) if run.module.objective.trains else "",
         *(run.recorded.notes if run.recorded else ()),
         threads_note,
     )

@@ -26,6 +26,14 @@ class Packed(NamedTuple):
     reading: Reading
 
 
+def send(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """Copy an array to a device without a wait for it."""
+    tensor = torch.from_numpy(array)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def pack_unread(
     rows: Rows,
     slots_A: npt.NDArray[np.int64],
@@ -57,13 +65,13 @@ def pack_unread(
     tokens.append(rows.tokens_SL[slots_A, last_A])
     slots.append(slots_A)
     positions.append(last_A)
-    packed = torch.from_numpy(np.stack([np.concatenate(part) for part in (tokens, slots, positions)]))
-    token_N, slot_N, position_N = packed.to(device)
+    packed = np.stack([np.concatenate(part) for part in (tokens, slots, positions)])
+    token_N, slot_N, position_N = send(packed, device)
     reading = Reading(
         slot_N=slot_N,
         position_N=position_N,
         num_padding=num_padding,
-        copies=[(c.source, torch.tensor(c.targets, device=device), c.length) for c in copies],
+        copies=[(c.source, send(np.array(c.targets), device), c.length) for c in copies],
         chunks=chunks,
         **_describe_last(slots_A, last_A, rows.num_live, device),
     )
@@ -80,14 +88,14 @@ def _describe_last(
     last_R[slots_A] = last_A
     query_R = np.zeros(num_rows, dtype=np.int64)
     query_R[slots_A] = np.arange(len(slots_A))
-    sees = torch.arange(filled) <= torch.from_numpy(last_R).unsqueeze(1)
+    sees = np.arange(filled) <= last_R[:, None]
     return {
         "num_last": len(slots_A),
         "num_rows": num_rows,
         "filled": filled,
-        "last_sees_R": Visible(sees[:, None, None].to(device)),
-        "last_R": None if all_read else torch.from_numpy(query_R).to(device),
-        "rows_of_last": None if all_read else torch.from_numpy(slots_A).to(device),
+        "last_sees_R": Visible(send(sees[:, None, None], device)),
+        "last_R": None if all_read else send(query_R, device),
+        "rows_of_last": None if all_read else send(slots_A, device),
     }
 
 
@@ -122,10 +130,10 @@ def _make_chunk(group: list[int], lengths: list[int], rows: Rows, start: int, de
     sees_PML = np.arange(length) <= position_PM[:, :, None]
     is_contiguous = group[-1] - group[0] == len(group) - 1
     return Chunk(
-        slots_P=slice(group[0], group[-1] + 1) if is_contiguous else torch.tensor(group, device=device),
-        index_PM=torch.from_numpy(index_PM).to(device),
-        real_C=torch.from_numpy(np.flatnonzero(real_PM)).to(device),
+        slots_P=slice(group[0], group[-1] + 1) if is_contiguous else send(np.array(group), device),
+        index_PM=send(index_PM, device),
+        real_C=send(np.flatnonzero(real_PM), device),
         start=start,
         length=length,
-        sees_PML=torch.from_numpy(sees_PML).to(device),
+        sees_PML=send(sees_PML, device),
     )

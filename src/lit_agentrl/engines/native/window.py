@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lit_agentrl.checks import require_whole
 from lit_agentrl.engines.native.decode import Read, decode
+from lit_agentrl.engines.native.ragged import send
 from lit_agentrl.engines.native.rows import Rows
 
 _log = logging.getLogger(__name__)
@@ -21,8 +22,8 @@ _log = logging.getLogger(__name__)
 AUTO = "auto"
 MOST_STEPS = 256
 _STEPS_ON_GPU = 8
-_LEAST_LENGTH = 64
-_WARM_UPS = 2
+_LEAST_ROWS, _LEAST_LENGTH = 8, 64
+_WARM_UPS = 1
 
 
 def choose_steps(window: int | str, device: torch.device) -> int:
@@ -75,7 +76,7 @@ class Window:
         Those of idle rows have no meaning.
         """
         slots_A = np.flatnonzero(rows.is_writing_S)
-        num_rows = round_up(rows.num_live, 1, self._num_slots)
+        num_rows = round_up(rows.num_live, _LEAST_ROWS, self._num_slots)
         most = np.minimum(rows.total_S + self.steps, rows.limit_S)[slots_A].max() - 1
         length = round_up(int(most), _LEAST_LENGTH, self._max_length)
         kinds = [rows.params[kind] for kind in set(rows.params_S[slots_A].tolist())]
@@ -105,14 +106,6 @@ def pack_rows(rows: Rows, num_rows: int) -> npt.NDArray[np.int64]:
             *kinds[kind_R].T.copy().view(np.int64),
         ]
     )
-
-
-def send(array: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """Copy an array to a device without a wait for it."""
-    tensor = torch.from_numpy(array)
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def round_up(number: int, least: int, most: int) -> int:
