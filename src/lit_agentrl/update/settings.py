@@ -21,13 +21,13 @@ from lit_agentrl.update.stop import KLStop
 Optimizer = torch.optim.Optimizer
 if TYPE_CHECKING:
     NumberOrAuto = int  # once the settings are made
+    SwitchOrAuto = bool
 else:
     NumberOrAuto = int | Literal["auto"]
+    SwitchOrAuto = bool | Literal["auto"]
 _MAX_LANES = 256
-AUTO = {
-    "tokens_per_microbatch": 2048,
-    "logits_chunk": 1024,
-}  # where nothing has planned the memory of the device
+# where nothing has planned the memory of the device
+AUTO = {"tokens_per_microbatch": 2048, "logits_chunk": 1024, "checkpoint_activations": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class UpdateSettings:
     logits_chunk: NumberOrAuto | None = 1024
     packing: bool | str = "auto"
     lanes: int = 1
-    checkpoint_activations: bool | str = False
+    checkpoint_activations: SwitchOrAuto = False
     grad_clip: float = 1.0
     max_logp_gap: float = 0.01
     max_bad_steps: int = 5
@@ -85,8 +85,6 @@ class UpdateSettings:
             require_whole("logits_chunk", self.logits_chunk, 1, alternative=", auto or null")
         is_known = isinstance(self.packing, bool) or self.packing in ("auto", "shared")
         require(is_known, "packing", self.packing, "auto, shared, true or false")
-        if self.checkpoint_activations == "auto":
-            object.__setattr__(self, "checkpoint_activations", False)
         is_switch = isinstance(self.checkpoint_activations, bool)
         require(is_switch, "checkpoint_activations", self.checkpoint_activations, "auto, true or false")
         for name in ("grad_clip", "max_logp_gap"):
