@@ -49,7 +49,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             "version": 1, "status": status, "error": error, "warnings": [], "command": f"train seed={seed}",
             "seed": seed, "versions": {}, "git_revision": None, "games": [game], "monitored": None, "iterations": 2,
             "planned_iterations": 2, "episodes": 1, "action_tokens": 1, "prefilled_tokens": 1, "seconds": {},
-            "engine": {}, "peak_memory_bytes": 1, "threads": 2,
+            "engine": {}, "saves": None, "peak_memory_bytes": 1, "threads": 2,
         }  # fmt: skip
         summary.write(folder / "summary.json", report)
         rows = "".join(f"{at},{value},{value / 2}\n" for at, value in enumerate(curve))

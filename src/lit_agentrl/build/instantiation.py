@@ -37,7 +37,8 @@ def instantiate_as(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
     """Instantiate a section, whose object must inherit ``kind`` and so has its defaults.
 
     Raises:
-        ValueError: it does not inherit ``kind`` (the message names ``_target_``); or from the object itself.
+        ValueError: it does not inherit ``kind``, or declares a member by a name of 0.2, ``renamed_members`` of
+            ``kind`` (the message names ``_target_``); or from the object itself.
     """
     section = OmegaConf.select(cfg, key)
     built: T = instantiate(section)
@@ -47,6 +48,13 @@ def instantiate_as(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
             f"{key}._target_={target} makes a {type(built).__name__}, which does not inherit "
             f"{kind.__module__}.{kind.__qualname__}"
         )
+    declared = {name for base in type(built).__mro__ for name in vars(base)}
+    for old, new in getattr(kind, "renamed_members", {}).items():
+        if old in declared:
+            raise ValueError(
+                f"{key}._target_={section._target_}: {type(built).__name__} declares {old}, which is not read since "
+                f"0.3; name it {new}"
+            )
     return built
 
 

@@ -81,6 +81,9 @@ class Kind:
     is_mixed: ClassVar[bool] = False
     scores: ClassVar[tuple[str, ...]] = ("return", "success", "cost")
     several: ClassVar[bool] = False
+    renamed_members: ClassVar[Mapping[str, str]] = {  # names of 0.2
+        "of_episodes": "make_groups", "of_row": "read_group", "judged": "make_held_out_groups", "side": "get_split",
+    }  # fmt: skip
 
     def __post_init__(self) -> None:
         """Check the options.

@@ -79,6 +79,7 @@ class WorkerSettings(ABC):
     share: int | None = None
     threads: int | None = None
     opens_worker: ClassVar[bool] = True
+    renamed_members: ClassVar[Mapping[str, str]] = {"place": "opens_worker"}  # names of 0.2
 
     def check(self, rules: Rules) -> None:
         """Check that the worker can play by these rules, before anything starts.
