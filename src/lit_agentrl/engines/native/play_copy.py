@@ -22,6 +22,7 @@ from lit_agentrl.engines.native.attention import attend, attend_by_products, fin
 from lit_agentrl.engines.native.cache import SlotCache
 from lit_agentrl.engines.native.ragged import Packed
 
+_FUSED = 16  # weights of one copy; merged ones exist in float32 meanwhile
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
@@ -116,7 +117,9 @@ class PlayCopy:
     @torch.no_grad()
     def update(self) -> None:
         """Copy the present weights of the network, in place."""
-        torch._foreach_copy_([target for target, _ in self._parts], [compute() for _, compute in self._parts])
+        for start in range(0, len(self._parts), _FUSED):
+            targets, sources = zip(*self._parts[start : start + _FUSED], strict=True)
+            torch._foreach_copy_(targets, [compute() for compute in sources])
 
     def read(self, cache: SlotCache, packed: Packed) -> Tensor:
         """Read one token per slot, in the engine's context only; return the logits (R, V)."""
