@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ from lit_agentrl.engines.native.attention import NAME
 from lit_agentrl.engines.native.decode import decode
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.native.inference import Inference
-from lit_agentrl.engines.native.play_copy import PlayCopy
+from lit_agentrl.engines.native.play_copy import PlayCopy, choose_copy
+from lit_agentrl.models.memory_plan import MemoryPlan
 from scripts.bench.decode_step import CountOperators
 from tests.conftest import tiny_network
 from tests.engines.test_native import PREFIXES, Never, play
@@ -108,6 +110,26 @@ def test_half_precision_is_close_to_autocast():
         assert found.logps == pytest.approx(
             answer(open_engine(network, 0, forward_context=context), request)[0].logps, abs=0.03
         )
+
+
+@pytest.mark.parametrize("has_adapter", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "is_autocast", "precision"),
+    [
+        (torch.float32, False, "float32"),
+        (torch.float32, True, "mixed"),
+        (torch.bfloat16, False, "bfloat16"),
+        (torch.bfloat16, True, "bfloat16"),
+    ],
+)
+def test_the_memory_plan_counts_a_copy_that_is_made(dtype, is_autocast, precision, has_adapter, monkeypatch):
+    monkeypatch.setattr("lit_agentrl.engines.native.play_copy.find_copy_obstacle", lambda _: "")
+    adapter = {"peft_config": {}} if has_adapter else {}
+    network = SimpleNamespace(dtype=dtype, device=torch.device("cuda"), **adapter)
+    plan = MemoryPlan(
+        config=LlamaConfig(num_hidden_layers=2), precision=precision, lora=8 if has_adapter else None
+    )
+    assert choose_copy("auto", network, is_autocast=is_autocast) == (plan.count_play_copy() > 0)
 
 
 def count_operators(layers: int, network: Any) -> CountOperators:

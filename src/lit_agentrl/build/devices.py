@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl.build.instantiation import SLOTS
 from lit_agentrl.build.memory import name_precision, plan_memory
 from lit_agentrl.config.signatures import BY_DEVICE
+from lit_agentrl.files import write_atomic
 from lit_agentrl.models.memory_plan import MemoryPlan, fit_microbatch
 from lit_agentrl.strategies.launching import is_on_cuda
 from lit_agentrl.update.settings import AUTO as ON_CPU_SIZES
@@ -113,7 +114,7 @@ def save_choice(cfg: DictConfig, folder: Path) -> None:
     for key in left_open:
         OmegaConf.update(saved, key, OmegaConf.select(cfg, key))
     if left_open:
-        OmegaConf.save(saved, file)
+        write_atomic(file, OmegaConf.to_yaml(saved))
 
 
 def _choose_for_gpu(

@@ -14,6 +14,7 @@ from lit_agentrl.build.critics import build_critic
 from lit_agentrl.build.strategy import build_strategy, count_processes, is_parallel
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.models.memory_plan import MemoryPlan
+from lit_agentrl.models.packages import locate_model
 from lit_agentrl.models.policy import NANO_FOLDER, load_nano, load_pretrained
 from lit_agentrl.models.pretrained import hold_back_logs, make_load_options
 from lit_agentrl.strategies.fsdp import FSDP
@@ -96,7 +97,12 @@ def _find_config(model: DictConfig) -> PreTrainedConfig | None:
     if loader is load_nano:
         return _read_config(str(NANO_FOLDER.with_name(model.get("name", NANO_FOLDER.name))))
     is_known = loader is load_pretrained and not OmegaConf.is_missing(model, "name")
-    return _read_config(str(model.name)) if is_known else None
+    if not is_known:
+        return None
+    try:
+        return _read_config(locate_model(str(model.name)))
+    except ValueError:  # loading the network names the reason
+        return None
 
 
 @lru_cache

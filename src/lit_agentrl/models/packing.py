@@ -186,6 +186,8 @@ def enable_packing(network: PreTrainedModel, *, by_kernel: bool = False) -> str:
     try:
         network.set_attn_implementation(ATTENTION)
         reason = _find_difference(network, by_kernel)
+    except torch.OutOfMemoryError:  # no reason against packing
+        raise
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
     if reason:

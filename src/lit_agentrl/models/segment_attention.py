@@ -201,6 +201,8 @@ def find_kernel_obstacle(
             found, expected = (
                 compute(attend_segments, dtype, 3, 5), compute(attend_in_turn, torch.float32)
             )  # fmt: skip
+    except torch.OutOfMemoryError:  # no reason against the kernel
+        raise
     except (TypeError, ValueError, RuntimeError) as error:
         return (str(error) or type(error).__name__).splitlines()[0]
     gap = max(

@@ -182,6 +182,7 @@ class Player:
             self._schedule.stop()
         finally:
             local, self._local = self._local, ()
+            self._play_here = _refuse
             self._schedule = PlayNow(_refuse)
             for player in local:
                 player.stop()

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
 from lit_agentrl.checks import require_whole
@@ -98,7 +100,9 @@ class NativeEngine:
             raise ValueError(f"window={window} cannot serve an opponent; set engine.window=0")
         self._window_option: int | str = window if reader is None else 0
         self.window: Window | None = None
-        require_copy(play_copy, network, steps=choose_steps(self._window_option, network.device))
+        # the network moves to its device later
+        device = torch.device("cuda") if torch.cuda.is_available() else network.device
+        require_copy(play_copy, network, steps=choose_steps(self._window_option, device))
         self._copy_option = play_copy
         self._copy: PlayCopy | None = None
         self._is_copy_stale = False
@@ -215,7 +219,8 @@ class NativeEngine:
         self._refused.clear()
 
     def stop(self) -> None:
-        """Release nothing, since the engine holds only memory."""
+        """Release the graphs and the copy of the weights."""
+        self.window = self._copy = None
 
     def _start(self, slot: int, request: TurnRequest) -> None:
         if not self._rows.start(slot, request):
@@ -278,20 +283,25 @@ class NativeEngine:
 
     # ------------------------------------------------------------------ many steps at once
     def _open_window(self) -> Window | None:
-        if self.window is None and (
-            steps := choose_steps(self._window_option, device := self._network.device)
-        ):
+        if self.window is not None:
+            return self.window
+        device = self._network.device
+        steps = choose_steps(self._window_option, device)
+        require_copy(self._copy_option, self._network, steps=steps)
+        if steps:
             self._copy = self._open_copy()
+            self._is_copy_stale = True
             read = self._copy.read if self._copy else self._inference.read
             self.window = Window(
                 partial(read, self._cache), steps=steps, num_slots=self._rows.num_slots,
                 max_length=self._rows.max_context, device=device,
             )  # fmt: skip
+            if any(isinstance(module, FSDPModule) for module in self._network.modules()):
+                self.window.capture = False  # gathered weights lie elsewhere in each wave
         return self.window
 
     def _open_copy(self) -> PlayCopy | None:
         network = self._network
-        require_copy(self._copy_option, network, steps=choose_steps(self._window_option, network.device))
         casts_to = find_autocast_dtype(network.device)
         if not choose_copy(self._copy_option, network, is_autocast=casts_to is not None):
             return None

@@ -48,15 +48,16 @@ def find_copy_obstacle(network: Any) -> str:
 def choose_copy(play_copy: bool | str, network: Any, *, is_autocast: bool) -> bool:
     """Return whether windows decode with a copy.
 
-    ``auto`` is true on CUDA under autocast, whose casts the copy saves, and for networks in half precision without
-    adapters, whose base is large beside what is trained; `MemoryPlan.count_play_copy` counts it.
+    ``auto`` is true on CUDA under autocast, whose casts the copy saves, and for networks in half precision; not for
+    adapters of a base in half precision, which is large beside what is trained.  `MemoryPlan.count_play_copy` counts it.
     """
     if isinstance(play_copy, bool):
         return play_copy
     if find_copy_obstacle(network):
         return False
-    is_half = network.dtype in (torch.float16, torch.bfloat16) and not hasattr(network, "peft_config")
-    return network.device.type == "cuda" and (is_autocast or is_half)
+    is_half = network.dtype in (torch.float16, torch.bfloat16)
+    is_wanted = not hasattr(network, "peft_config") if is_half else is_autocast
+    return network.device.type == "cuda" and is_wanted
 
 
 def require_copy(play_copy: bool | str, network: Any, *, steps: int) -> None:
@@ -90,6 +91,8 @@ class _Layer:
 class PlayCopy:
     """Reads one token per slot with copied weights, as `Inference.read` does with the network's own.
 
+    The weights are copied by the first `update`.
+
     Args:
         network: A network without `find_copy_obstacle`.
         dtype: Precision of weights and computation.
@@ -112,7 +115,6 @@ class PlayCopy:
         )
         half = torch.ones(self._dim // 2, dtype=dtype, device=network.device)
         self._sign_D = torch.cat([-half, half])
-        self.update()
 
     @torch.no_grad()
     def update(self) -> None:
@@ -167,34 +169,37 @@ class PlayCopy:
         attention, mlp = layer.self_attn, layer.mlp
         projections = attention.q_proj, attention.k_proj, attention.v_proj
         q, k, v = (partial(_compute_weight, each) for each in projections)
+        sizes = self._kv_heads, self._dim
+        order = partial(
+            partial, _order_queries, *sizes
+        )  # no method: a cycle would hold the copy of a closed engine
         has_bias = _get_base(attention.q_proj).bias is not None
         q_bias, k_bias, v_bias = (partial(_get_bias, each) for each in projections)
         norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
         return _Layer(
             first_norm=self._add(partial(_compute_weight, layer.input_layernorm)),
-            qkv=self._add(partial(self._order_queries, q), k, v),
-            qkv_bias=self._add(partial(self._order_queries, q_bias), k_bias, v_bias) if has_bias else None,
+            qkv=self._add(order(q), k, v),
+            qkv_bias=self._add(order(q_bias), k_bias, v_bias) if has_bias else None,
             head_norms=None
             if None in norms
             else tuple(self._add(partial(_compute_weight, n)) for n in norms),
-            out=self._add(partial(self._order_outputs, partial(_compute_weight, attention.o_proj))),
+            out=self._add(partial(_order_outputs, *sizes, partial(_compute_weight, attention.o_proj))),
             second_norm=self._add(partial(_compute_weight, layer.post_attention_layernorm)),
             gate_up=self._add(partial(_compute_weight, mlp.gate_proj), partial(_compute_weight, mlp.up_proj)),
             down=self._add(partial(_compute_weight, mlp.down_proj)),
         )
 
-    def _order_queries(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Order rows by group first, so that attention reads and writes them without a copy."""
-        weight = compute()
-        return (
-            weight.view(self._kv_heads, -1, self._dim, *weight.shape[1:])
-            .transpose(0, 1)
-            .reshape(weight.shape)
-        )
 
-    def _order_outputs(self, compute: Callable[[], Tensor]) -> Tensor:
-        weight = compute()
-        return weight.view(len(weight), self._kv_heads, -1, self._dim).transpose(1, 2).reshape(weight.shape)
+def _order_queries(kv_heads: int, dim: int, compute: Callable[[], Tensor]) -> Tensor:
+    """Order rows by group first, so that attention reads and writes them without a copy."""
+    weight = compute()
+    return weight.view(kv_heads, -1, dim, *weight.shape[1:]).transpose(0, 1).reshape(weight.shape)
+
+
+def _order_outputs(kv_heads: int, dim: int, compute: Callable[[], Tensor]) -> Tensor:
+    """Order columns as `_order_queries` orders rows."""
+    weight = compute()
+    return weight.view(len(weight), kv_heads, -1, dim).transpose(1, 2).reshape(weight.shape)
 
 
 def _get_base(module: Any) -> Any:

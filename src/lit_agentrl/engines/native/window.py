@@ -163,7 +163,9 @@ class Graphs:
         with torch.cuda.stream(side):
             for _ in range(_WARM_UPS):
                 self._run(own, **options)
-        torch.cuda.current_stream().wait_stream(side)
+            _run_without_waits(partial(self._run, own, **options))
+        current = torch.cuda.current_stream()
+        current.wait_stream(side)
         # weights that autocast has cast in or outside the graph must not be used on the other side of it
         torch.clear_autocast_cache()
         graph = torch.cuda.CUDAGraph()
@@ -171,7 +173,24 @@ class Graphs:
             # other threads, such as the one that writes checkpoints, may use the device meanwhile
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 result = self._run(own, **options)
+        except RuntimeError as error:
+            torch.cuda.set_stream(current)  # which a capture that fails at its end does not restore
+            raise error.__context__ or error
         finally:
             torch.clear_autocast_cache()
         self._pool = graph.pool()
         return graph, own, result
+
+
+def _run_without_waits(run: Callable[[], object]) -> None:
+    """Run a function; a wait for the device, which would break a capture, is an error.
+
+    Raises:
+        RuntimeError: If it waits.
+    """
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run()
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
