@@ -148,7 +148,7 @@ def test_what_cannot_be_measured_is_one_line(options: str, said: str, refused: R
 def test_a_model_behind_an_api_cannot_be_trained(refused: Refused, tmp_path: Path) -> None:
     place = f"env=bandit hydra.run.dir={tmp_path}/r"
     assert "no network that could be trained" in refused(f"model=remote {place}", main_train)
-    assert "be evaluated (lit-agentrl evaluate" in refused(f"{REMOTE}http://x {place}", main_train)
+    assert "an engine of texts can only be evaluated" in refused(f"{REMOTE}http://x {place}", main_train)
 
 
 def test_options_of_a_run_and_of_a_model_are_told_apart() -> None:

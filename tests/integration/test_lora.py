@@ -37,7 +37,8 @@ def test_resume_is_exact_and_the_run_can_be_evaluated_and_exported(
     best = torch.load(straight / "checkpoints" / "best.ckpt", weights_only=True)
     assert best["state_dict"] and all("lora_" in name for name in best["state_dict"])
     assert best["policy"]["adapters"]["base"] == "nano"
-    states = best["optimizer_states"][0]["state"].values()
+    last = torch.load(straight / "checkpoints" / "last.ckpt", weights_only=True)
+    states = last["optimizer_states"][0]["state"].values()
     assert len(states) == len(best["state_dict"])
     capsys.readouterr()
     main_evaluate([f"run={straight}", "episodes=4", "checkpoint=best"])

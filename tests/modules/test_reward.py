@@ -262,7 +262,7 @@ def test_heads_of_a_resumed_run_are_those_of_the_whole_run_and_pay(
         (["algo=bradley_terry"], "algo=bradley_terry needs recorded episodes, not given by data=rollouts"),
         *(pytest.param(*each, marks=SLOW) for each in (
         (["algo=process_reward", "data=unpaired", "data.held_out=0"], "not given by data.held_out=0: it trains"),
-        (["algo=process_reward", "data=stepwise"], "a label of every turn, not given by algo=process_reward"),
+        (["algo=process_reward", "data=stepwise"], "a label for every turn, not given by algo=process_reward"),
         (["algo=bradley_terry", "data=unpaired"], "groups of 2 episodes or more, not given by data=unpaired"),
         (["algo=cost_model", "data=pairs"], "algo=cost_model needs episodes that are ranked by cost"),
         (["algo=bradley_terry", "data=pairs", "data.score=cost"], "data.score=cost needs an algorithm that learns"),
