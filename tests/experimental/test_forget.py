@@ -117,7 +117,7 @@ def test_the_policy_is_moved_where_the_entropy_of_three_iterations_is_low() -> N
         ),
         (
             ("algo=reinforce", "algo/structure=forget"),
-            r"Forget needs .* compares the log-probs .* not given by algo=reinforce",
+            r"Forget needs .* compares the current log-probs .* not given by algo=reinforce",
         ),
         (("algo=eepo", "algo.structure.threshold=0"), "threshold=0 must be > 0"),
         (("algo=eepo", "algo.structure.epsilon=1"), r"epsilon=1 must be in \(0, 1\)"),

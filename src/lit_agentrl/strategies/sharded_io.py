@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import pickle
@@ -184,9 +185,18 @@ class PlainReader(FileSystemReader):
 
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):  # how Python 3.11.0 to 3.11.3 pickles members of enums
+            return _get_member
         if name not in _METADATA_TYPES.get(module, ()):
             raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
         return super().find_class(module, name)
+
+
+def _get_member(kind: Any, name: str) -> enum.Enum:
+    if not (isinstance(kind, enum.EnumMeta) and name in kind.__members__):
+        raise pickle.UnpicklingError("GLOBAL builtins.getattr")
+    member: enum.Enum = kind[name]
+    return member
 
 
 def load_rest(folder: str | Path, map_location: Any = None) -> dict[str, Any]:

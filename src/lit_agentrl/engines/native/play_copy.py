@@ -49,7 +49,8 @@ def choose_copy(play_copy: bool | str, network: Any, *, is_autocast: bool) -> bo
     """Return whether windows decode with a copy.
 
     ``auto`` is true on CUDA under autocast, whose casts the copy saves, and for networks in half precision; not for
-    adapters of a base in half precision, which is large beside what is trained.  `MemoryPlan.count_play_copy` counts it.
+    adapters of a base in half precision, which is large beside what is trained.
+    `MemoryPlan.count_play_copy` counts it.
     """
     if isinstance(play_copy, bool):
         return play_copy

@@ -175,7 +175,7 @@ class Graphs:
                 result = self._run(own, **options)
         except RuntimeError as error:
             torch.cuda.set_stream(current)  # which a capture that fails at its end does not restore
-            raise error.__context__ or error
+            raise (error.__context__ or error) from None
         finally:
             torch.clear_autocast_cache()
         self._pool = graph.pool()
@@ -183,7 +183,7 @@ class Graphs:
 
 
 def _run_without_waits(run: Callable[[], object]) -> None:
-    """Run a function; a wait for the device, which would break a capture, is an error.
+    """Run a function, and refuse a wait for the device, which would break a capture.
 
     Raises:
         RuntimeError: If it waits.
