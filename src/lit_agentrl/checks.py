@@ -67,7 +67,7 @@ def blame(key: str, owner: str = "", *, but: tuple[type[Exception], ...] = ()) -
     except (Exception, SystemExit) as error:
         text = str(error) if isinstance(error, ValueError) else ""
         text = text or f"{type(error).__name__}: {error}"
-        if not text.startswith(key):
+        if not re.match(rf"{re.escape(key)}\b", text):  # else the message names the part itself
             text = add_key(key, text) if _OPTION.match(text) else f"{owner or key}: {text}"
         raise ValueError(text) from error
 
@@ -101,7 +101,7 @@ def require(condition: bool, option: str, value: object, valid: str) -> None:
         ValueError: it does not.
     """
     if not condition:
-        # quotes tell a text that looks like a number, such as ${now:%Y}, from a number
+        # a text such as '2026', from ${now:%Y}, is quoted, or it would read as a number
         text = repr(value) if isinstance(value, str) and is_numeric(value) else format_value(value)
         raise ValueError(f"{option}={text} must be {valid}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,6 +123,26 @@ def test_copies_from_a_gpu_are_pinned_and_waited_for_once(monkeypatch: pytest.Mo
     assert copies.pinned == [True, True]
     assert waits == [torch.device("cuda", 0)]
     assert {each.device.type for each in (copied["a"], *copied["b"], copied["c"])} == {"cpu"}
+
+
+@pytest.mark.parametrize("free", [0.9, 0.1])
+def test_there_is_one_copy_at_a_time_where_memory_is_short(
+    free: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    io, best, last = AtomicIO(), tmp_path / "best.ckpt", tmp_path / "last.ckpt"
+    for path in (best, last):  # the first save of a file is waited for
+        io.save_checkpoint({"x": torch.zeros(2)}, path)
+    gate, memory = Gate(monkeypatch), SimpleNamespace(available=free, total=1.0)
+    monkeypatch.setattr(checkpoint_io.psutil, "virtual_memory", lambda: memory)
+    io.save_checkpoint({"x": torch.ones(2)}, best, {"wait": False})
+    timer = threading.Timer(0.2, gate.opened.set)
+    if free < 0.5:
+        timer.start()
+    io.save_checkpoint({"x": torch.ones(2)}, last, {"wait": False})
+    assert io.writer.is_pending(str(best)) == (free > 0.5)
+    gate.opened.set()
+    io.writer.close()
+    timer.cancel()
 
 
 def test_what_has_no_copy_is_written_at_once(tmp_path: Path) -> None:

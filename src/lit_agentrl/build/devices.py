@@ -77,9 +77,9 @@ def find_device(trainer: DictConfig) -> Device:
 def choose_for_device(cfg: DictConfig, device: Device | None = None) -> str:
     """Replace each ``auto`` of `BY_DEVICE` by a value for the device, in place.
 
-    On a CPU these are the values of `ON_CPU`.  On a GPU with bfloat16 the precision is bf16-mixed, and the number of
-    slots is the largest that fits by the memory plan, up to the episodes of an iteration.  Activations are recomputed
-    if fewer than `_FEW_SLOTS` fit otherwise.  Micro-batches take the memory that is left.
+    On a CPU these are the values of `ON_CPU`.  On a GPU with bfloat16 the precision is bf16-mixed.  The number of
+    slots is the largest that fits by the memory plan, up to the episodes that a rank plays in an iteration.
+    Activations are recomputed if fewer than `_FEW_SLOTS` fit otherwise.  Micro-batches take the memory that is left.
 
     Args:
         cfg: the composed config.
@@ -141,7 +141,7 @@ def _choose_for_gpu(
 
 def _list_plans(base: MemoryPlan, cfg: DictConfig, given: dict[str, Any]) -> Iterator[MemoryPlan]:
     """Yield plans from the fastest to the one with the least memory."""
-    wanted = cfg.rollout.prompts * cfg.rollout.members
+    wanted = -(-cfg.rollout.prompts * cfg.rollout.members // base.ranks)  # each rank plays its share
     slots = [2**k for k in reversed(range(wanted.bit_length())) if 2**k < wanted]
     sizes = [wanted, *slots] if base.slots and "engine.num_slots" not in given else [base.slots]
     if base.checkpointing or "update.checkpoint_activations" in given:

@@ -17,8 +17,8 @@ from lit_agentrl.rl.objective import SCORES, Objective
 from lit_agentrl.rollout.structures.base import Structure
 
 _LOGGED = ("val/success",)  # the metrics that Lightning's own callbacks can see
-_KNOWN = ("lit_agentrl.", "lightning.")
-# metrics of every run, and metrics of options that have no part to name them
+_SHIPPED_PREFIXES = ("lit_agentrl.", "lightning.")
+# metrics that no part of the run lists itself
 _ITERATION_METRICS = {
     "rollout": (
         "success", "return_mean", "return_std_within_group", "dead_group_share", "turns", "actions", "reply_tokens",
@@ -74,19 +74,17 @@ def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None
         for name, entry in (callbacks or {}).items()
         if isinstance(entry, DictConfig) and "_target_" in entry
     }
-    if any(not str(entry._target_).startswith(_KNOWN) for entry in entries.values()):
+    if any(not str(entry._target_).startswith(_SHIPPED_PREFIXES) for entry in entries.values()):
         return
     for name, entry in entries.items():
         names = _LOGGED if str(entry._target_).startswith("lightning.") else metrics
         for key, metric in _list_monitored(entry):
-            if any(_is_meant(metric, known) for known in names):
+            if any(_is_matched(metric, known) for known in names):
                 continue
-            near = suggest(find_nearest(metric, names))
-            same_group = [known for known in names if known.startswith(metric.partition("/")[0] + "/")]
-            hint = (
-                near
-                or f"valid: {', '.join(same_group or [known for known in names if known.startswith('val/')])}"
-            )
+            group = metric.partition("/")[0] + "/"
+            valid = [known for known in names if known.startswith(group)]
+            valid = valid or [known for known in names if known.startswith("val/")]
+            hint = suggest(find_nearest(metric, names)) or f"valid: {', '.join(valid)}"
             raise ValueError(f"callbacks.{name}.{key}={metric} is not measured; {hint}")
 
 
@@ -99,7 +97,7 @@ def _list_monitored(entry: DictConfig) -> list[tuple[str, str]]:
     return [(key, metric) for key, metric in metrics if isinstance(metric, str)]
 
 
-def _is_meant(monitor: str, known: str) -> bool:
+def _is_matched(monitor: str, known: str) -> bool:
     return monitor.startswith(known[:-1]) if known.endswith("*") else monitor == known
 
 
@@ -131,7 +129,7 @@ def list_metrics(
     names += [f"train/{name}" for name in (*loss_metrics, *(term.measure for term in algorithm.terms()))]
     if algorithm.reads == SCORES:
         names += [f"val/{name}" for name in PAIR_METRICS]
-        head_metrics = [*(f"train/{name}" for name in (*loss_metrics, "pairless_share", "good_share"))]
+        head_metrics = [f"train/{name}" for name in (*loss_metrics, "pairless_share", "good_share")]
         head_metrics += [f"val/{name}" for name in PAIR_METRICS]
         names += [name.replace("/", f"/head_{head}_") for head in algorithm.heads for name in head_metrics]
     names += [f"critic/{name}" for name in _CRITIC_METRICS] if has_critic else []

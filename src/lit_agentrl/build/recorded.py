@@ -33,7 +33,7 @@ _HELD_OUT = 0.2  # default share of prompts held out to judge a reward model
 def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind | None]:
     """Return the objective to train, and the data set of ``data`` or None for rollouts.
 
-    The files of the data set are known to exist.  The objective is the given one; with a mixed data set, it adds
+    It checks that the files of the data set exist.  The objective is the given one; with a mixed data set, it adds
     imitation; with a score for each of several heads, it has several heads.
 
     Raises:
@@ -41,23 +41,24 @@ def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind |
     """
     if not cfg.get("data"):
         return algorithm, None
-    if "_target_" not in cfg.data:  # an experiment for another data set sets options
+    if "_target_" not in cfg.data:  # data=rollouts, and an experiment sets options of another data set
         raise ValueError(
             f"data=rollouts has no option {next(iter(cfg.data))}, which the experiment sets; leave out data=rollouts, "
             "or the experiment"
         )
     with name_errors("data"):
         kind = instantiate_as(cfg, "data", Kind)
-        find_paths(kind)
+        find_paths(kind)  # raises if a file is missing
     is_scored = algorithm.reads == SCORES
     if isinstance(kind, Beside):
-        is_fit = algorithm.trains and not is_scored  # else the requirements of `Beside` refuse it
-        return (Imitating(played_objective=algorithm, coef=kind.coef) if is_fit else algorithm), kind
+        if algorithm.trains and not is_scored:  # the requirements of `Beside` refuse others
+            algorithm = Imitating(played_objective=algorithm, coef=kind.coef)
+        return algorithm, kind
     if kind.held_out is None:
         kind = replace(kind, held_out=_HELD_OUT if is_scored else 0.0)
-    return (
-        SeveralHeads(objective=algorithm, names=kind.heads) if kind.heads and is_scored else algorithm
-    ), kind
+    if kind.heads and is_scored:
+        algorithm = SeveralHeads(objective=algorithm, names=kind.heads)
+    return algorithm, kind
 
 
 class HeldOut:
@@ -76,10 +77,10 @@ class HeldOut:
         self._verdicts = {
             split: Verdicts(torch.cat([v.table_PC for v in verdicts])) for split, verdicts in judged.items()
         }
-        self._of_heads = {
+        self._verdicts_by_head = {
             split: dict(zip(heads, verdicts, strict=False)) for split, verdicts in judged.items()
         }
-        empty = [name for name, verdicts in self._of_heads["val"].items() if not len(verdicts)]
+        empty = [name for name, verdicts in self._verdicts_by_head["val"].items() if not len(verdicts)]
         if empty or not len(self._verdicts["val"]):
             score = f"{empty[0]} of data.score" if empty else "reward"
             raise ValueError(
@@ -88,13 +89,20 @@ class HeldOut:
             )
 
     def get_levels(self, split: str) -> dict[str, Levels]:
-        """Return chance and oracle levels of each set of pairs, in the form of games."""
+        """Return the levels of each set of pairs, as if it were a game."""
         verdicts = self._verdicts[split]
         counts = {PAIRS: len(verdicts), NEAR: int(verdicts.is_near_P.sum())}
         counts |= {
-            name_head_game(name): len(head_verdicts) for name, head_verdicts in self._of_heads[split].items()
+            name_head_game(name): len(head_verdicts)
+            for name, head_verdicts in self._verdicts_by_head[split].items()
         }
-        return {name: Levels(0.5, None, 1.0, None, n) for name, n in counts.items() if n}
+        return {
+            name: Levels(
+                chance_success=0.5, chance_return=None, oracle_success=1.0, oracle_return=None, episodes=n
+            )
+            for name, n in counts.items()
+            if n
+        }
 
     def describe_pairs(self, split: str) -> str:
         """Return the number of pairs of a split, as text."""
@@ -106,7 +114,9 @@ class HeldOut:
         metrics = self._verdicts["val"].metrics()
         near = metrics.get("equal_length_shorter_wins")
         near_text = (
-            "" if near is None else f"; of {metrics['equal_length_pairs']:.0f} of equal length in {near:.3f}"
+            ""
+            if near is None
+            else f", and in {near:.3f} of the {metrics['equal_length_pairs']:.0f} of equal length"
         )
         return (
             f"held out for validation: {len(self._verdicts['val'])} pairs; the shorter one wins in "
@@ -115,8 +125,8 @@ class HeldOut:
 
 
 def _judge_pairs(recorded: Recordings, split: str, heads: int) -> list[Verdicts]:
-    """Return the pairs of each head; one entry if there is a single head."""
-    batch = recorded.make_held_out(split, 0)
+    """Return the pairs of each head; one entry if ``heads`` is 0."""
+    batch = recorded.make_held_out(split, iteration=0)
     trajectories = batch.trajectories or TrajectoryBatch.make_empty()
     rows = trajectories.to_dict() | batch.columns
     views = [of_head(rows, head) for head in range(heads)] or [rows]

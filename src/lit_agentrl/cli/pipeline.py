@@ -1,4 +1,4 @@
-"""Record, label and train in rounds, by a recipe (iterated DPO)."""
+"""Run a recipe, such as iterated DPO: record, label and train in rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what runs have shown: a page, Markdown and tables."""
+"""Write a report about runs: a web page, Markdown and tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLES = """
   {0} RUN RUN                                  two runs, instance by instance
   {0} outputs --out outputs-report             all runs below a folder
 
-Runs that differ in their seed alone are a cell.  Needs pip install 'lit-agentrl[report]'.
+Runs that differ only in their seed are one row, a cell.  Needs pip install 'lit-agentrl[report]'.
 """
 
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "--out", default="report", metavar="FOLDER", help="where it is written (default: report)"
         )
         parser.add_argument(
-            "--stage", default="last", choices=("last", "best"), help="weights that cells are compared by"
+            "--stage", default="last", choices=("last", "best"), help="which weights of each run are compared"
         )
         args = parser.parse_args(arguments)
         from lit_agentrl.report.page import files as page

@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.utils import get_method
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.checks import format_value
 from lit_agentrl.config.errors import UserError, explain_unreadable, refuse_first, refuse_unknown
@@ -27,8 +27,8 @@ def check_folders(folders: Sequence[str | Path]) -> None:
     """Refuse config folders that Hydra would silently ignore in part.
 
     Raises:
-        UserError: more than one folder, since Hydra reads only the last; or a file with the name of a shipped one,
-            since Hydra finds the shipped one first.
+        UserError: --config-dir is given more than once, since Hydra reads only the last; or a file differs from the
+            shipped one of the same name, since Hydra finds the shipped one first.
     """
     refuse_first(_find_hidden_files(folders))
 
@@ -47,7 +47,7 @@ def _find_hidden_files(folders: Sequence[str | Path]) -> Iterator[str]:
                 )
 
 
-# sections whose entries are arguments of any class: keys may be added and removed
+# sections whose keys are arguments of the class that _target_ names: keys may be added and removed
 OPEN_SECTIONS = (
     "trainer",
     "callbacks",
@@ -60,7 +60,7 @@ OPEN_SECTIONS = (
     "hydra",
 )
 LIST_GROUPS = ("logger", "callbacks", "reward")  # groups that can combine several options
-CLOSED_SECTIONS = ("val", "test")  # sections without a _target_ that would refuse an unknown key
+CLOSED_SECTIONS = ("val", "test")  # no signature refuses their unknown keys, so they are checked here
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def initialize_hydra() -> Iterator[None]:
 
 
 def format_search_path(folders: Sequence[str | Path]) -> list[str]:
-    """Return the override that makes ``compose`` search the user's config folders too.
+    """Return, as a list, the override that makes ``compose`` search the user's config folders too.
 
     Raises:
         UserError: one of them is not a folder.
@@ -88,7 +88,7 @@ def format_search_path(folders: Sequence[str | Path]) -> list[str]:
 
 
 def list_user_folders(sources: Iterable[Any]) -> list[str]:
-    """Return the user's folders among the config sources that Hydra records, without this package's."""
+    """Return the user's config folders among the sources that Hydra records."""
     return [source.path for source in sources if source.schema == "file" and source.provider not in PROVIDERS]
 
 
@@ -115,7 +115,7 @@ def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> Di
         if name not in names:
             description = "game named " if group == "env" else f"option {group}="
             raise UserError(f"there is no {description}{name}; valid: {', '.join(names)}")
-        # add it to an empty config: Hydra would look for a primary config in the shipped folder only
+        # Hydra searches for a primary config only in the shipped folder, so the option is added to an empty one
         try:
             option: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search])[group]
         except UnicodeError as error:
@@ -168,18 +168,18 @@ def check_sections(cfg: DictConfig, name: str) -> None:
     """Refuse keys of a composed config that nothing reads, from overrides or from files.
 
     Raises:
-        UserError: an unknown key, or a missing section.
+        UserError: an unknown or missing key, or a section that is set to a value.
     """
     for section, options in _list_sections(name).items():
-        value = cfg.get(section) if section in cfg else {}
-        if value is None or isinstance(value, str | bool | int | float | list | ListConfig):
+        value = cfg.get(section, {})  # a missing one is reported below
+        if not isinstance(value, dict | DictConfig):
             raise UserError(
                 f"{section}={format_value(value)}: {section} is a section; set one of its options: {', '.join(options)}"
             )
     if OmegaConf.select(cfg, "algo.constants") is not None:
         raise UserError(
             "algo.constants was removed; write an option file, such as conf/algo/clip/mine.yaml, that starts "
-            "from the other option, and choose it in the defaults of the algorithm"
+            "from a shipped option, and choose it in the defaults of the algorithm"
         )
     for section, known_keys in _list_known_keys(name).items():
         keys = {str(key) for key in (OmegaConf.select(cfg, section) if section else cfg)}
@@ -228,24 +228,25 @@ def _find_problem(override: Override, search: Sequence[str]) -> str:
     key, text = override.key_or_group, override.input_line or ""
     if key == "run_dir":
         return f"{text}: choose the run folder with hydra.run.dir=FOLDER"
-    names = override.value()
+    value = override.value()
     axis = key.replace(".", "/")
-    if key.startswith("algo.") and list_group_options(axis, search) and not isinstance(names, dict | list):
-        return f"{text}: write {axis}=NAME; valid: {', '.join(list_group_options(axis, search))}"
-    if key in CLOSED_SECTIONS and not isinstance(names, dict) and not override.is_delete():
+    axis_options = list_group_options(axis, search) if key.startswith("algo.") else []
+    if axis_options and not isinstance(value, dict | list):
+        return f"{text}: write {axis}=NAME; valid: {', '.join(axis_options)}"
+    if key in CLOSED_SECTIONS and not isinstance(value, dict) and not override.is_delete():
         return f"{text}: {key} is a section; set one of its options, such as {key}.episodes=…"
-    listed = [str(name) for name in names] if key in LIST_GROUPS and isinstance(names, list) else []
+    listed = [str(name) for name in value] if key in LIST_GROUPS and isinstance(value, list) else []
     if len(set(listed)) < len(listed) or ("none" in listed and len(listed) > 1):
         mistake = "none together with others" if "none" in listed else "an option twice"
         return f"{text}: {key} names {mistake}; keep one"
-    is_list = isinstance(names, list) and key not in LIST_GROUPS
-    if (is_list or names is None) and not override.is_delete() and list_group_options(key, search):
-        mistake = "a list" if is_list else "null"
+    is_list = isinstance(value, list) and key not in LIST_GROUPS
+    options = list_group_options(key, search)
+    if (is_list or value is None) and not override.is_delete() and options:
         return (
-            f"{text}: {key} takes a name, not {mistake}; valid: {', '.join(list_group_options(key, search))}"
+            f"{text}: {key} takes a name, not {'a list' if is_list else 'null'}; valid: {', '.join(options)}"
         )
-    if override.is_delete() and list_group_options(key, search) and key not in LIST_GROUPS:
-        return f"{text}: {key} cannot be left out; valid: {', '.join(list_group_options(key, search))}"
+    if override.is_delete() and options and key not in LIST_GROUPS:
+        return f"{text}: {key} cannot be left out; valid: {', '.join(options)}"
     if override.is_delete() and not _is_open(key):
         return (
             f"{text}: {key} cannot be removed; keys can be removed only below {', '.join(OPEN_SECTIONS[:-1])}; "
@@ -268,9 +269,8 @@ def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
             continue
         if _is_open(override.key_or_group):
             continue
-        plain = [
-            override_text.lstrip("+") if override_text == text else override_text for override_text in job
-        ]
+        # without the + it composes if the key exists; if not, the error names near keys
+        plain = [other.lstrip("+") if other == text else other for other in job]
         try:
             compose(config_name=name, overrides=[*plain, *search], return_hydra_config=True)
         except Exception as error:
@@ -281,7 +281,7 @@ def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
 
 
 def _require_table(table: str, name: str, job: Sequence[str], search: Sequence[str]) -> None:
-    """Refuse an entry of a table if the chosen option has no such table."""
+    """Refuse an entry such as ``+optim.schedule_args.power`` if the chosen option has no such table."""
     others = [
         text
         for text, override in zip(job, parse(job), strict=True)
@@ -292,5 +292,5 @@ def _require_table(table: str, name: str, job: Sequence[str], search: Sequence[s
         entries = OmegaConf.select(base, table)
     except Exception as error:
         raise explain_composition(error, name, others, search) from error
-    if entries is None:
+    if entries is None:  # Hydra would add it, so the error is made here
         raise explain_composition(KeyError(table), name, job, search)

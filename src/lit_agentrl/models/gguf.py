@@ -116,7 +116,7 @@ def require_gguf(file: Path) -> None:
 def _load(file: Path) -> tuple[Any, Any]:
     """Load network and tokenizer of a GGUF file.
 
-    It is linked into a folder of its own, because transformers would also read other files beside it.
+    The file is linked into an empty folder, because transformers would also read other files of its folder.
     """
     with tempfile.TemporaryDirectory() as alone, hold_back_logs(), redirect_stderr(io.StringIO()):
         (Path(alone) / file.name).symlink_to(file.resolve())

@@ -1,8 +1,9 @@
 """Estimate of the memory of a run on each rank, term by term.
 
-P parameters, of which P_t are trained (all, or those of the adapters), b bytes each; L layers, d width, q and k widths
-of all query and of all key heads, I inner width, V vocabulary, T tokens of a micro-batch, A of them whose logits exist
-at a time, N ranks among which strategy=fsdp shards weights, gradients and optimizer states (N = 1 otherwise).
+P is the number of parameters, and P_t the number of trained ones: all, or those of the adapters.  Each has b bytes.
+L is the number of layers, d the width, q and k the widths of all query heads and of all key heads, I the inner width,
+V the vocabulary.  T is the number of tokens of a micro-batch; the logits of A of them exist at a time.
+N is the number of ranks that share weights, gradients and optimizer states under strategy=fsdp, and 1 otherwise.
 
 weights       b P / N; adapters and --precision mixed are in float32
 gradients     b P_t / N; and b P_t more with several ranks: ddp's buckets, or gradients that fsdp has not averaged yet

@@ -45,8 +45,8 @@ def pick(states: Tensor, index: Tensor) -> Tensor:
 class KernelLayout:
     """Queries and keys of the kernel for segments of any length.
 
-    A segment is a row, or several of which each continues the one before.  Its queries are the last tokens of its
-    row, namely those that no earlier row has, and they are neighbours in the packed row.
+    A segment is one row, or several rows if each continues the one before.  Its queries are the tokens that no
+    earlier row has.  They are the last tokens of its row, and they are neighbours in the packed row.
 
     Attributes:
         key_M: Packed index of each key; None if these are the packed tokens in order.
@@ -180,7 +180,7 @@ def find_kernel_obstacle(
 ) -> str:
     """Return why the kernel cannot be used for such heads; empty if it can.
 
-    It is tried once on two short segments, forward and backward, of which one has fewer queries than keys.
+    The kernel is tried once, forward and backward, on two short segments.  One has fewer queries than keys.
     """
     if device.type != "cuda":
         return "there is no variable-length kernel for CPUs"

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
+import psutil
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_warn
@@ -27,6 +28,7 @@ from lit_agentrl.strategies.background import Writer, copy_to_host
 from lit_agentrl.strategies.plain_data import PLAIN, NotPlain, save_plain
 
 T = TypeVar("T")
+_ROOM = 0.5  # share of the memory of this machine below which there is one copy at a time
 LEFTOVERS = (".tmp", ".lnk")  # suffixes of files that an interrupted write leaves behind
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # how torch names a type that it refuses to load
 
@@ -126,7 +128,10 @@ class AtomicIO(TorchCheckpointIO):
         """
         target = os.path.abspath(path)
         if not wait and target in self.writer.seconds:
-            self.writer.join(target)  # so that there is never more than one copy
+            self.writer.join(target)  # so that there is never more than one copy of it
+            memory = psutil.virtual_memory()
+            if memory.available < _ROOM * memory.total:
+                self.writer.join()  # nor of other files
             try:
                 value = copy(value)
             except Exception as error:  # of an object that has no copy, such as a lock

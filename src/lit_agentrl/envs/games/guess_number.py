@@ -41,7 +41,7 @@ class GuessNumber(TextEnv):
     @property
     def rules(self) -> str:
         return (
-            f"Guess a number of a range of {self._size} numbers. After each guess you are told whether the number is "
+            f"Find a hidden number among {self._size} numbers. After each guess you are told whether the number is "
             "higher or lower.\nActions: a whole number.\nRewards: 1 for the right number."
         )
 

@@ -44,10 +44,14 @@ class GameServer(ThreadingHTTPServer):
         self.sessions.close_idle()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread has started, which would release it
+            self._free.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -69,7 +73,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.settimeout(self.server.idle_s)
 
     def do_GET(self) -> None:
-        self._reply({} if self.path == "/health" else None)
+        if self.path == "/health":
+            self._reply({})
+        else:
+            self._send(404, RequestError(404, "only /health is asked by GET").answer)
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
@@ -77,20 +84,20 @@ class _Handler(BaseHTTPRequestHandler):
         is_json = self.headers.get_content_type() == "application/json"
         if not length.isdecimal() or not is_json or self.headers.get("Transfer-Encoding"):
             self._refuse(
-                RequestError(411, "a request has Content-Length, and Content-Type: application/json")
+                RequestError(411, "a request must have Content-Length, and Content-Type: application/json")
             )
         elif len(length) > 12 or int(length) > self.server.max_bytes:
-            self._refuse(RequestError(413, f"a request may have {self.server.max_bytes} bytes"))
+            self._refuse(RequestError(413, f"a request may have at most {self.server.max_bytes} bytes"))
         else:
             try:
-                self._reply(parse(self.rfile.read(int(length))))
+                body = parse(self.rfile.read(int(length)))
             except ValueError as error:
                 self._refuse(RequestError(400, f"the request {error}"))
+            else:
+                self._reply(body)
 
-    def _reply(self, body: Mapping[str, Any] | None) -> None:
+    def _reply(self, body: Mapping[str, Any]) -> None:
         try:
-            if body is None:
-                raise RequestError(404, "only /health is asked by GET")
             self._send(200, self.server.sessions.answer(self.path, body))
         except RequestError as error:
             self._send(error.status, error.answer)
@@ -106,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError as error:
             status, text = (
                 500,
-                serialize({"error": escape_unprintable(f"the game says what is no JSON ({error})")}),
+                serialize({"error": escape_unprintable(f"the game's answer is not JSON ({error})")}),
             )
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -116,4 +123,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text)
 
-    def log_message(self, format: str, *args: Any) -> None: ...  # a line for every request
+    def log_message(self, format: str, *args: Any) -> None: ...  # no line for each request

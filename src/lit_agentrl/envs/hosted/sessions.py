@@ -63,7 +63,7 @@ class Sessions:
         """Execute a request and return the answer.
 
         Raises:
-            Refused: the request is invalid, the session is unknown, all are in use, or the game has failed.
+            RequestError: the request is invalid, the session is unknown, all are in use, or the game has failed.
         """
         if path == "/health":
             counts = {"sessions": len(self._of_id), "episodes": self.episodes, "expired": self.expired}

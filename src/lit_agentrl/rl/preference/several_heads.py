@@ -7,6 +7,7 @@ the head does not learn from that trajectory.  Shape suffix ``H``: heads.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,15 +26,15 @@ class SeveralHeads(Objective):
     """Mean over heads of the loss of one score.
 
     ``1/H sum over heads of L(scores of the head, labels of the head)``, where L is the loss of ``objective``.
-    Heads may rank two trajectories differently, or as a tie, which is not a pair; each L is therefore divided by the
-    head's own count.
+    Two trajectories can be a pair for one head and a tie, which is no pair, for another.  So each L is divided by the
+    count of its own head.
 
     Attributes:
         objective: the objective of each head; it reads the labels of the head as ``return_B``.
         names: names of the heads, in the order of ``label_BH`` and of ``score_BTH``.
 
     Raises:
-        ValueError: ``objective`` does not use returns, or its scores have a zero or a reference.
+        ValueError: ``objective`` trains a cost model or reads a reference answer, or its label reads no returns.
     """
 
     unit: ClassVar[str | None] = "group_B"
@@ -80,23 +81,26 @@ class SeveralHeads(Objective):
         self.objective.try_out(rows)
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Prepare the columns of each head, named ``headK_…``.
+        """Prepare the columns ``headK_…`` of each head, and its scalars ``head_NAME_…``.
 
         Rows are kept, and tokens scored, if any head needs them.
         """
         columns: Tensors = {}
-        masks: Tensors = {}
+        keeps: list[Tensor] = []
+        scored: list[Tensor] = []
         for head, name in enumerate(self.names):
             head_rows = of_head(tensors, head)
             prepared = self.objective.prepare(head_rows)
             keep_B = prepared.pop("keep_B", torch.ones_like(head_rows["return_B"], dtype=torch.bool))
             # another head may keep rows that this head drops, so mask their returns for this head
             prepared["return_B"] = head_rows["return_B"].masked_fill(~keep_B, math.nan)
-            for mask, value in (("keep_B", keep_B), ("is_scored_BT", prepared["is_scored_BT"])):
-                masks[mask] = masks[mask] | value if mask in masks else value
+            keeps.append(keep_B)
+            scored.append(prepared["is_scored_BT"])
             for column, value in prepared.items():
                 columns[f"head{head}_{column}" if value.dim() else f"head_{name}_{column}"] = value
-        return columns | masks
+        return columns | {
+            "keep_B": torch.stack(keeps).any(0), "is_scored_BT": torch.stack(scored).any(0)
+        }  # fmt: skip
 
     def count(self, tensors: Tensors) -> Tensors:
         """Return the counts of ``objective`` for each head."""
@@ -107,16 +111,16 @@ class SeveralHeads(Objective):
         }
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the mean of the shares of heads, and metrics of all and of each."""
-        shares: list[Tensor] = []
+        """Return the mean loss of heads, and metrics over all heads and of each."""
+        losses: list[Tensor] = []
         metrics: Tensors = {}
         for head, name in enumerate(self.names):
-            share, own_metrics = self.objective.loss(of_head(tensors, head))
-            shares.append(share)
+            head_loss, own_metrics = self.objective.loss(of_head(tensors, head))
+            losses.append(head_loss)
             metrics = add_metrics(metrics, own_metrics) | {
                 f"head_{name}_{key}": value for key, value in own_metrics.items()
             }
-        return torch.stack(shares).mean(), metrics
+        return torch.stack(losses).mean(), metrics
 
 
 def of_head(tensors: Mapping[str, Tensor], head: int) -> Tensors:
@@ -133,6 +137,7 @@ def of_head(tensors: Mapping[str, Tensor], head: int) -> Tensors:
     prefix = f"head{head}_"
     columns = {name: tensor for name, tensor in tensors.items() if not _is_of_a_head(name)}
     columns |= {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    # prepared columns have the head's own returns; NaN in the common ones leaves a trajectory out of all heads
     label_B = columns["return_B"] if prefix + "return_B" in tensors else tensors[LABELS][:, head]
     columns["return_B"] = label_B.masked_fill(tensors["return_B"].isnan(), math.nan)
     if "score_BTH" in tensors:
@@ -141,4 +146,4 @@ def of_head(tensors: Mapping[str, Tensor], head: int) -> Tensors:
 
 
 def _is_of_a_head(name: str) -> bool:
-    return name.startswith("head") and name[4 : name.find("_")].isdigit()
+    return re.match(r"head\d+_", name) is not None

@@ -1,4 +1,4 @@
-"""Members of a rollout structure that only a few methods need."""
+"""Members of a rollout structure that only a few structures need."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from lit_agentrl.rollout.scheduler import EpisodeSpec
 if TYPE_CHECKING:
     from lit_agentrl.rollout.structures.base import Progress
 
-Values = Callable[[Episode], Sequence[float]]  # critic's values of the states before each reply, in reward
+Values = Callable[
+    [Episode], Sequence[float]
+]  # critic's values of the states before each reply, in units of reward
 
 
 @dataclass(frozen=True)
 class TemporaryStep:
-    """A temporary optimizer step: further episodes use the weights after it, then it is undone.
+    """A temporary optimizer step.
+
+    The next wave is played with the weights after it, then it is undone.
 
     Attributes:
         lr: Learning rate of the step.
-        epsilon: Probabilities are clipped to at most ``1 - epsilon``.
+        epsilon: Probabilities in the loss of the step are clipped to at most ``1 - epsilon``.
     """
 
     lr: float
@@ -59,7 +63,7 @@ class StructureHook:
 
     @property
     def hook(self) -> StructureHook:
-        """This object, in which the run finds the members below."""
+        """This object; a plain `Structure` has `NO_HOOK` here."""
         return self
 
     def check_game(self, task: Task) -> None:
@@ -86,7 +90,7 @@ class StructureHook:
         return make
 
     def plan_evaluation(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
-        """Return the episodes of an evaluation, given those of one without a structure."""
+        """Return the episodes of an evaluation, given those that would be played without a structure."""
         return specs
 
     def plan_temporary_step(self, progress: Progress) -> TemporaryStep | None:
@@ -96,12 +100,15 @@ class StructureHook:
     def mask_tokens(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
         """Return a mask (B, T) of sampled tokens that the loss of this iteration excludes.
 
-        Advantages still include them.  None excludes no token.
+        Advantages still include them.  With None all tokens count.
         """
         return None
 
     def make_notes(self) -> Mapping[str, str]:
-        """Return what was learned as readable texts, by folder name; written when they change."""
+        """Return texts about what was learned, by folder name.
+
+        Each is written to its folder when it changes.
+        """
         return {}
 
 
