@@ -1,4 +1,4 @@
-"""Run a recipe, such as iterated DPO: record, label and train in rounds."""
+"""Run a recipe, such as iterated DPO: record, label, train."""
 
 from __future__ import annotations
 
