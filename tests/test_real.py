@@ -1,0 +1,78 @@
+"""The script that teaches a pretrained model: its results file, its table, and all stages with a tiny network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts import real
+from tests.conftest import ROOT
+
+
+def make_rows(seed: int, imitation: str, rl: str, game: str = "reverse_text") -> list[dict[str, Any]]:
+    rows = []
+    for name, solved in (("start", "0000"), ("imitation", imitation), ("RL", rl)):
+        success = solved.count("1") / len(solved)
+        for at in ("T=1", "best T"):
+            rows.append(
+                {
+                    "game": game, "seed": seed, "policy": f"{name}, {at}", "temperature": 1.0, "success": success,
+                    "return": 0.0, "n": len(solved), "solved": solved, "minutes": "" if name == "start" else 3.0,
+                    "iteration_s": "" if name == "start" else 2.0, "peak_gb": "" if name == "start" else 1.5,
+                }
+            )  # fmt: skip
+    for level, value in (("chance", 0.25), ("oracle", 1.0)):
+        rows.append({"game": game, "seed": seed, "policy": level, "success": value})
+    return rows
+
+
+def test_a_finished_seed_replaces_its_rows_and_leaves_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    real.add_rows(path, make_rows(1, "1000", "1100"))
+    real.add_rows(path, make_rows(2, "1000", "1110"))
+    real.add_rows(path, make_rows(1, "1100", "1111"))
+    rows = real.read_rows(path)
+    assert [(row["seed"], row["solved"]) for row in rows if row["policy"] == "RL, best T"] == [
+        ("2", "1110"), ("1", "1111"),
+    ]  # fmt: skip
+    assert len(rows) == 16 and rows[0]["policy"] == "start, T=1"
+
+
+def test_the_table_by_hand(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    real.add_rows(path, make_rows(1, "1000", "1100"))
+    one = real.summarise(real.read_rows(path)).splitlines()
+    assert one[2] == "| reverse_text | chance | | 0.250 | | | |"
+    # Wilson's interval of 2 of 4
+    assert one[8] == "| reverse_text | RL, best T | 1 | 0.500 [0.150, 0.850] | 1 x 4 | 3.0 | 1.5 GB |"
+    # differences of tasks 0, 1, 0, 0: mean 0.25, standard error 0.25, t = 3.182
+    assert one[10] == "| reverse_text | RL less imitation | best of each | +0.250 [-0.546, +1.046] | 1 x 4 | | |"
+    real.add_rows(path, make_rows(2, "1000", "1111"))
+    two = real.summarise(real.read_rows(path)).splitlines()
+    # differences of seeds 0.25 and 0.75: standard error 0.25, t = 12.706
+    assert two[10] == "| reverse_text | RL less imitation | best of each | +0.500 [-2.677, +3.677] | 2 x 4 | | |"
+    averaged = real.average(real.read_rows(path))["reverse_text"]
+    assert averaged["RL, best T"] == {"success": 0.75, "iteration_s": 2.0}
+    assert averaged["start, T=1"] == {"success": 0.0}
+
+
+def test_the_protocol_names_games_that_exist() -> None:
+    assert all((ROOT / "conf" / "env" / f"{name}.yaml").exists() for name in real.GAMES)
+    assert any("cpu" in game.devices for game in real.GAMES.values())
+
+
+@pytest.mark.slow
+def test_every_stage_with_a_tiny_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["--smoke", "--games", "reverse_text", "--folder", str(tmp_path)]
+    real.main(call)
+    before = (tmp_path / "table.md").read_text()
+    assert "| reverse_text | oracle | | 1.000 | | | |" in before
+    assert before.count("1 x 8") == 7
+    stages = tmp_path / "reverse_text" / "seed-1"
+    (stages / "rl_test.json").unlink()
+    capsys.readouterr()
+    real.main(call)  # plays what is missing, and trains nothing
+    assert capsys.readouterr().out.count("playing 8 episodes") == 1
+    assert (tmp_path / "table.md").read_text() == before
