@@ -59,7 +59,9 @@ FOLDER = Path("outputs") / "evaluations"
 
 
 def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]]) -> Scores:
-    """Evaluate models one after the other; the table has the rows of all, and of the files of ``compare``.
+    """Evaluate several models, one after the other.
+
+    The table has the rows of all, and of the files of ``compare``.
 
     Args:
         cfg: the options of ``conf/evaluate.yaml``, without a run.
@@ -128,7 +130,7 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
 
 
 class PlayedGame(NamedTuple):
-    """The episodes of a game that a model played, and the server's count of the tokens of its replies."""
+    """Episodes of a game that a model played; ``tokens``: a server's count for their replies."""
 
     outcomes: list[Outcome]
     episodes: list[Episode]

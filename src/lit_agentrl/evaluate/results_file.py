@@ -25,7 +25,7 @@ _READ = {
 
 
 def describe_options(cfg: DictConfig) -> dict[str, Any]:
-    """Return the options that are written with the results, by which a repeated evaluation finds its file."""
+    """Return the options by which a repeated evaluation finds its file."""
     options = cast(dict[str, Any], OmegaConf.to_container(cfg))
     options.pop("compare")
     return options

@@ -45,7 +45,7 @@ def build_table(
 
 
 def _build_rows(cfg: DictConfig, records: Sequence[dict[str, Any]], models: Sequence[str]) -> Table:
-    """Build the table with a row of two lines for each record: values, and intervals or names below."""
+    """Build the table of all records; a row has values, and intervals below."""
     group_note = "" if cfg.members == 1 else f", {cfg.members} episodes of each task"
     variant = "".join(f", {option}" for option in cfg.get(VARIANT, ()))
     title = f"{models[0]}, split {cfg.split}" if len(models) == 1 else f"split {cfg.split}"
@@ -100,7 +100,7 @@ def _build_details(records: Sequence[dict[str, Any]], models: Sequence[str]) -> 
 
 
 def _list_extra(record: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Yield each further score of a record: its name, and its formatted n, value and interval."""
+    """Yield each further score: its name, and its formatted n, value and interval."""
     for score in (key for key in record if key.startswith(_EXTRA)):
         yield score, _format_estimate(record[score])
     for name, played, _ in baselines.list_scores(record.get("baselines", {})):

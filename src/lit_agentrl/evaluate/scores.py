@@ -1,4 +1,4 @@
-"""Scores of an evaluation: one record per game, model, shots and temperature, and a table of all."""
+"""Scores of an evaluation: one record per game, model, shots and temperature."""
 
 from __future__ import annotations
 
