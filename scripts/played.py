@@ -41,6 +41,7 @@ WORLDS: list[tuple[str, dict[str, Any], str]] = [
     ("bandit_reversed", {}, "better arm"),
     ("guess_number", {}, "binary search"),
     ("reverse_text", {}, "reversed text"),
+    ("wordle", {}, "guess that splits the words"),
     ("code", {}, "known program"),
     ("maths", {}, "known answer"),
     ("judging", {}, "known worth of answers"),
