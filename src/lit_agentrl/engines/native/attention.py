@@ -105,11 +105,13 @@ class Layout(ABC):
 
     @abstractmethod
     def copy_slots(self, buffer: Tensor) -> None:
-        """Copy states from slot to slot of (slots, kv heads, length, dim), after the writes of a layer."""
+        """Copy states between slots of (slots, kv heads, length, dim), after a layer's writes."""
 
     @abstractmethod
     def attend(self, query_NKGD: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """Compute attention over the store (slots, kv heads, length, dim) for G query heads per key/value head.
+        """Compute attention over the store (slots, kv heads, length, dim).
+
+        Each key/value head serves G query heads.
 
         Returns:
             (N, kv heads, G, dim).
@@ -118,7 +120,7 @@ class Layout(ABC):
 
 @dataclass(kw_only=True)
 class Reading(Layout):
-    """Tokens of many episodes under masks: those of ``chunks``, then the last token of each episode.
+    """Tokens of many episodes, which attention reads under masks.
 
     The packed tokens are padding, those of ``chunks`` in order, then the last unread token of each reading episode
     by ascending slot; only the last tokens need logits.

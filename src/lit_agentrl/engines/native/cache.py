@@ -42,7 +42,7 @@ class SlotCache(Cache):
         return self._buffers[layer_idx]
 
     def write(self, layer_idx: int, reading: Layout, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store (N, kv heads, dim) states of packed tokens, by one kernel each; return the layer's buffers."""
+        """Store (N, kv heads, dim) states by one kernel each; return the layer's buffers."""
         while len(self._buffers) <= layer_idx:
             self._buffers.append(
                 (self._make_buffer(key.transpose(0, 1)), self._make_buffer(value.transpose(0, 1)))

@@ -251,7 +251,7 @@ class NativeEngine:
     def _step(self) -> list[TurnResult]:
         """Read unread tokens, draw one token per active episode; return the completed replies."""
         rows = self._rows
-        if self._packs():
+        if self._choose_packed():
             self._read_ahead()
             copies = []
         else:
@@ -306,7 +306,7 @@ class NativeEngine:
         packed = pack_unread(self._rows, slots_A, copies, self._network.device, end_S=end_S)
         return self._inference.read(self._cache, packed)
 
-    def _packs(self) -> bool:
+    def _choose_packed(self) -> bool:
         if self._is_packed is None:
             self._is_packed = choose_packed(self._prefill_option, self._network)
         return self._is_packed
@@ -321,7 +321,7 @@ class NativeEngine:
             for copy in copies:
                 for target in copy.targets:
                     self._cache.move(copy.source, target, copy.length)
-        elif self._packs():
+        elif self._choose_packed():
             read = self._copy.read if self._copy else self._inference.read
             for packed in pack_pieces(rows, slots_A, copies, self._network.device, end_S=end_S):
                 read(self._cache, packed)

@@ -1,4 +1,4 @@
-"""Packed prefill: unread tokens of many slots in one row, read by the kernel for segments of any length."""
+"""Read the unread tokens of many slots as one row by the variable-length kernel."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def choose_packed(prefill: str, network: PreTrainedModel) -> bool:
         return prefill == PACKED
     config = network.config.get_text_config()
     heads = config.num_attention_heads, get_kv_heads(config), get_head_dim(config)
-    reason = find_kernel_obstacle(device, find_autocast_dtype(device) or next(network.parameters()).dtype, *heads)
+    reason = find_kernel_obstacle(
+        device, find_autocast_dtype(device) or next(network.parameters()).dtype, *heads
+    )
     if reason and prefill == PACKED:
         raise ValueError(f"prefill=packed: {reason}; set engine.prefill=auto")
     if reason:
@@ -87,7 +89,10 @@ class SpanCopy(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The tokens of one forward, and the copies after the writes of each layer; all are independent."""
+    """The tokens of one forward, and the copies after the writes of each layer.
+
+    The copies are independent of each other.
+    """
 
     spans: list[Span]
     copies: list[SpanCopy]
@@ -95,7 +100,7 @@ class Piece(NamedTuple):
 
 @dataclass(kw_only=True)
 class PackedReading(Layout):
-    """Tokens of many slots under the kernel for segments of any length: each slot is a segment.
+    """Tokens of many slots, each a segment of the variable-length kernel.
 
     Args:
         query_bounds, key_bounds: int32 first query and key of each segment, and the end of the last.
@@ -121,7 +126,10 @@ class PackedReading(Layout):
             buffer[self.copy_to_C, :, self.copy_position_C] = copied_CKD
 
     def attend(self, query_NKGD: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """See `Layout`; the last query of a segment sees all its keys, the one before all but the last."""
+        """See `Layout`.
+
+        The last query of a segment sees all its keys, the one before all but the last.
+        """
         key_MKD, value_MKD = (states[self.key_slot_M, :, self.key_position_M] for states in (key, value))
         query_NHD = query_NKGD.flatten(1, 2).to(key.dtype)
         bounds = self.query_bounds, self.key_bounds
@@ -136,15 +144,15 @@ class PackedReading(Layout):
 def pack_pieces(
     rows: Rows, slots_A: Bounds, copies: Sequence[Copy], device: torch.device, *, end_S: Bounds
 ) -> Iterator[Packed]:
-    """Yield the forwards that read these slots up to ``end_S``, in order; each needs the ones before."""
+    """Yield the forwards that read these slots up to ``end_S``, in order."""
     for piece in plan_pieces(slots_A, copies, rows.cached_S, end_S):
         yield _pack_piece(rows, piece, device)
 
 
 def plan_pieces(slots_A: Bounds, copies: Sequence[Copy], cached_S: Bounds, end_S: Bounds) -> list[Piece]:
-    """Cut the unread tokens of these slots into pieces, and place each copy where its source is complete.
+    """Cut the unread tokens of these slots into pieces.
 
-    A slot is read after those from which it copies.
+    A slot is read after those from which it copies, and a copy follows as soon as its source is complete.
 
     Args:
         slots_A: Slots with unread tokens.
@@ -165,7 +173,10 @@ def plan_pieces(slots_A: Bounds, copies: Sequence[Copy], cached_S: Bounds, end_S
 
 
 def _cut(order: Sequence[int], cached_S: Bounds, end_S: Bounds) -> Iterator[list[Span]]:
-    """Yield spans of at most `PIECE_TOKENS` tokens and `PIECE_KEYS` keys, except for the keys of one slot."""
+    """Yield the spans of each piece.
+
+    They have at most `PIECE_TOKENS` tokens and `PIECE_KEYS` keys, except for the keys of a single slot.
+    """
     spans: list[Span] = []
     tokens = keys = 0
     for slot in order:
@@ -183,7 +194,7 @@ def _cut(order: Sequence[int], cached_S: Bounds, end_S: Bounds) -> Iterator[list
 
 
 def _resolve(copies: Sequence[Copy]) -> list[SpanCopy]:
-    """Return the copies with the slots that read each token, instead of slots that copy it themselves."""
+    """Return the copies from slots that read the tokens themselves."""
     origins: dict[int, list[Span]] = {}
     for copy in copies:
         inherited = [
