@@ -42,6 +42,7 @@ WORLDS: list[tuple[str, dict[str, Any], str]] = [
     ("guess_number", {}, "binary search"),
     ("reverse_text", {}, "reversed text"),
     ("wordle", {}, "guess that splits the words"),
+    ("tic_tac_toe", {}, "expectimax"),
     ("code", {}, "known program"),
     ("maths", {}, "known answer"),
     ("judging", {}, "known worth of answers"),

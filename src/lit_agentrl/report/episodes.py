@@ -12,6 +12,7 @@ from torchmetrics import MeanMetric, SumMetric
 from lit_agentrl.episode import EndReason, Episode, Outcome
 
 _PER_EPISODE = ("success", "return", "turns", "actions", "truncated_share", "cost")
+MOSTLY_CUT = 0.9  # share of cut replies that is warned of
 _OTHER = ("reply_tokens", "cut_share", "invalid_share", "surplus_actions", "entropy", "distinct_2")
 _PER_GROUP = ("return_std_within_group", "dead_group_share")
 # keys of an evaluation; ``normalised`` only if chance and oracle success are known
