@@ -113,8 +113,8 @@ def test_data_says_which_rows_lose_characters_or_spell_markers(
         for text in texts
     ]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    options = "data.batch=2 trainer.max_epochs=1 trainer.accelerator=cpu val.episodes=1 test.episodes=0 hydra.run.dir=run"
-    model = f"model=hf model.name={lossy_model} env=bandit"
+    options = "data.batch=2 trainer.max_epochs=1 trainer.accelerator=cpu val.episodes=1 test.episodes=0"
+    model = f"model=hf model.name={lossy_model} env=bandit hydra.run.dir=run"
     main_train(shlex.split(f"algo=sft data=demonstrations data.path=rows.jsonl {model} {options}"))
     said = " ".join(capsys.readouterr().out.split())
     assert (
