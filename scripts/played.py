@@ -60,6 +60,7 @@ WORLDS: list[tuple[str, dict[str, Any], str]] = [
     ("reasoning_gym", {}, "known answer"),
     ("textarena", {}, "shortest way"),
     ("babyai", {}, "bot of minigrid"),
+    ("textworld_express", {}, "solution of the library, without detours"),
     ("bfcl", {}, "calls that are known to be right"),
     ("dataset", {"path": "examples/own_data/problems.jsonl"}, "known answer"),
     ("mcp", {"path": "examples/own_mcp/tasks.jsonl"}, "solution of the file"),
