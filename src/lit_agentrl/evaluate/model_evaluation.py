@@ -52,6 +52,7 @@ from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.worlds.pool import Worlds
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Context
+from lit_agentrl.text.lost_characters import find_lost, format_lost
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.text.reply_ends import list_model_ends
 
@@ -116,6 +117,7 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
                     count = screen.describe_episodes([task.name], cfg.episodes * cfg.members)
                     screen.announce(f"{stage} plays {count}{note}, temperature {value:g}")
                     played[k] = model.play(k, spec, evaluation)
+                    model.note_lost_characters(played[k].episodes)
                 found = make_records(
                     cfg, task, model.make_batch(spec), {k: (p.outcomes, p.tokens) for k, p in played.items()},
                     model=stage, temperature=float(value),
@@ -160,6 +162,7 @@ class OpenedModel:
     _engine: Engine
     _scheduler: Scheduler
     used: dict[str, float] = field(default_factory=dict)
+    _has_noted_lost: bool = False
 
     @property
     def name(self) -> str:
@@ -183,6 +186,17 @@ class OpenedModel:
         counts = None if self._engine.capabilities.token_ids else self.used.get("tokens_out", 0.0)
         tokens = None if counts is None else counts - before.get("tokens_out", 0.0)
         return PlayedGame(evaluation.outcomes, batch.episodes, tokens)
+
+    def note_lost_characters(self, episodes: Sequence[Episode]) -> None:
+        """Print a line about the first episodes whose prompts hold characters that the tokenizer drops."""
+        if self._has_noted_lost or not any(episode.num_lost for episode in episodes):
+            return
+        self._has_noted_lost = True
+        texts = (text for episode in episodes for text in episode.prompt_texts)
+        lost = format_lost(find_lost(self.policy.tokenizer, texts))
+        screen.note(
+            f"prompts of {episodes[0].task_name} hold {lost}; remove them from its texts, or use another model"
+        )
 
     def _play_after_shots(self, shots: int, spec: EvalSpec, like: Evaluation, batch: StepBatch) -> None:
         rules = with_shots(self.rules, spec.task, shots)
