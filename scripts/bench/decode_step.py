@@ -159,10 +159,7 @@ def count_layer(config: Any, side: Side, mixed: bool, dtype: torch.dtype) -> Cou
             small.layer_types = types[:layers]
         network = AutoModelForCausalLM.from_config(small).to(dtype).eval()
         decoder = Decoder(network, side, rows=4, context=2 * STEPS + 6 * side.size, calls=1, mixed=mixed)
-        with (
-            patch.object(attention, "attend_by_products", attention.attend),
-            patch.object(play_copy, "attend_by_products", attention.attend),
-        ):
+        with patch.object(attention, "attend_by_products", attention.attend):
             found.append(decoder.count()[0])
     return Counter(
         {name: (n - found[0][name]) / side.size for name, n in found[1].items() if n > found[0][name]}

@@ -170,6 +170,7 @@ class Outcome:
     broken: int = 0  # chat markers that prompts contained as text
     cost: float | None = None  # None: the game gives no costs
     cut: int = 0  # turns whose reply reached its limit
+    lost: int = 0  # characters of prompts that the tokenizer dropped
 
     @property
     def failed(self) -> bool:
@@ -201,6 +202,7 @@ class Episode:
     num_new: int = 0  # tokens of the messages between replies, each counted once
     num_prefilled: int = 0  # tokens of prompts and messages that the engine had to read
     num_shared: int = 0  # ... of which the state was shared with another episode
+    num_lost: int = 0  # characters of its prompts that the tokenizer dropped; see text.lost_characters
     num_broken: int = 0  # chat markers in prompts that had to be broken up by a space; see text.marker_guard
     env_calls: int = 0  # resets and steps of the game
     env_seconds: float = field(default=0.0, compare=False)  # their duration; differs between runs
@@ -258,6 +260,12 @@ class Episode:
         return self.end == EndReason.CONTEXT_LIMIT or any(turn.finish in limits for turn in self.turns)
 
     @property
+    def prompt_texts(self) -> list[str]:
+        """The texts that its prompts show: the opening, and the message before each later turn."""
+        opening = [message["content"] for message in self.opening]
+        return opening + [turn.message for turn in self.turns if turn.message]
+
+    @property
     def total_reward(self) -> float:
         """Undiscounted return in units of the environment's reward, shaping excluded."""
         return sum(turn.reward for turn in self.turns)
@@ -294,6 +302,7 @@ class Episode:
             task_name=self.task_name,
             error=self.error,
             broken=self.num_broken,
+            lost=self.num_lost,
             cost=self.total_cost,
             cut=sum(turn.finish is FinishReason.LENGTH for turn in taken),
         )

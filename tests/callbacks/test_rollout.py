@@ -42,7 +42,7 @@ def test_nothing_more_is_played_once_sigterm_has_come(hook: str, monkeypatch: py
     monkeypatch.setattr(rollout, "as_agent", lambda module: module)
     module: Any = SimpleNamespace(row={}, version=0, device="cpu")
     trainer: Any = SimpleNamespace(received_sigterm=False, current_epoch=0)
-    batch: Any = SimpleNamespace(trajectories=None, given=None)
+    batch: Any = SimpleNamespace(trajectories=None, given=None, episodes=[])
     getattr(callback, hook)(trainer, module, batch, 0)
     assert player.played == [0, 1]
     trainer.received_sigterm = True

@@ -209,7 +209,7 @@ def test_own_code_runs_again_where_the_run_is_trusted(
 
     def evaluated(*_: Any, **__: Any) -> SimpleNamespace:
         run.append("evaluated")
-        return SimpleNamespace(path="here")
+        return SimpleNamespace(paths=["here"])
 
     monkeypatch.setattr("lit_agentrl.evaluate.evaluation.evaluate", evaluated)
     monkeypatch.setattr("lit_agentrl.runs.training.train", lambda *_, **__: run.append("resumed"))

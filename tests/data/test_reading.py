@@ -182,6 +182,16 @@ MALFORMED: list[tuple[type[Kind], Any, str]] = [
     (Pairs, GOOD | {"chosen": [{"content": "x"}]}, "column chosen holds what is no message"),
     (Pairs, GOOD | {"chosen": [{"role": "robot", "content": "x"}]}, "role 'robot' is unknown; valid: system"),
     (Pairs, GOOD | {"chosen": [{"role": "assistant"}]}, "a message of assistant has no content"),
+    (
+        Pairs,
+        GOOD
+        | {
+            "prompt": [
+                user([{"type": "text", "text": "u"}, {"type": "image_url", "image_url": {"url": "x"}}])
+            ]
+        },  # type: ignore[arg-type]
+        "a message of user has a part of type 'image_url'; images, sound and files cannot be read",
+    ),
     (Pairs, GOOD | {"chosen": [says(" ")]}, "a message of assistant is blank"),
     (Pairs, GOOD | {"chosen": [says("\ud800")]}, "half a character"),
     (Pairs, GOOD | {"chosen": [user("# P")]}, "no assistant message to train on"),

@@ -82,8 +82,8 @@ def answer_of(
     return {"choices": [choice], "usage": {"prompt_tokens": len(prompt), "completion_tokens": len(tokens)}}
 
 
-def chat_of(text: str | None, **message: Any) -> dict[str, Any]:
-    choice = {"message": {"role": "assistant", "content": text, **message}, "finish_reason": "stop"}
+def chat_of(text: str | None, *, finish_reason: str = "stop", **message: Any) -> dict[str, Any]:
+    choice = {"message": {"role": "assistant", "content": text, **message}, "finish_reason": finish_reason}
     return {"choices": [choice], "usage": {"prompt_tokens": 10, "completion_tokens": 4}}
 
 

@@ -10,6 +10,7 @@ import pytest
 from lit_agentrl.envs.levels import Levels, find_levels
 from lit_agentrl.paths import CONFIG_DIR
 from tests.conftest import ROOT, load_task_yaml
+from tests.envs.java import NO_JAVA, has_java
 from tests.envs.processes import printed_alike
 
 SPLIT, NUMBER = "val", 1000
@@ -17,10 +18,12 @@ SPLIT, NUMBER = "val", 1000
 ELSEWHERE = {"mixture", "remote", "openenv", "mcp"}
 NEEDS = {
     "bfcl": "bfcl_eval", "code": "pydantic_monty", "babyai": "minigrid", "textarena": "textarena",
-    "reasoning_gym": "reasoning_gym",
+    "reasoning_gym": "reasoning_gym", "textworld": "textworld",
+    "textworld_express": "textworld_express", "scienceworld": "scienceworld",
 }  # fmt: skip
 WORLDS = sorted(file.stem for file in (CONFIG_DIR / "env").glob("*.yaml"))
-MINUTES = {"babyai", "textarena", "reasoning_gym"}  # that they take
+JAVA = {"textworld_express", "scienceworld"}
+MINUTES = {"babyai", "textarena", "textworld", "reasoning_gym", *JAVA}  # that they take
 SCRIPT = """
 import dataclasses, hashlib, json
 from hydra.utils import instantiate
@@ -50,6 +53,8 @@ def marked(name: str) -> tuple[pytest.MarkDecorator, ...]:
 def test_a_thousand_instances(name: str) -> None:
     if name in NEEDS and find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed (docs/adapters.md)")
+    if name in JAVA and not has_java():
+        pytest.skip(NO_JAVA)
     file = CONFIG_DIR / f"env/{name}.yaml"
     problems = str(ROOT / "examples/own_data/problems.jsonl")
     script = SCRIPT.format(file=str(file), problems=problems, split=SPLIT, number=NUMBER)

@@ -91,9 +91,10 @@ def test_the_embedded_policy_is_diagnosed(tmp_path: Path, monkeypatch: pytest.Mo
     cfg = OmegaConf.create({"split": "test", "members": 1})
     score = {"mean": 0.5, "low": 0.1, "high": 0.9, "n": 4}
     record: dict[str, Any] = {"env": "sokoban", "temperature": 0.0, "success": score, "return": score}
+    record |= {"model": "start weights", "shots": 0, "cut_share": 0.0, "reply_tokens": 9.0}
     record |= {"normalised": None, "thoughts": found}
     record["levels"] = dict.fromkeys(("chance_success", "oracle_success"), None)
-    text = as_text(build_table("start weights", cfg, [record], {}))
+    text = as_text(build_table(cfg, [record], {}))
     assert (
         "with others' thoughts" in text
         and "with best play's thoughts" in text

@@ -25,6 +25,7 @@ WORLDS = sorted(file.stem for file in (CONFIG_DIR / "env").glob("*.yaml"))
 UNPLAYED = {
     "mixture": "env=mixture is a mixture; name its games",
     "bfcl": "this game needs bfcl-eval",
+    "textworld": "this game needs textworld",
     "openenv": "env.game.url has no value",  # its server has tests of its own
 }
 
@@ -113,8 +114,13 @@ def test_a_model_of_this_machine_is_measured(
     told = capsys.readouterr().out
     assert "nano, split test" in told and "few-shot" in told and "policy is better by" in told
     [file] = Path("outputs/evaluations").iterdir()
-    [record] = json.loads(file.read_text())["results"]
+    record, shown = json.loads(file.read_text())["results"]
+    assert [each["shots"] for each in (record, shown)] == [0, 2] and list(shown["baselines"]) == [
+        "random",
+        "oracle",
+    ]
     found = record["baselines"]
+    assert found["few-shot"]["success"] == shown["success"]
     assert (
         list(found) == ["greedy", "few-shot", "random", "oracle"]
         and found["oracle"]["success"]["mean"] == 1.0
@@ -124,6 +130,73 @@ def test_a_model_of_this_machine_is_measured(
         assert each["difference"]["mean"] == pytest.approx(gap) and each["difference"]["n"] == 4
 
 
+def test_one_table_has_a_row_per_game_model_shots_and_temperature(
+    in_empty_folder: Path, capsys: pytest.CaptureFixture[str], refused: Refused
+) -> None:
+    asked = "env=[bandit,frozen_lake] episodes=2 shots=[0,1] temperature=[0,1]"
+    main_evaluate([*asked.split(), "model=[nano,nano_tools]"])
+    table = capsys.readouterr().out.split("split test")[1]
+    lines = table.splitlines()
+    assert max(map(len, lines)) <= 80
+    starts = [k for k, line in enumerate(lines) if line.strip().startswith(("bandit", "frozen_lake"))]
+    rows = [tuple(lines[k].split()[:4]) + tuple(lines[k + 1].split()[:1]) for k in starts]
+    assert rows == [
+        (game, shots, value, "2", model)
+        for game in ("bandit", "frozen_lake")
+        for model in ("nano", "nano_tools")
+        for value in "01"
+        for shots in "01"
+    ]
+    files = sorted(Path("outputs/evaluations").iterdir(), key=lambda file: len(file.name))
+    records = [record for file in files for record in json.loads(file.read_text())["results"]]
+    assert len(records) == 16 and all(record["reply_tokens"] > 0 for record in records)
+    assert {record["model"] for record in records} == {"nano", "nano_tools"}
+
+    main_evaluate(["model=nano", "env=bandit", "episodes=3", f"compare={files[1]}"])
+    compared = capsys.readouterr().out
+    assert compared.count("nano_tools") == 8 and "bandit" in compared and "frozen_lake" in compared
+    [alone] = [file for file in Path("outputs/evaluations").iterdir() if file not in files]
+    content = json.loads(alone.read_text())
+    assert len(content["results"]) == 1 and "compare" not in content["config"]
+    said = refused(f"model=nano env=bandit split=val compare={files[1]}", main_evaluate)
+    assert f"compare={files[1]} was played with split=test, here it is val" in said
+    said = refused(f"model=nano env=bandit env.game.payoff=expected compare={files[1]}", main_evaluate)
+    assert "was played with variant=null, here it is [env.game.payoff=expected]" in said
+    alone.write_text("{}")
+    assert "is no file that evaluate of this version wrote" in refused(
+        f"model=nano env=bandit compare={alone}", main_evaluate
+    )
+
+
+def test_tokens_of_a_reply_are_those_that_a_server_counts_and_cut_replies_are_said(
+    in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(path: str, body: Any) -> Any:
+        return (
+            chat_of("<answer>Up</answer>")
+            if len(body["messages"]) < 3
+            else chat_of("I think", finish_reason="length")
+        )
+
+    with serving(answer, None, []) as url:
+        main_evaluate(shlex.split(f"{REMOTE}{url} env=bandit episodes=2 shots=[0,1]"))
+    assert (
+        "100% of the replies of bandit were cut at rollout.max_reply_tokens=1024" in capsys.readouterr().out
+    )
+    [file] = Path("outputs/evaluations").iterdir()
+    plain, shown = json.loads(file.read_text())["results"]
+    assert plain["reply_tokens"] == shown["reply_tokens"] == 4.0  # the text has more bytes
+    assert (plain["cut_share"], shown["cut_share"]) == (0.0, 1.0)
+
+
+def test_a_run_is_evaluated_after_shots_alone(run_copy: Path) -> None:
+    for options in ("shots=1", "shots=[0,1]"):
+        main_evaluate([f"run={run_copy}", "episodes=3", *options.split()])
+    files = sorted((run_copy / "evaluations").iterdir(), key=lambda file: file.stat().st_mtime_ns)
+    [alone], both = (json.loads(file.read_text())["results"] for file in files)
+    assert [record["shots"] for record in both] == [0, 1] and both[1] == alone
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -131,7 +204,18 @@ def test_a_model_of_this_machine_is_measured(
         (REMOTE.removesuffix(" engine.url=") + " env=bandit", "engine.url has no value"),
         (REMOTE + "http://x", "env has no value; name the games"),
         (REMOTE + "http://x env=mixture", "env=mixture is a mixture"),
-        ("model=nano env=bandit shots=1", "shots=1 must be 0 unless baselines=true, whose row it is"),
+        ("model=nano env=bandit shots=[]", "shots=[] must be a whole number >= 0, or a list of them"),
+        ("model=nano env=bandit shots=[1,-1]", "shots=-1 must be a whole number >= 0"),
+        ("model=nano env=bandit shots=[1,1]", "shots=[1, 1] names a value twice"),
+        ("model=nano env=bandit temperature=[1,1]", "temperature=[1, 1] names a value twice"),
+        (
+            "model=nano env=bandit shots=1 best_of=2 members=2 reward_model=x",
+            "shots=[1] plays none; add 0 to shots",
+        ),
+        ("model=[nano,nano] env=bandit", "model=[nano, nano] must name models, each once"),
+        ("model=[] env=bandit", "model=[] must name models"),
+        ("model=[nano,hf] model.name=x env=bandit", "model.name=x belongs to one model, and 2 are named"),
+        ("model=nano env=bandit compare=none.json", "compare=none.json cannot be read: No such file"),
         ("model=nano env=sokoban baselines=true shots=30 episodes=1", "shots=30 makes episodes longer"),
         (
             REMOTE + "http://x env=bandit engine.key_variable=NONE_SUCH",

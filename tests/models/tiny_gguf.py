@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter, TokenType, quantize
 
-from lit_agentrl.text.token_bytes import _BYTE_OF_CHAR
+from lit_agentrl.text.token_bytes import BYTE_OF_CHAR
 
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -20,7 +20,7 @@ WIDTH, HIDDEN, HEADS = 32, 64, 2
 def write_gguf(file: Path) -> Path:
     """Write one block of width 32, its matrices rounded to 4 bits."""
     rng = np.random.default_rng(0)
-    tokens = [*SPECIAL, *_BYTE_OF_CHAR, "th", "the"]
+    tokens = [*SPECIAL, *BYTE_OF_CHAR, "th", "the"]
     writer = GGUFWriter(file, "llama")
     writer.add_context_length(512)
     writer.add_embedding_length(WIDTH)

@@ -25,6 +25,7 @@ from lit_agentrl.rollout.rehearsal import rehearse
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.known_words import is_spelt
+from lit_agentrl.text.lost_characters import find_lost, format_lost
 from lit_agentrl.text.prompts import Prompt
 
 
@@ -93,6 +94,10 @@ def check_prompts(
             screen.note(
                 f"the model's tokenizer spells the words of {task.name} letter by letter: it has not learnt them, and "
                 "will hardly learn to play; use a pretrained one: model=smollm2, or model=hf model.name=FOLDER"
+            )
+        if lost := find_lost(chat.tokenizer, (text for episode in played for text in episode.prompt_texts)):
+            screen.note(
+                f"prompts of {task.name} hold {format_lost(lost)}; remove them from its texts, or use another model"
             )
         later = [turn for episode in played for turn in episode.turns[1:]]
         if unknown is not None and any(unknown in turn.prefix_tokens for turn in later):

@@ -12,7 +12,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import Episode
-from lit_agentrl.modules.contract import Trained, as_agent, as_trained
+from lit_agentrl.modules.contract import Agent, Trained, as_agent, as_trained
+from lit_agentrl.report.episodes import MOSTLY_CUT
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.pack import pack
@@ -22,12 +23,12 @@ from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.hook import TemporaryStep, Training
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.strategies.hooks import get_hooks
+from lit_agentrl.text.lost_characters import find_lost, format_lost
 from lit_agentrl.update.critic import reweight_by_critic
 from lit_agentrl.update.scoring import list_turn_values
 from lit_agentrl.update.trial import unlearn
 
 _AHEAD = "played_ahead"  # key in a checkpoint
-_MOSTLY = 0.9  # share of cut replies that is warned of
 
 
 class RolloutCallback(Callback):
@@ -45,7 +46,7 @@ class RolloutCallback(Callback):
         self.settings, self.val, self.test = collector.settings, val, test
         self.collector, self._player = collector, player
         self._restored: Any = None
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_lost = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's network, which Lightning moves to its device later."""
@@ -127,6 +128,7 @@ class RolloutCallback(Callback):
 
         agent.row |= self.collector.collect(batch, play, device=device, trial=run_trial, ask=ask)
         self._warn_of_cut_replies("rollout", agent.row)
+        self._warn_of_lost_characters("rollout", agent, batch)
         agent.row |= self._player.begin_update(batch.trajectories, version, trainer.current_epoch, device)
 
     def on_train_batch_end(self, *where: Any) -> None:
@@ -142,18 +144,32 @@ class RolloutCallback(Callback):
         self.val.collect(batch, self._player.play_evaluation, agent.version, is_first=not any(where))
         agent.row["time/validate"] = agent.row.get("time/validate", 0.0) + time.perf_counter() - started
 
+        self._warn_of_lost_characters("val", agent, batch)
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._warn_of_cut_replies("val", as_agent(pl_module).row)
 
     def _warn_of_cut_replies(self, kind: str, row: Mapping[str, float]) -> None:
         """Warn once in a run if nearly all replies reached their limit."""
         share = row.get(f"{kind}/cut_share", 0.0)
-        if share < _MOSTLY or self._has_warned:
+        if share < MOSTLY_CUT or self._has_warned:
             return
         self._has_warned = True
         rank_zero_warn(
             f"{share:.0%} of the replies were cut at rollout.max_reply_tokens={self.settings.max_reply_tokens}, "
             f"and a cut reply is rarely valid ({kind}/cut_share): raise it, or imitate short replies first (algo=sft)"
+        )
+
+    def _warn_of_lost_characters(self, kind: str, agent: Agent, batch: StepBatch) -> None:
+        """Warn once in a run if the tokenizer drops characters of prompts."""
+        if self._has_warned_of_lost or not any(episode.num_lost for episode in batch.episodes):
+            return
+        self._has_warned_of_lost = True
+        texts = (text for episode in batch.episodes for text in episode.prompt_texts)
+        lost = find_lost(agent.policy.tokenizer, texts)
+        rank_zero_warn(
+            f"prompts hold {format_lost(lost)} ({kind}/lost_characters); remove them from the texts of the game, or "
+            "use another model"
         )
 
     def on_test_batch_start(
@@ -164,6 +180,7 @@ class RolloutCallback(Callback):
             self.test.collect(
                 batch, self._player.play_evaluation, as_agent(pl_module).version, is_first=not any(where)
             )
+            self._warn_of_lost_characters("test", as_agent(pl_module), batch)
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int

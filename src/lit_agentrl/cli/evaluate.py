@@ -10,7 +10,7 @@ from rich.console import Console
 from lit_agentrl.cli._running import read_options, run_command
 from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.config.overrides import split_arguments
-from lit_agentrl.config.run_options import open_run, split_model_options
+from lit_agentrl.config.run_options import open_run, split_model_options, split_models
 from lit_agentrl.runs import ranks
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         model_options = None if flags else split_model_options(overrides)
         if model_options is not None:
             ranks.require_one_process("evaluate plays on one device")
-            from lit_agentrl.evaluate.model_evaluation import evaluate_model
+            from lit_agentrl.evaluate.model_evaluation import evaluate_models
 
             with initialize_hydra():
-                print_scores(evaluate_model(*model_options))
+                print_scores(evaluate_models(model_options[0], split_models(model_options[1])))
             return
         cfg = read_options(
             "evaluate", arguments, hint="env and temperature take lists, such as env=[sokoban,bandit]"
@@ -45,5 +45,5 @@ def print_scores(scores: Scores) -> None:
     """Print the table of scores, and where it lies."""
     console = Console()
     console.print(scores)
-    if scores.path is not None:
-        console.print(f"written to {scores.path}", soft_wrap=True)
+    for path in scores.paths:
+        console.print(f"written to {path}", soft_wrap=True)

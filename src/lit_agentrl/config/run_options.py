@@ -7,6 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl.checks import format_value
 from lit_agentrl.config.composition import make_task_loader
 from lit_agentrl.config.errors import UserError, refuse_unknown
 from lit_agentrl.config.overrides import check_overrides, parse, take_variant
@@ -81,6 +82,29 @@ def split_model_options(
     for run_key in ("run", "checkpoint", "engine", "beta", TRUST_RUN):
         cfg.pop(run_key, None)
     return cfg, [text for text, key in zip(overrides, keys, strict=True) if key in model_keys]
+
+
+def split_models(described: Sequence[str]) -> list[list[str]]:
+    """Return the options of each model, if ``model`` names several as a list.
+
+    Raises:
+        UserError: an option of one model is given for several.
+    """
+    parsed = parse(described)
+    models = next((override.value() for override in parsed if override.key_or_group == "model"), None)
+    if not isinstance(models, list):
+        return [list(described)]
+    if not models or len(set(map(str, models))) < len(models):
+        raise UserError(
+            f"model={format_value(models)} must name models, each once, such as model=[smollm2,nano]"
+        )
+    others = [t for t, override in zip(described, parsed, strict=True) if override.key_or_group != "model"]
+    if own := [text for text in others if text.startswith("model.")]:
+        raise UserError(
+            f"{own[0]} belongs to one model, and {len(models)} are named; evaluate that one alone, and show it in one "
+            "table by compare=FILE of the others"
+        )
+    return [[f"model={model}", *others] for model in models]
 
 
 def open_run(cfg: DictConfig) -> tuple[Path, DictConfig, Callable[[str], DictConfig]]:

@@ -6,6 +6,7 @@ Contents are plain text: none of their tokens is a marker of template or tokeniz
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from lit_agentrl.envs.tasks.messages import BadRow, Messages
 from lit_agentrl.episode import EndReason, Episode, Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import reply_segments
+from lit_agentrl.text.lost_characters import find_lost
 
 
 class Reader:
@@ -25,12 +27,16 @@ class Reader:
 
     Attributes:
         num_read, num_truncated: numbers of episodes so far.
+        markers: the template's markers that messages spelt so far; they are learnt as plain characters.
+        lost: the characters that the tokenizer dropped so far.
     """
 
     def __init__(self, chat: ChatRenderer, max_context_tokens: int) -> None:
         self._chat = chat
         self._max_tokens = max_context_tokens
         self.num_read = self.num_truncated = 0
+        self.markers: Counter[str] = Counter()
+        self.lost: Counter[str] = Counter()
 
     def make_episode(self, context: Messages, learnt: Messages) -> Episode:
         """Make an episode with unknown log-probs (NaN).
@@ -72,7 +78,7 @@ class Reader:
             raise BadRow("no_reply", "it has no assistant message to train on")
         self._require_known(turns)
         fitting = self._truncate(turns)
-        self.num_read += 1
+        self._count([message["content"] for message in messages])
         opening = messages[: _find_first_reply(messages)]
         return Episode(0, 0, 0, 0, "data", 0, opening=opening, turns=fitting, end=EndReason.TURN_LIMIT)
 
@@ -88,7 +94,7 @@ class Reader:
             prefix, segments = [], []
         self._require_known(turns)
         fitting = self._truncate(turns)
-        self.num_read += 1
+        self._count([*(message["content"] for message in context), *steps])
         return Episode(0, 0, 0, 0, "data", 0, opening=list(context), turns=fitting, end=EndReason.TURN_LIMIT)
 
     def _encode_reply(self, text: str) -> list[int]:
@@ -122,6 +128,12 @@ class Reader:
             raise BadRow(
                 "unknown_text", f"{count} of its tokens are unknown to the tokenizer; use another model"
             )
+
+    def _count(self, texts: Sequence[str]) -> None:
+        self.num_read += 1
+        self.lost += find_lost(self._chat.tokenizer, texts)
+        for text in texts:
+            self.markers.update(self._chat.find_markers(text))
 
     def _truncate(self, turns: list[Turn]) -> list[Turn]:
         """Truncate the turns to the maximum length."""

@@ -21,6 +21,7 @@ from lit_agentrl.envs.tasks.tables import READERS, read_table, shorten_path
 from lit_agentrl.episode import Episode
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger
+from lit_agentrl.text.lost_characters import format_lost
 from lit_agentrl.text.token_bytes import describe_tokenizer, format_tokenizer
 
 
@@ -52,6 +53,10 @@ class _Tally:
     rows: int = 0
     bad: Counter[str] = field(default_factory=Counter)
     first: str = ""
+    marked: int = 0  # rows that spell markers of the chat template
+    first_marked: str = ""
+    lossy: int = 0  # rows with characters that the tokenizer drops
+    first_lossy: str = ""
     without_group: int = 0
     is_reference: bool = True
 
@@ -283,7 +288,13 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
                 raise BadRow("unreadable", str(row))
             if not isinstance(row, dict):
                 raise BadRow("unreadable", 'it is not an object; write {"column": value, …}')
+            markers, lost = reader.markers.total(), reader.lost.total()
             by, group = read_held_out_with(row), kind.read_group(row, reader)
+            name = f"{shorten_path(path)} {row_name}"
+            if reader.markers.total() > markers:
+                tally.marked, tally.first_marked = tally.marked + 1, tally.first_marked or name
+            if reader.lost.total() > lost:
+                tally.lossy, tally.first_lossy = tally.lossy + 1, tally.first_lossy or name
             yield repr(group[0].opening) if by is None else by, group
         except BadRow as error:
             tally.refuse(f"{shorten_path(path)} {row_name}", error)
@@ -310,6 +321,17 @@ def _write_notes(tally: _Tally, reader: Reader) -> Iterator[str]:
     if tally.bad:
         counts = _format_counts(tally)
         yield f"data: left out {tally.bad.total()} of {tally.rows} rows ({counts}); the first: {tally.first}"
+    if tally.marked:
+        named = ", ".join(repr(marker) for marker, _ in reader.markers.most_common(3))
+        yield (
+            f"data: {tally.marked} of {tally.rows} rows spell markers of the chat template ({named}), which are learnt "
+            f"as plain characters; the first: {tally.first_marked}; write roles and contents without a template"
+        )
+    if tally.lossy:
+        yield (
+            f"data: {tally.lossy} of {tally.rows} rows hold {format_lost(reader.lost)}; the first: "
+            f"{tally.first_lossy}; remove them, or use another model"
+        )
     if tally.without_group:
         yield f"data: {tally.without_group} prompts give no group, for example because all scores are equal"
     if reader.num_truncated:

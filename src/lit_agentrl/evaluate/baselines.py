@@ -6,12 +6,16 @@ All of them play the same prompts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
+
+from omegaconf import DictConfig
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.envs.base import Task
-from lit_agentrl.envs.levels import play_agents
+from lit_agentrl.envs.levels import find_levels, play_agents
 from lit_agentrl.episode import Outcome
+from lit_agentrl.evaluate.scores import make_record
 from lit_agentrl.report.statistics import (
     compute_clustered_share_interval,
     compute_group_means,
@@ -22,6 +26,50 @@ from lit_agentrl.report.summary import Estimate, estimate
 START = "start"  # the weights before training, with the same sampling
 GREEDY = "greedy"  # the evaluated policy at temperature 0
 FEW_SHOT = "few-shot"  # the evaluated policy with the same sampling, and solved episodes in its prompt
+
+
+def make_records(
+    cfg: DictConfig,
+    task: Task,
+    batch: StepBatch,
+    played: Mapping[int, tuple[Sequence[Outcome], float | None]],
+    *,
+    model: str,
+    temperature: float,
+    others: Mapping[str, Sequence[Outcome] | None],
+) -> list[dict[str, Any]]:
+    """Compute the records of one game at one temperature, one for each number of shots.
+
+    With ``baselines=true``, the record without shots has those of ``others`` and the policy after shots among its
+    baselines, and each record random and best play.
+
+    Args:
+        cfg: the options of ``conf/evaluate.yaml``.
+        task: the game and its limits.
+        batch: its prompts.
+        played: outcomes by number of shots, and the server's count of their tokens, if it has one.
+        model: name of what plays.
+        temperature: of its replies.
+        others: outcomes of other players on the same prompts, by name; None: that player is absent.
+
+    Raises:
+        UserError: all episodes of a record failed.
+    """
+    levels = asdict(find_levels(task, cfg.split))
+    shown = [shots for shots in played if shots]
+    few = {FEW_SHOT if len(shown) == 1 else f"{FEW_SHOT} {k}": played[k][0] for k in shown}
+    records = []
+    for shots, (outcomes, tokens) in played.items():
+        record = make_record(
+            cfg, task.name, temperature, outcomes, levels, model=model, shots=shots, tokens=tokens
+        )
+        if cfg.baselines:
+            rivals = {} if shots else {**others, **few}
+            record["baselines"] = compute_baselines(
+                task, cfg.split, batch, outcomes, others=rivals, seed=cfg.seed
+            )
+        records.append(record)
+    return records
 
 
 def compute_baselines(

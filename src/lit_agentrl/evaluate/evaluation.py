@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 from transformers import PreTrainedModel
 
 from lit_agentrl import screen
@@ -19,20 +19,19 @@ from lit_agentrl.build.games import TaskLoader
 from lit_agentrl.build.instantiation import as_list, load_other_engine
 from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.build.structure import build_algorithm
-from lit_agentrl.checks import require, require_number, require_one_of, require_whole
+from lit_agentrl.checks import format_value, require, require_number, require_one_of, require_whole
 from lit_agentrl.config.composition import load_option
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.support import require_positions
-from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate import best_of_n, diagnostics
-from lit_agentrl.evaluate.baselines import FEW_SHOT, GREEDY, START, compute_baselines
-from lit_agentrl.evaluate.replay import replay_episodes, require_shared_weights
-from lit_agentrl.evaluate.results_file import can_write, write_results
+from lit_agentrl.evaluate.baselines import GREEDY, START, make_records
+from lit_agentrl.evaluate.replay import load_weights, replay_episodes, require_shared_weights
+from lit_agentrl.evaluate.results_file import can_write, describe_options, read_compared, write_results
 from lit_agentrl.evaluate.score_table import build_table
-from lit_agentrl.evaluate.scores import Scores, make_record
+from lit_agentrl.evaluate.scores import Scores, warn_of_cut_replies
 from lit_agentrl.evaluate.variants import find_games
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.rules import Rules
@@ -60,6 +59,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     require_idle("run", folder)
     temperatures = as_list(cfg.temperature)
     check_options(cfg, temperatures)
+    shots, compared = list_shots(cfg), read_compared(cfg)
     checkpoint = find_checkpoint(cfg, folder)
     totals = Totals()
     totals.close()
@@ -67,8 +67,8 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     run = rebuild_run(cfg, saved, load_task, extra_callbacks=[totals, announcer])
     if cfg.diagnostics:
         diagnostics.check_run(run)
-    if cfg.shots:
-        require_shared_weights(run.cfg, f"shots={cfg.shots} of a run needs its own network")
+    if any(shots):
+        require_shared_weights(run.cfg, f"shots={max(shots)} of a run needs its own network")
     chooser = best_of_n.load_chooser(cfg, run.module.policy.tokenizer)
     target_folder = folder / "evaluations"
     is_writable = can_write(target_folder)
@@ -87,22 +87,30 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
         )  # fmt: skip
         return run.rollouts.test.outcomes
 
+    stage = checkpoint.stem if checkpoint is not None else "start"
     baseline_outcomes = _play_baselines(cfg, sampling, play, checkpoint)
+    if 0 not in shots:
+        load_weights(run.module, checkpoint)
     records = []
     for number, params in enumerate(sampling):
-        outcomes = play(params, None if number else checkpoint)  # the weights are loaded once
-        for index in range(len(names)):
-            records.append(
-                _record(
-                    run, cfg, index, params, outcomes, baseline_outcomes[number], announcer.episodes, chooser
-                )
+        outcomes = []
+        if 0 in shots:
+            outcomes = play(params, None if number else checkpoint)  # the weights are loaded once
+        else:
+            run.rollouts.test = replace(
+                run.rollouts.test, split=cfg.split, params=params, members=cfg.members
             )
-    stage = checkpoint.stem if checkpoint is not None else "start"
+        for index in range(len(names)):
+            records += _record(
+                run, cfg, index, params, outcomes, baseline_outcomes[number], announcer.episodes, chooser,
+                model=f"{stage} weights",
+            )  # fmt: skip
     name = f"{stage}_{cfg.split}_{'-'.join(dict.fromkeys(r['env'] for r in records))}_seed{cfg.seed}"
     used = dict(totals.used)
-    content = {"config": OmegaConf.to_container(cfg), "results": records} | ({"engine": used} if used else {})
+    content = {"config": describe_options(cfg), "results": records} | ({"engine": used} if used else {})
     path = write_results(target_folder, name, content) if is_writable else None
-    return Scores(records, path, build_table(f"{stage} weights", cfg, records, used))
+    warn_of_cut_replies(records, run.rollouts.settings.max_reply_tokens)
+    return Scores(records, [path] if path else [], build_table(cfg, [*records, *compared], used), used)
 
 
 def _play_baselines(
@@ -131,32 +139,34 @@ def _play_baselines(
 def _record(
     run: Run, cfg: DictConfig, index: int, params: SamplingParams, outcomes: Sequence[Outcome],
     others: Mapping[str, Sequence[Outcome] | None], episodes: Sequence[Episode], chooser: best_of_n.Chooser | None,
-) -> dict[str, Any]:  # fmt: skip
-    """Compute the record of the ``index``-th game from the outcomes of all games."""
+    *, model: str,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Compute the records of the ``index``-th game from the outcomes of all games."""
     task = run.games.tasks[run.games.test[index].task]
     outcomes_of_game = [outcome for outcome in outcomes if outcome.task_name == task.name]
-    record = make_record(
-        cfg, task.name, params.temperature, outcomes_of_game, asdict(find_levels(task, cfg.split))
+    (batch,) = run.stream.test_dataloader()[index]
+    by_shots = {
+        shots: (_after_shots(run, shots, index, params) if shots else outcomes_of_game, None)
+        for shots in list_shots(cfg)
+    }
+    records = make_records(
+        cfg, task, batch, by_shots, model=model, temperature=params.temperature, others=others
     )
-    if cfg.baselines:
-        (batch,) = run.stream.test_dataloader()[index]
-        after_shots = _after_shots(run, cfg.shots, index, params) if cfg.shots else None
-        record["baselines"] = compute_baselines(
-            task, cfg.split, batch, outcomes_of_game, others={**others, FEW_SHOT: after_shots}, seed=cfg.seed
-        )
     played = [episode for episode in episodes if episode.task_name == task.name]
     if chooser is not None:
-        record |= chooser.record(cfg.best_of, played)
+        records[0] |= chooser.record(cfg.best_of, played)
     if cfg.diagnostics:
-        record["thoughts"] = diagnostics.diagnose(run, task.name, played, params, seed=cfg.seed)
-    return record
+        records[0]["thoughts"] = diagnostics.diagnose(run, task.name, played, params, seed=cfg.seed)
+    return records
 
 
 def _after_shots(run: Run, shots: int, index: int, params: SamplingParams) -> Sequence[Outcome]:
     """Play the ``index``-th game again, with solved episodes in the prompt."""
     task = run.games.test[index].task
     name = run.games.tasks[task].name
-    screen.announce(f"playing {name} after {shots} solved episode{'s' * (shots != 1)}")
+    screen.announce(
+        f"playing {name} after {shots} solved episode{'s' * (shots != 1)}, temperature {params.temperature:g}"
+    )
     rules = with_shots(run.rules, task, shots)
     require_room(rules, run.module.policy.network, shots)
     return replay_episodes(run, name, rules, replace(params, max_context_tokens=rules.max_context_tokens))
@@ -232,20 +242,35 @@ def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     for name in ("diagnostics", "baselines"):
         require(isinstance(cfg[name], bool), name, cfg[name], "true or false")
-    require_whole("shots", cfg.shots, 0)
-    require(cfg.baselines or not cfg.shots, "shots", cfg.shots, "0 unless baselines=true, whose row it is")
+    cfg.shots = as_list(cfg.shots)  # a single number needs no brackets
+    require(bool(cfg.shots), "shots", cfg.shots, "a whole number >= 0, or a list of them")
+    for value in cfg.shots:
+        require_whole("shots", value, 0)
     for name in ("episodes", "members"):
         require_whole(name, cfg[name], 1, MOST)
     cfg.pass_k = as_list(cfg.pass_k)  # a single number needs no brackets
     best_of_n.require_enough_episodes(cfg, "pass_k", 1)
+    if 0 not in list_shots(cfg) and (cfg.diagnostics or cfg.best_of):
+        option = "diagnostics=true" if cfg.diagnostics else f"best_of={format_value(as_list(cfg.best_of))}"
+        raise UserError(
+            f"{option} looks at episodes without shots, and shots={format_value(cfg.shots)} plays none; add 0 to shots"
+        )
     best_of_n.check_options(cfg)
     require(bool(temperatures), "temperature", cfg.temperature, "a number >= 0, or a list of them")
+    for option, values in (("shots", cfg.shots), ("temperature", temperatures)):
+        if len(set(values)) < len(values):
+            raise UserError(f"{option}={format_value(values)} names a value twice; keep one")
     for value in temperatures:
         require_number("temperature", value, "a number >= 0, or a list of them", lambda number: number >= 0)
     if cfg.members > 1 and 0 in temperatures:
         raise UserError(
             f"members={cfg.members} with temperature=0 would repeat the same episode; use members=1"
         )
+
+
+def list_shots(cfg: DictConfig) -> list[int]:
+    """Return the numbers of solved episodes to show; ``baselines=true`` compares them with 0."""
+    return sorted({*cfg.shots, *([0] if cfg.baselines else [])})
 
 
 # settings of training that an evaluation replaces by defaults

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl import screen
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.games import Games, build_games, check_prompts, check_thinking
 from lit_agentrl.build.instantiation import (
@@ -29,17 +30,17 @@ from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec, PromptStream
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import ALONE, check_engine_options, check_server, open_engine
-from lit_agentrl.envs.levels import find_levels
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate import best_of_n
-from lit_agentrl.evaluate.baselines import FEW_SHOT, GREEDY, compute_baselines
-from lit_agentrl.evaluate.evaluation import check_options, require_room
+from lit_agentrl.evaluate.baselines import GREEDY, make_records
+from lit_agentrl.evaluate.evaluation import check_options, list_shots, require_room
 from lit_agentrl.evaluate.replay import play_inline, require_shared_weights
-from lit_agentrl.evaluate.results_file import can_write, write_results
+from lit_agentrl.evaluate.results_file import can_write, describe_options, read_compared, write_results
 from lit_agentrl.evaluate.score_table import build_table
-from lit_agentrl.evaluate.scores import Scores, make_record
+from lit_agentrl.evaluate.scores import Scores, warn_of_cut_replies
 from lit_agentrl.evaluate.variants import find_games
 from lit_agentrl.models.onednn import bound_caches
+from lit_agentrl.models.packages import PREFIX
 from lit_agentrl.requirements import match
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.rules import Rules
@@ -51,10 +52,33 @@ from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.worlds.pool import Worlds
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Context
+from lit_agentrl.text.lost_characters import find_lost, format_lost
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.text.reply_ends import list_model_ends
 
 FOLDER = Path("outputs") / "evaluations"
+
+
+def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]]) -> Scores:
+    """Evaluate several models, one after the other.
+
+    The table has the rows of all, and of the files of ``compare``.
+
+    Args:
+        cfg: the options of ``conf/evaluate.yaml``, without a run.
+        models: the options that describe each model, see `evaluate_model`.
+
+    Raises:
+        UserError: an option is out of range, or a file of ``compare`` is no such evaluation.
+    """
+    compared = read_compared(cfg)
+    scores = [evaluate_model(cfg, described) for described in models]
+    records = [record for each in scores for record in each.records]
+    paths = [path for each in scores for path in each.paths]
+    used = {
+        key: value for each in scores for key, value in each.used.items()
+    }  # one engine is a server at most
+    return Scores(records, paths, build_table(cfg, [*records, *compared], used), used)
 
 
 def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
@@ -72,42 +96,47 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
     check_options(cfg, temperatures)
     if cfg.diagnostics:
         raise UserError("diagnostics=true needs the policy of a run; set run=FOLDER, or leave it out")
+    shots = list_shots(cfg)
     is_writable = can_write(FOLDER)
     records: list[dict[str, Any]] = []
     with closing(open_model(cfg, described)) as model:
         games, settings = model.games, model.settings
+        stage = str(model.saved.engine.get("model") or model.name.removeprefix(PREFIX))
         chooser = best_of_n.load_chooser(cfg, model.policy.tokenizer)
-        greedy = None
-        if cfg.baselines and any(temperatures):
-            greedy_evaluation = Evaluation(
-                cfg.split, make_eval_params(settings, 0.0, "evaluate"), 1, settings.max_failed_share
-            )
-            model.play(greedy_evaluation, games.test)
-            greedy = greedy_evaluation.outcomes
-        for value in temperatures:
-            params = make_eval_params(settings, float(value), "evaluate")
-            evaluation = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
-            played = model.play(evaluation, games.test)
-            for spec in games.test:
-                task = games.tasks[spec.task]
-                outcomes = [outcome for outcome in evaluation.outcomes if outcome.task_name == task.name]
-                record = make_record(
-                    cfg, task.name, float(value), outcomes, asdict(find_levels(task, cfg.split))
-                )
-                if cfg.baselines:
-                    batch = model.make_batch(spec)
-                    others = {
-                        GREEDY: greedy if value else None,
-                        FEW_SHOT: model.after_shots(cfg.shots, spec, evaluation) if cfg.shots else None,
-                    }
-                    record["baselines"] = compute_baselines(
-                        task, cfg.split, batch, outcomes, others=others, seed=cfg.seed
-                    )
+        for spec in games.test:
+            task, greedy = games.tasks[spec.task], None
+            if cfg.baselines and any(temperatures):
+                params = make_eval_params(settings, 0.0, "evaluate")
+                greedy = model.play(0, spec, Evaluation(cfg.split, params, 1, settings.max_failed_share))
+            for value in temperatures:
+                params = make_eval_params(settings, float(value), "evaluate")
+                evaluation = Evaluation(cfg.split, params, cfg.members, settings.max_failed_share)
+                played: dict[int, PlayedGame] = {}
+                for k in shots:
+                    note = f" after {k} solved episode{'s' * (k != 1)}" if k else ""
+                    count = screen.describe_episodes([task.name], cfg.episodes * cfg.members)
+                    screen.announce(f"{stage} plays {count}{note}, temperature {value:g}")
+                    played[k] = model.play(k, spec, evaluation)
+                    model.note_lost_characters(played[k].episodes)
+                found = make_records(
+                    cfg, task, model.make_batch(spec), {k: (p.outcomes, p.tokens) for k, p in played.items()},
+                    model=stage, temperature=float(value),
+                    others={GREEDY: greedy.outcomes if greedy and value else None},
+                )  # fmt: skip
                 if chooser is not None:
-                    record |= chooser.record(cfg.best_of, [e for e in played if e.task_name == task.name])
-                records.append(record)
-    stage = str(model.saved.engine.get("model") or model.name)
-    return _write_scores(cfg, model.saved, stage, records, model.sync.measure_usage(), is_writable)
+                    found[0] |= chooser.record(cfg.best_of, played[0].episodes)
+                records += found
+    warn_of_cut_replies(records, settings.max_reply_tokens)
+    path = _write_scores(cfg, model.saved, stage, records, model.used) if is_writable else None
+    return Scores(records, [path] if path else [], build_table(cfg, records, model.used), model.used)
+
+
+class PlayedGame(NamedTuple):
+    """Episodes of a game that a model played; ``tokens``: a server's count for their replies."""
+
+    outcomes: list[Outcome]
+    episodes: list[Episode]
+    tokens: float | None
 
 
 @dataclass
@@ -121,6 +150,7 @@ class OpenedModel:
         policy: tokenizer, and the network if it is local.
         sync: loads weights into the engine, and reports its usage counts.
         rules: rules of its episodes.
+        used: usage counts of a server so far.
     """
 
     saved: DictConfig
@@ -131,40 +161,55 @@ class OpenedModel:
     rules: Rules
     _engine: Engine
     _scheduler: Scheduler
+    used: dict[str, float] = field(default_factory=dict)
+    _has_noted_lost: bool = False
 
     @property
     def name(self) -> str:
         name: str = self.policy.name
         return name
 
-    def play(self, evaluation: Evaluation, specs: Sequence[EvalSpec]) -> list[Episode]:
-        """Play the episodes of an evaluation, which receives their outcomes."""
-        episodes: list[Episode] = []
-        for number, spec in enumerate(specs):
-            batch = self.make_batch(spec)
-            evaluation.collect(batch, self._play_wave, 0, is_first=number == 0)
-            episodes += batch.episodes
-        return episodes
-
-    def after_shots(self, shots: int, spec: EvalSpec, like: Evaluation) -> Sequence[Outcome]:
-        """Play a game again, with solved episodes in the prompt, and return the outcomes.
+    def play(self, shots: int, spec: EvalSpec, like: Evaluation) -> PlayedGame:
+        """Play a game, with so many solved episodes in the prompt.
 
         Raises:
-            UserError: the engine takes token ids and does not use a local network.
+            UserError: shots need a longer context, and the engine takes token ids and does not use a local network.
             ValueError: the game has no best play.
         """
-        rules, batch = with_shots(self.rules, spec.task, shots), self.make_batch(spec)
+        batch, evaluation, before = self.make_batch(spec), replace(like), self.used
+        if not shots:
+            evaluation.collect(batch, self._play_wave, 0)
+        else:
+            self._play_after_shots(shots, spec, evaluation, batch)
+        self.used = {key: value + before.get(key, 0.0) for key, value in self.sync.measure_usage().items()}
+        # tokens of an engine of texts are bytes, but the server counts its own
+        counts = None if self._engine.capabilities.token_ids else self.used.get("tokens_out", 0.0)
+        tokens = None if counts is None else counts - before.get("tokens_out", 0.0)
+        return PlayedGame(evaluation.outcomes, batch.episodes, tokens)
+
+    def note_lost_characters(self, episodes: Sequence[Episode]) -> None:
+        """Print a line about the first episodes whose prompts hold characters that the tokenizer drops."""
+        if self._has_noted_lost or not any(episode.num_lost for episode in episodes):
+            return
+        self._has_noted_lost = True
+        texts = (text for episode in episodes for text in episode.prompt_texts)
+        lost = format_lost(find_lost(self.policy.tokenizer, texts))
+        screen.note(
+            f"prompts of {episodes[0].task_name} hold {lost}; remove them from its texts, or use another model"
+        )
+
+    def _play_after_shots(self, shots: int, spec: EvalSpec, like: Evaluation, batch: StepBatch) -> None:
+        rules = with_shots(self.rules, spec.task, shots)
         require_room(rules, self.policy.network, shots)
-        evaluation = replace(like, params=replace(like.params, max_context_tokens=rules.max_context_tokens))
+        like.params = replace(like.params, max_context_tokens=rules.max_context_tokens)
         if self._engine.capabilities.token_ids:
             require_shared_weights(
                 self.saved, f"shots={shots} needs a longer context than the engine was made with"
             )
-            play_inline(rules, self.policy.network, nullcontext, evaluation, batch)
+            play_inline(rules, self.policy.network, nullcontext, like, batch)
         else:  # the server enforces its own limits
             with closing(Scheduler(rules, self._engine)) as scheduler:
-                evaluation.collect(batch, replace(self, _scheduler=scheduler)._play_wave, 0)
-        return evaluation.outcomes
+                like.collect(batch, replace(self, _scheduler=scheduler)._play_wave, 0)
 
     def make_batch(self, spec: EvalSpec) -> StepBatch:
         """Return the prompts to play of a game."""
@@ -260,21 +305,15 @@ def _write_scores(
     stage: str,
     records: list[dict[str, Any]],
     used: dict[str, float],
-    is_writable: bool,
-) -> Scores:
+) -> Path | None:
     games = "-".join(dict.fromkeys(record["env"] for record in records))
     file_stem = "".join(c if c.isalnum() or c in "-." else "-" for c in stage).strip(".")
     content: dict[str, Any] = {
-        "config": {**cast(dict[str, Any], OmegaConf.to_container(cfg)), "described": describe_model(saved)},
+        "config": {**describe_options(cfg), "described": describe_model(saved)},
         "results": records,
         **({"engine": used} if used else {}),
     }
-    path = (
-        write_results(FOLDER, f"{file_stem}_{cfg.split}_{games}_seed{cfg.seed}", content)
-        if is_writable
-        else None
-    )
-    return Scores(records, path, build_table(stage, cfg, records, used))
+    return write_results(FOLDER, f"{file_stem}_{cfg.split}_{games}_seed{cfg.seed}", content)
 
 
 def describe_model(saved: DictConfig) -> Any:

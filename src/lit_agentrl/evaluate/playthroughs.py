@@ -20,10 +20,10 @@ from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.evaluate.episode_view import render_episode
 from lit_agentrl.evaluate.evaluation import Announcer, find_checkpoint, rebuild_run
+from lit_agentrl.evaluate.replay import load_weights
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.table import as_text
 from lit_agentrl.runs.run_folder import require_idle
-from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.text.dialects.base import Dialect
 
 
@@ -119,15 +119,3 @@ def load_policy(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
     module = rebuild_run(cfg, saved, load_task).module
     load_weights(module, checkpoint)
     return module.policy
-
-
-def load_weights(module: LightningModule, checkpoint: Path | None) -> None:
-    """Load a checkpoint's weights into a module, as Lightning does; None: change nothing.
-
-    Raises:
-        CheckpointError: the checkpoint is not intact.
-    """
-    if checkpoint is not None:
-        state = AtomicIO().load_checkpoint(checkpoint, weights_only=True)
-        module.on_load_checkpoint(state)  # adds the adapters to their base
-        module.load_state_dict(state["state_dict"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from lightning.pytorch import LightningModule
 from omegaconf import DictConfig
 
 from lit_agentrl.batch import StepBatch
@@ -19,6 +21,7 @@ from lit_agentrl.episode import Outcome
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.workers.inline import LocalPlayer
+from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from lit_agentrl.update.critic import reweight_by_critic
 
 
@@ -76,3 +79,15 @@ def play_inline(
         evaluation.collect(batch, player.play, version)
     finally:
         player.stop()
+
+
+def load_weights(module: LightningModule, checkpoint: Path | None) -> None:
+    """Load a checkpoint's weights into a module, as Lightning does; None: change nothing.
+
+    Raises:
+        CheckpointError: the checkpoint is not intact.
+    """
+    if checkpoint is not None:
+        state = AtomicIO().load_checkpoint(checkpoint, weights_only=True)
+        module.on_load_checkpoint(state)  # adds the adapters to their base
+        module.load_state_dict(state["state_dict"])

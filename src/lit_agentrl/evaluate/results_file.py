@@ -7,11 +7,62 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from lit_agentrl.config.errors import get_first_line
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.build.instantiation import as_list
+from lit_agentrl.checks import format_value, require_local
+from lit_agentrl.config.errors import UserError, get_first_line
+from lit_agentrl.config.overrides import VARIANT
 from lit_agentrl.files import write_atomic
 from lit_agentrl.runs.run_folder import lock_folder
+
+# keys of a record that the table of scores reads
+_READ = {
+    "env", "model", "shots", "temperature", "success", "return", "normalised", "levels", "cut_share", "reply_tokens"
+}  # fmt: skip
+
+
+def describe_options(cfg: DictConfig) -> dict[str, Any]:
+    """Return the options by which a repeated evaluation finds its file."""
+    options = cast(dict[str, Any], OmegaConf.to_container(cfg))
+    options.pop("compare")
+    return options
+
+
+def read_compared(cfg: DictConfig) -> list[dict[str, Any]]:
+    """Read the records of the files that ``compare`` names.
+
+    Raises:
+        UserError: a file is no evaluation of this split and these options of the game; the message names it.
+    """
+    records: list[dict[str, Any]] = []
+    for name in as_list(cfg.compare):
+        require_local("compare", name)
+        try:
+            content = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
+            config, found = content["config"], content["results"]
+            models = {record["model"] for record in found}
+            missing = _READ - set.intersection(*map(set, found))
+        except OSError as error:
+            raise UserError(f"compare={name} cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"compare={name} is no file that evaluate of this version wrote; name one of outputs/evaluations"
+            ) from error
+        if missing:
+            raise UserError(f"compare={name} lacks {min(missing)}; evaluate it by this version")
+        for key in ("split", VARIANT):
+            if (theirs := config.get(key)) != (mine := describe_options(cfg).get(key)):
+                raise UserError(
+                    f"compare={name} was played with {key}={format_value(theirs)}, here it is {format_value(mine)}; "
+                    "leave it out, or evaluate both alike"
+                )
+        run = config.get("run")
+        by = {model: f"{model} of {Path(run).name}" if run else model for model in models}
+        records += [record | {"model": by[record["model"]]} for record in found]
+    return records
 
 
 def can_write(folder: Path) -> bool:

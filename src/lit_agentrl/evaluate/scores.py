@@ -1,17 +1,19 @@
-"""Scores of an evaluation: one record per game and temperature, and a table of all."""
+"""Scores of an evaluation: one record per game, model, shots and temperature."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.table import Table
+from rich.console import RenderableType
 
+from lit_agentrl import screen
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.episode import Outcome
+from lit_agentrl.report.episodes import MOSTLY_CUT
 from lit_agentrl.report.statistics import (
     compute_clustered_mean_interval,
     compute_clustered_share_interval,
@@ -28,17 +30,24 @@ class Scores:
     """Scores of an evaluation, printed as a table.
 
     Attributes:
-        records: one per game and temperature: success, return and pass@k with 95 % intervals over prompts,
-            chance, oracle, normalised success.
+        records: one per game, shots and temperature: success, return and pass@k with 95 % intervals over prompts,
+            chance, oracle, normalised success, share of cut replies, tokens of a reply.
         path: file of the records; None, after a warning, if it could not be written.
+        paths: the files of the records, one per model.
         table: the same scores, for people.
+        used: a server's usage counts.
     """
 
     records: list[dict[str, Any]]
-    path: Path | None
-    table: Table
+    paths: Sequence[Path]
+    table: RenderableType
+    used: Mapping[str, float] = field(default_factory=dict)
 
-    def __rich__(self) -> Table:
+    @property
+    def path(self) -> Path | None:
+        return self.paths[0] if self.paths else None
+
+    def __rich__(self) -> RenderableType:
         return self.table
 
     def __repr__(self) -> str:
@@ -51,8 +60,22 @@ def make_record(
     temperature: float,
     outcomes: Sequence[Outcome],
     levels: dict[str, float | None],
+    *,
+    model: str = "",
+    shots: int = 0,
+    tokens: float | None = None,
 ) -> dict[str, Any]:
     """Compute the record of one game at one temperature.
+
+    Args:
+        cfg: the options of ``conf/evaluate.yaml``.
+        env: name of the game.
+        temperature: of the replies.
+        outcomes: the episodes.
+        levels: chance and oracle.
+        model: name of what plays.
+        shots: number of solved episodes in the prompt.
+        tokens: tokens of all replies by the count of a server; None: those of the outcomes.
 
     Raises:
         UserError: all episodes failed.
@@ -63,16 +86,23 @@ def make_record(
     groups = [e.group for e in played]
     success = compute_clustered_share_interval([e.success for e in played], groups)
     returns = compute_clustered_mean_interval([e.total_reward for e in played], groups)
+    replies = sum(e.taken for e in played)
+    tokens = sum(e.tokens for e in played) if tokens is None else tokens
     record = {
         "env": env,
+        "model": model,
         "split": cfg.split,
+        "shots": shots,
         "temperature": temperature,
         "episodes": len(played),
         "failed": len(outcomes) - len(played),
         "success": estimate(success),
         "return": estimate(returns),
         "normalised": _normalise(success.mean, levels),
-        "invalid_share": sum(e.invalid for e in played) / max(sum(e.taken for e in played), 1),
+        "invalid_share": sum(e.invalid for e in played) / max(replies, 1),
+        "cut_share": sum(e.cut for e in played) / max(replies, 1),
+        # a server may count none
+        "reply_tokens": tokens / replies if replies and tokens else None,
         "levels": levels,
         # in the order of prompts, for paired comparisons; null if the episode failed
         "solved": [None if e.failed else e.success for e in outcomes],
@@ -88,6 +118,17 @@ def make_record(
             estimate(compute_share_interval(shares, sum(map(len, enough)))) if shares else None
         )
     return record
+
+
+def warn_of_cut_replies(records: Sequence[Mapping[str, Any]], limit: int) -> None:
+    """Print a line where most replies of a record were cut at their limit."""
+    cut = [record for record in records if record["cut_share"] >= MOSTLY_CUT]
+    if cut:
+        worst = max(cut, key=lambda record: record["cut_share"])
+        screen.note(
+            f"{worst['cut_share']:.0%} of the replies of {worst['env']} were cut at rollout.max_reply_tokens={limit}, "
+            "and a cut reply is rarely valid: raise it, or let the model imitate short replies first (algo=sft)"
+        )
 
 
 def _normalise(success: float, levels: dict[str, float | None]) -> float | None:

@@ -26,8 +26,8 @@ from lit_agentrl.envs.levels import Levels, find_levels
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate.evaluation import find_checkpoint, rebuild_run
 from lit_agentrl.evaluate.model_evaluation import OpenedModel, describe_model, open_model
-from lit_agentrl.evaluate.playthroughs import EpisodeCollector, load_weights
-from lit_agentrl.evaluate.replay import require_shared_weights
+from lit_agentrl.evaluate.playthroughs import EpisodeCollector
+from lit_agentrl.evaluate.replay import load_weights, require_shared_weights
 from lit_agentrl.evaluate.scores import make_record
 from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.offline.collect_options import BEST, check_options
@@ -119,7 +119,7 @@ def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
 
         def record(spec: EvalSpec) -> list[Episode]:
             evaluation = _build_evaluation(cfg, params, model.settings, model.games.tasks[spec.task])
-            return _select_episodes(cfg, model.play(evaluation, [spec]))
+            return _select_episodes(cfg, model.play(0, spec, evaluation).episodes)
 
         if cfg.plays == BEST:
             return _collect_best(cfg, model)

@@ -12,6 +12,8 @@ from torchmetrics import MeanMetric, SumMetric
 from lit_agentrl.episode import EndReason, Episode, Outcome
 
 _PER_EPISODE = ("success", "return", "turns", "actions", "truncated_share", "cost")
+_COUNTS = ("broken_markers", "lost_characters")  # of what prompts hold
+MOSTLY_CUT = 0.9  # share of cut replies that is warned of
 _OTHER = ("reply_tokens", "cut_share", "invalid_share", "surplus_actions", "entropy", "distinct_2")
 _PER_GROUP = ("return_std_within_group", "dead_group_share")
 # keys of an evaluation; ``normalised`` only if chance and oracle success are known
@@ -43,7 +45,7 @@ class EpisodeMetrics(nn.Module):
         self.means = nn.ModuleDict({name: MeanMetric(sync_on_compute=is_shared) for name in names})
         self.weights = nn.ModuleDict({name: SumMetric(sync_on_compute=is_shared) for name in names})
         self.counts = nn.ModuleDict(
-            {name: SumMetric(sync_on_compute=is_shared) for name in ("episodes", "failed", "broken_markers")}
+            {name: SumMetric(sync_on_compute=is_shared) for name in ("episodes", "failed", *_COUNTS)}
         )
 
     def update(self, outcomes: Sequence[Outcome]) -> None:
@@ -52,6 +54,7 @@ class EpisodeMetrics(nn.Module):
         self._count("episodes").update(len(played))
         self._count("failed").update(len(outcomes) - len(played))
         self._count("broken_markers").update(sum(outcome.broken for outcome in outcomes))
+        self._count("lost_characters").update(sum(outcome.lost for outcome in outcomes))
         for outcome in played:
             values = {
                 "success": outcome.success,
@@ -87,6 +90,8 @@ class EpisodeMetrics(nn.Module):
     def compute(self) -> dict[str, float]:
         """Return the counts and means by key; a mean of zero weight is left out."""
         result = {name: float(self._count(name).compute()) for name in self.counts}
+        if not result["lost_characters"]:
+            del result["lost_characters"]
         for metric in [*self.means.values(), *self.weights.values()]:
             if not cast(MeanMetric, metric).update_called:  # torchmetrics would warn
                 metric.update(0.0, 0.0) if isinstance(metric, MeanMetric) else cast(SumMetric, metric).update(
@@ -130,8 +135,8 @@ def compute_evaluation_row(
     """Return the metrics row of an evaluation.
 
     Keys are ``{split}/{key}`` for each key of ``EVALUATED``, the mean over games.  With several games each game also
-    has its own entries, ``{split}/{game}/{key}``.  ``{split}/episodes`` (that did not fail) and
-    ``{split}/broken_markers`` are sums over games; the latter is there only if a marker was broken up.
+    has its own entries, ``{split}/{game}/{key}``.  ``{split}/episodes`` (that did not fail),
+    ``{split}/broken_markers`` and ``{split}/lost_characters`` are sums over games; the latter two only if not 0.
 
     Args:
         split: prefix of the keys.
@@ -152,6 +157,7 @@ def compute_evaluation_row(
             if len(values) > 1:
                 computed |= {f"{split}/{name}/{key}": value for name, value in values.items()}
     computed[f"{split}/episodes"] = sum(result["episodes"] for result in results.values())
-    if broken := sum(result.get("broken_markers", 0.0) for result in results.values()):
-        computed[f"{split}/broken_markers"] = broken
+    for name in _COUNTS:
+        if count := sum(result.get(name, 0.0) for result in results.values()):
+            computed[f"{split}/{name}"] = count
     return computed

@@ -36,7 +36,7 @@ def with_shots(rules: Rules, task: int, number: int) -> Rules:
     opening: Sequence[Message] = ()
     plain = replace(rules, context=FULL, shots={}, asks=None)
     left = number
-    with closing(GamePools([game], {})) as pools:
+    with closing(GamePools(rules.tasks, {})) as pools:
         for seed in range(_TRIES * number):
             episode, dialogue = _play_solved(pools, plain, task, seed)
             opening = opening or episode.opening

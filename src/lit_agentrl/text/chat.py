@@ -172,6 +172,10 @@ class ChatRenderer:
         guarded = self._guard.guard([_make_user_message(text)])
         return self._guard.encode(guarded.messages[0]["content"], guarded.contents).tokens
 
+    def find_markers(self, text: str) -> list[str]:
+        """Return the markers of the template that an external text spells."""
+        return self._guard.find_markers(text)
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, special tokens included, without clean-up."""
         return str(

@@ -131,6 +131,10 @@ class MarkerGuard:
             first, begin = k + 1, spans[k][1] if k < len(ids) else end
         return Encoded(tokens, starts, broken)
 
+    def find_markers(self, content: str) -> list[str]:
+        """Return the markers that a content spells, in order of their kind."""
+        return [*self._token.findall(content), *self._word.findall(content)]
+
     def _break_up_words(self, content: str) -> tuple[str, int]:
         """Insert a space into each plain-text marker of a content; return the number too."""
         if not self._word.search(content):

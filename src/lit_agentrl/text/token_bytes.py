@@ -27,7 +27,7 @@ def _map_chars_to_bytes() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
 
 
-_BYTE_OF_CHAR = _map_chars_to_bytes()
+BYTE_OF_CHAR = _map_chars_to_bytes()
 
 
 def require_fast(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -79,7 +79,7 @@ class TokenPieces:
             return b""
         if self._is_byte_level:
             try:
-                return bytes(_BYTE_OF_CHAR[char] for char in token)
+                return bytes(BYTE_OF_CHAR[char] for char in token)
             except KeyError:  # an added token is plain text, outside the byte alphabet
                 return token.encode()
         if self._has_byte_fallback and (match := _FALLBACK_BYTE.fullmatch(token)):

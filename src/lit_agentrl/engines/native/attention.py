@@ -1,12 +1,13 @@
 """Attention of packed tokens over the slots of a `SlotCache`.
 
 The engine reads the tokens of many episodes as one row without padding.  Everything but attention is
-independent per token, so only attention needs the slot of each token; a :class:`Reading` gives it.  The function is
+independent per token, so only attention needs the slot of each token; a :class:`Layout` gives it.  The function is
 registered with transformers, so any model that takes its attention from ``ALL_ATTENTION_FUNCTIONS`` can be served.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,37 +73,20 @@ class Chunk:
         return self._by_groups[groups]
 
 
-@dataclass
-class Reading:
-    """The layout of one forward over packed tokens.
-
-    The packed tokens are padding, those of ``chunks`` in order, then the last unread token of each reading episode
-    by ascending slot; only the last tokens need logits.
+@dataclass(kw_only=True)
+class Layout(ABC):
+    """The targets of the packed tokens of one forward, and what their queries see.
 
     Args:
         slot_N, position_N: Target slot and position of each packed token's key and value.
-        num_last: Number of episodes that read.
-        num_rows: Number of leading slots that hold live episodes.
-        filled: Largest number of positions that a last token sees.
-        last_sees_R: For each live slot, the positions that its last token sees (R, 1, 1, filled).
-        last_R: For each live slot, its index among the ``num_last`` queries; None if all of them read.
-        rows_of_last: Inverse of ``last_R``.
-        chunks: The tokens before the last ones.
-        num_padding: Number of leading tokens that belong to no episode.
-        copies: (source slot, target slots, length), executed in order after the writes of a layer.
+        num_last: Number of tokens at the end that need logits.
+        filled: Largest number of positions that a query sees.
     """
 
     slot_N: Tensor
     position_N: Tensor
     num_last: int
-    num_rows: int
     filled: int
-    last_sees_R: Visible
-    last_R: Tensor | None = None
-    rows_of_last: Tensor | None = None
-    chunks: Sequence[Chunk] = ()
-    num_padding: int = 0
-    copies: Sequence[tuple[int, Tensor, int]] = ()
 
     def __post_init__(self) -> None:
         self._places: dict[tuple[int, int], Tensor] = {}
@@ -119,6 +103,88 @@ class Reading:
             self._places[kv_heads, length] = (heads.unsqueeze(1) + first_N).flatten()
         return self._places[kv_heads, length]
 
+    @abstractmethod
+    def copy_slots(self, buffer: Tensor) -> None:
+        """Copy states between slots of (slots, kv heads, length, dim), after a layer's writes."""
+
+    @abstractmethod
+    def attend(self, query_NKGD: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Compute attention over the store (slots, kv heads, length, dim).
+
+        Each key/value head serves G query heads.
+
+        Returns:
+            (N, kv heads, G, dim).
+        """
+
+
+@dataclass(kw_only=True)
+class Reading(Layout):
+    """Tokens of many episodes, which attention reads under masks.
+
+    The packed tokens are padding, those of ``chunks`` in order, then the last unread token of each reading episode
+    by ascending slot; only the last tokens need logits.
+
+    Args:
+        num_rows: Number of leading slots that hold live episodes.
+        last_sees_R: For each live slot, the positions that its last token sees (R, 1, 1, filled).
+        last_R: For each live slot, its index among the ``num_last`` queries; None if all of them read.
+        rows_of_last: Inverse of ``last_R``.
+        chunks: The tokens before the last ones.
+        num_padding: Number of leading tokens that belong to no episode.
+        copies: (source slot, target slots, length), executed in order after the writes of a layer.
+    """
+
+    num_rows: int
+    last_sees_R: Visible
+    last_R: Tensor | None = None
+    rows_of_last: Tensor | None = None
+    chunks: Sequence[Chunk] = ()
+    num_padding: int = 0
+    copies: Sequence[tuple[int, Tensor, int]] = ()
+
+    def copy_slots(self, buffer: Tensor) -> None:
+        """See `Layout`."""
+        for source, targets, length in self.copies:
+            buffer[targets, :, :length] = buffer[source, :, :length]
+
+    def attend(self, query_NKGD: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """See `Layout`; last tokens by one call, and each chunk by another."""
+        total, kv_heads, groups, _ = query_NKGD.shape
+        if total == self.num_last:
+            return self._attend_last(query_NKGD, key, value, scaling)
+        out_NKGD = query_NKGD.new_empty((*query_NKGD.shape[:3], value.shape[3]))
+        out_NKGD[: self.num_padding] = 0.0
+        first_last = total - self.num_last
+        out_NKGD[first_last:] = self._attend_last(query_NKGD[first_last:], key, value, scaling)
+        for chunk in self.chunks:
+            rows_P, tokens_M = chunk.index_PM.shape
+            seen = slice(0, chunk.length)
+            out = scaled_dot_product_attention(
+                query_NKGD[chunk.index_PM]
+                .permute(0, 2, 3, 1, 4)
+                .reshape(rows_P, kv_heads, groups * tokens_M, -1),
+                key[chunk.slots_P, :, seen],
+                value[chunk.slots_P, :, seen],
+                attn_mask=chunk.get_visible(groups).as_additive(query_NKGD),
+                scale=scaling,
+            )
+            out = out.view(rows_P, kv_heads, groups, tokens_M, -1).permute(0, 3, 1, 2, 4)
+            out = out.reshape(rows_P * tokens_M, kv_heads, groups, -1)
+            out_NKGD[chunk.start : chunk.start + len(chunk.real_C)] = out[chunk.real_C]
+        return out_NKGD
+
+    def _attend_last(self, last_NKGD: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Compute attention (num_last, kv heads, G, dim) of each reading episode's last token."""
+        if self.last_R is not None:
+            last_NKGD = last_NKGD[self.last_R]
+        # the query heads of a group are queries of one key/value head
+        keys = key[: self.num_rows, :, : self.filled]
+        values = value[: self.num_rows, :, : self.filled]
+        attend_rows = attend_by_products if last_NKGD.device.type == "cpu" else attend
+        out = attend_rows(last_NKGD, keys, values, self.last_sees_R.as_additive(last_NKGD), scaling)
+        return out if self.rows_of_last is None else out[self.rows_of_last]
+
 
 def attend_slots(
     module: nn.Module,
@@ -128,7 +194,7 @@ def attend_slots(
     attention_mask: Tensor | None = None,
     *,
     scaling: float | None = None,
-    reading: Reading | None = None,
+    reading: Layout | None = None,
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
@@ -149,59 +215,14 @@ def attend_slots(
     for name in ("softcap", "s_aux", "position_bias", "head_mask"):
         if options.get(name) is not None:
             raise UnusualAttentionError(f"its attention uses {name}")
+    tokens, dim = query.shape[2:]
+    query_NKGD = query[0].transpose(0, 1).view(tokens, key.shape[1], -1, dim)
     if query.device.type != "cpu":
-        return _attend_packed(query, key, value, reading, scaling)[None], None
+        return reading.attend(query_NKGD, key, value, scaling).flatten(1, 2)[None], None
     # the store is float32 if the network computes in half precision
     with torch.autocast("cpu", enabled=False):
-        out_NHD = _attend_packed(query.to(key.dtype), key, value.to(key.dtype), reading, scaling)
-    return out_NHD.to(query.dtype)[None], None
-
-
-def _attend_packed(
-    query: Tensor, key: Tensor, value: Tensor, reading: Reading, scaling: float | None
-) -> Tensor:
-    """Compute attention of all packed tokens, (N, heads, dim)."""
-    heads, kv_heads = query.shape[1], key.shape[1]
-    groups = heads // kv_heads
-    query_NHD = query[0].transpose(0, 1)
-    total = query_NHD.shape[0]
-    if total == reading.num_last:
-        return _attend_last(query_NHD, key, value, reading, scaling)
-    out_NHD = query_NHD.new_empty((total, heads, value.shape[3]))
-
-    out_NHD[: reading.num_padding] = 0.0
-    last = query_NHD[total - reading.num_last :]
-    out_NHD[total - reading.num_last :] = _attend_last(last, key, value, reading, scaling)
-    for chunk in reading.chunks:
-        rows_P, tokens_M = chunk.index_PM.shape
-        queries = query_NHD[chunk.index_PM].view(rows_P, tokens_M, kv_heads, groups, -1)
-        seen = slice(0, chunk.length)
-        out = scaled_dot_product_attention(
-            queries.permute(0, 2, 3, 1, 4).reshape(rows_P, kv_heads, groups * tokens_M, -1),
-            key[chunk.slots_P, :, seen],
-            value[chunk.slots_P, :, seen],
-            attn_mask=chunk.get_visible(groups).as_additive(query),
-            scale=scaling,
-        )
-        out = out.view(rows_P, kv_heads, groups, tokens_M, -1).permute(0, 3, 1, 2, 4)
-        out = out.reshape(rows_P * tokens_M, heads, -1)
-        out_NHD[chunk.start : chunk.start + len(chunk.real_C)] = out[chunk.real_C]
-    return out_NHD
-
-
-def _attend_last(last: Tensor, key: Tensor, value: Tensor, reading: Reading, scaling: float | None) -> Tensor:
-    """Compute attention (num_last, heads, dim) of each reading episode's last token."""
-    heads, kv_heads = last.shape[1], key.shape[1]
-    if reading.last_R is not None:
-        last = last[reading.last_R]
-    # the query heads of a group become queries of one key/value head
-    last = last.reshape(reading.num_rows, kv_heads, heads // kv_heads, -1)
-    keys = key[: reading.num_rows, :, : reading.filled]
-    values = value[: reading.num_rows, :, : reading.filled]
-    attend_rows = attend_by_products if last.device.type == "cpu" else attend
-    out = attend_rows(last, keys, values, reading.last_sees_R.as_additive(last), scaling)
-    out = out.reshape(reading.num_rows, heads, -1)
-    return out if reading.rows_of_last is None else out[reading.rows_of_last]
+        out = reading.attend(query_NKGD.to(key.dtype), key, value.to(key.dtype), scaling)
+    return out.to(query.dtype).flatten(1, 2)[None], None
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:

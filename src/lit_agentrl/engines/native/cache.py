@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from lit_agentrl.engines.native.attention import Reading, find_autocast_dtype
+from lit_agentrl.engines.native.attention import Layout, find_autocast_dtype
 
 
 class SlotCache(Cache):
     """Key/value buffers of shape (slots, kv heads, length, dim) per layer, written token by token.
 
-    A :class:`Reading` gives the targets of the packed tokens of a forward.  :meth:`update` writes them, executes the
+    A :class:`Layout` gives the targets of the packed tokens of a forward.  :meth:`update` writes them, executes the
     copies between slots, and returns the whole buffers, which attention reads as views.
 
     On CPUs half precision is stored as float32 without loss, since attention is faster in it.
@@ -24,7 +24,7 @@ class SlotCache(Cache):
         super().__init__(layers=[])
         self.num_slots = num_slots
         self.max_length = max_length
-        self.reading: Reading | None = None
+        self.reading: Layout | None = None
         self._buffers: list[tuple[Tensor, Tensor]] = []
 
     def update(
@@ -38,21 +38,18 @@ class SlotCache(Cache):
         for buffer, states in zip(self._buffers[layer_idx], (key_states, value_states), strict=True):
             places = reading.compute_places(states.shape[1], self.max_length)
             buffer.flatten(0, 2).index_copy_(0, places, states[0].flatten(0, 1).to(buffer.dtype))
-            for source, targets, length in reading.copies:
-                buffer[targets, :, :length] = buffer[source, :, :length]
+            reading.copy_slots(buffer)
         return self._buffers[layer_idx]
 
-    def write(self, layer_idx: int, reading: Reading, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store (N, kv heads, dim) states of one token per slot, by one kernel each.
-
-        There are no copies between slots.
-        """
+    def write(self, layer_idx: int, reading: Layout, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Store (N, kv heads, dim) states by one kernel each; return the layer's buffers."""
         while len(self._buffers) <= layer_idx:
             self._buffers.append(
                 (self._make_buffer(key.transpose(0, 1)), self._make_buffer(value.transpose(0, 1)))
             )
         for buffer, states in zip(self._buffers[layer_idx], (key, value), strict=True):
             buffer[reading.slot_N, :, reading.position_N] = states.to(buffer.dtype)
+            reading.copy_slots(buffer)
         return self._buffers[layer_idx]
 
     def _make_buffer(self, states: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, Turn
 from lit_agentrl.engines.native.attention import NAME, find_autocast_dtype
 from lit_agentrl.engines.native.inference import Inference, Reader
 from lit_agentrl.engines.native.play_copy import PlayCopy, choose_copy, require_copy
+from lit_agentrl.engines.native.prefill import PACKED, PADDED, choose_packed, pack_pieces, require_prefill
 from lit_agentrl.engines.native.prefixes import Copy, find_common_prefixes
 from lit_agentrl.engines.native.ragged import pack_unread
 from lit_agentrl.engines.native.reencoding import ReencodingEngine
@@ -55,6 +56,8 @@ class NativeEngine:
         window: Decode steps between two looks at the tokens, see `Window`; 0 looks at each, auto is 8 on CUDA and
             0 elsewhere.
         play_copy: Whether windows decode with a `PlayCopy`, refreshed by :meth:`load`; see `choose_copy`.
+        prefill: How unread tokens are read: ``packed`` by one kernel for all, before steps, ``padded`` in batches of
+            similar length; see `choose_packed`.
 
     Attributes:
         window: The window in use, from the first poll on; None without windows.
@@ -81,6 +84,7 @@ class NativeEngine:
         reader: Reader | None = None,
         window: int | str = AUTO,
         play_copy: bool | str = AUTO,
+        prefill: str = AUTO,
     ) -> None:
         if network is None:  # a model behind an API
             raise ValueError(
@@ -88,7 +92,11 @@ class NativeEngine:
             )
         require_whole("num_slots", num_slots, 1, MOST_SLOTS)
         require_window(window, play_copy)
+        require_prefill(prefill)
         self._network = network
+        # of an opponent's two networks only one would be tried
+        self._prefill_option = PADDED if reader is not None and prefill == AUTO else prefill
+        self._is_packed: bool | None = None  # unknown before the network is on its device
         vocabulary = network.config.get_text_config().vocab_size
         self._stops = StopTable(stop, vocabulary)
         self._is_end_V = np.zeros(vocabulary, dtype=np.bool_)
@@ -120,6 +128,11 @@ class NativeEngine:
                     f"window={window} needs slots, and they cannot hold the state of the model ({reason}); "
                     "set engine.window=0"
                 )
+            if prefill == PACKED:
+                raise ValueError(
+                    f"prefill=packed needs slots, and they cannot hold the state of the model ({reason}); "
+                    "set engine.prefill=auto"
+                )
             _log.warning("the native engine reads the whole history before each reply: the model %s", reason)
             self._slower = ReencodingEngine(
                 network, stops=self._stops, is_end=self._is_end_V, num_slots=num_slots,
@@ -134,11 +147,18 @@ class NativeEngine:
 
     @classmethod
     def check_options(
-        cls, *, num_slots: int = 128, window: int | str = AUTO, play_copy: bool | str = AUTO, **_: Any
+        cls,
+        *,
+        num_slots: int = 128,
+        window: int | str = AUTO,
+        play_copy: bool | str = AUTO,
+        prefill: str = AUTO,
+        **_: Any,
     ) -> Capabilities:
         """Check the options; see `CheckedEngine`."""
         require_whole("num_slots", num_slots, 1, MOST_SLOTS)
         require_window(window, play_copy)
+        require_prefill(prefill)
         return cls.capabilities
 
     # ------------------------------------------------------------------ protocol
@@ -231,8 +251,13 @@ class NativeEngine:
     def _step(self) -> list[TurnResult]:
         """Read unread tokens, draw one token per active episode; return the completed replies."""
         rows = self._rows
+        if self._choose_packed():
+            self._read_ahead()
+            copies = []
+        else:
+            copies = self._copy_prefixes(rows.total_S, unread=1)
         slots_A = np.flatnonzero(rows.is_writing_S)
-        logits_AV = self._read(slots_A, self._copy_prefixes(rows.total_S, unread=1), rows.total_S)
+        logits_AV = self._read(slots_A, copies, rows.total_S)
         kind_A = rows.params_S[slots_A]
         drawn = draw_rows(logits_AV, rows.draw_uniforms(slots_A), kind_A, rows.params)
         return self._record(slots_A, *drawn)
@@ -281,6 +306,29 @@ class NativeEngine:
         packed = pack_unread(self._rows, slots_A, copies, self._network.device, end_S=end_S)
         return self._inference.read(self._cache, packed)
 
+    def _choose_packed(self) -> bool:
+        if self._is_packed is None:
+            self._is_packed = choose_packed(self._prefill_option, self._network)
+        return self._is_packed
+
+    def _read_ahead(self) -> None:
+        """Read all tokens but the last of each slot."""
+        rows = self._rows
+        end_S = rows.total_S - 1
+        copies = self._copy_prefixes(end_S, unread=0)
+        slots_A = np.flatnonzero(rows.is_writing_S & (rows.cached_S < end_S))
+        if not len(slots_A):
+            for copy in copies:
+                for target in copy.targets:
+                    self._cache.move(copy.source, target, copy.length)
+        elif self._choose_packed():
+            read = self._copy.read if self._copy else self._inference.read
+            for packed in pack_pieces(rows, slots_A, copies, self._network.device, end_S=end_S):
+                read(self._cache, packed)
+        else:
+            self._read(slots_A, copies, end_S)
+        rows.cached_S[slots_A] = end_S[slots_A]
+
     # ------------------------------------------------------------------ many steps at once
     def _open_window(self) -> Window | None:
         if self.window is not None:
@@ -312,17 +360,8 @@ class NativeEngine:
         if self._copy is not None and self._is_copy_stale:
             self._copy.update()
             self._is_copy_stale = False
+        self._read_ahead()
         rows = self._rows
-        end_S = rows.total_S - 1
-        copies = self._copy_prefixes(end_S, unread=0)
-        slots_A = np.flatnonzero(rows.is_writing_S & (rows.cached_S < end_S))
-        if len(slots_A):
-            self._read(slots_A, copies, end_S)
-            rows.cached_S[slots_A] = end_S[slots_A]
-        else:
-            for copy in copies:
-                for target in copy.targets:
-                    self._cache.move(copy.source, target, copy.length)
         finished = []
         for drawn in zip(*window.draw(rows), strict=True):
             slots_A = np.flatnonzero(rows.is_writing_S)

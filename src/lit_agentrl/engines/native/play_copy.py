@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, rms_norm, silu
 from transformers import PreTrainedModel
 
-from lit_agentrl.engines.native.attention import attend, attend_by_products, find_autocast_dtype
+from lit_agentrl.engines.native.attention import find_autocast_dtype
 from lit_agentrl.engines.native.cache import SlotCache
 from lit_agentrl.engines.native.ragged import Packed
 
@@ -90,7 +90,7 @@ class _Layer:
 
 
 class PlayCopy:
-    """Reads one token per slot with copied weights, as `Inference.read` does with the network's own.
+    """Reads tokens with copied weights, as `Inference.read` does with the network's own.
 
     The weights are copied by the first `update`.
 
@@ -125,9 +125,8 @@ class PlayCopy:
             torch._foreach_copy_(targets, [compute() for compute in sources])
 
     def read(self, cache: SlotCache, packed: Packed) -> Tensor:
-        """Read one token per slot, in the engine's context only; return the logits (R, V)."""
+        """See `Inference.read`; no tokens but the last of each slot are read under masks."""
         reading = packed.reading
-        attend_rows = attend_by_products if packed.token_1N.device.type == "cpu" else attend
         device = packed.token_1N.device
         is_cast = find_autocast_dtype(device) is not None
         with torch.autocast(device.type, enabled=False) if is_cast else nullcontext():
@@ -147,13 +146,12 @@ class PlayCopy:
                 query, key = turned[:, : self._heads], turned[:, self._heads :]
                 keys, values = cache.write(number, reading, key, value)
                 query = query.view(rows, -1, self._kv_heads, self._dim).transpose(1, 2).to(keys.dtype)
-                seen = slice(rows), slice(None), slice(reading.filled)
-                mask = reading.last_sees_R.as_additive(query)
-                out = attend_rows(query, keys[seen], values[seen], mask, self._scaling)
+                out = reading.attend(query, keys, values, self._scaling)
                 hidden_NH.addmm_(out.transpose(1, 2).reshape(rows, -1).to(self._dtype), layer.out.t())
                 gate, up = linear(self._normalize(hidden_NH, layer.second_norm), layer.gate_up).chunk(2, -1)
                 hidden_NH.addmm_(silu(gate).mul_(up), layer.down.t())
-            return linear(self._normalize(hidden_NH, self._norm), self._head_VH)
+            last_NH = hidden_NH[-reading.num_last :]
+            return linear(self._normalize(last_NH, self._norm), self._head_VH)
 
     def _normalize(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight.shape, weight, self._eps)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lit_agentrl.engines.native.attention import Chunk, Reading, Visible
+from lit_agentrl.engines.native.attention import Chunk, Layout, Reading, Visible
 from lit_agentrl.engines.native.prefixes import Copy
 from lit_agentrl.engines.native.rows import Rows
 from lit_agentrl.models.onednn import compute_padding
@@ -23,7 +23,7 @@ class Packed(NamedTuple):
 
     token_1N: Tensor
     position_1N: Tensor
-    reading: Reading
+    reading: Layout
 
 
 def send(array: npt.NDArray[Any], device: torch.device) -> Tensor:

@@ -56,6 +56,12 @@ def _parse_message(value: object, column: str) -> Message:
         isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content
     ):
         content = "".join(part["text"] for part in content)
+    if isinstance(content, list) and (kind := _find_other_part(content)):
+        raise BadRow(
+            "not_text",
+            f"column {column}: a message of {role} has a part of type {kind[:40]!r}; images, sound and files cannot be "
+            "read, only text: leave such rows out",
+        )
     calls = value.get("tool_calls") if role == "assistant" else None
     if calls:
         content = f"{content or ''}{_format_calls(calls, column)}"
@@ -68,6 +74,12 @@ def _parse_message(value: object, column: str) -> Message:
             "half_character", f"column {column} holds half a character (a lone surrogate); write it whole"
         )
     return {"role": role, "content": content}
+
+
+def _find_other_part(content: list[Any]) -> str | None:
+    """Return the type of the first part that is no text, such as ``image_url``."""
+    kinds = [str(part.get("type") or "") for part in content if isinstance(part, Mapping)]
+    return next((kind for kind in kinds if kind and kind != "text"), None)
 
 
 def _format_calls(calls: object, column: str) -> str:

@@ -1,0 +1,238 @@
+"""Read the unread tokens of many slots as one row by the variable-length kernel."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lit_agentrl.engines.native.attention import Layout, find_autocast_dtype
+from lit_agentrl.engines.native.prefixes import Copy
+from lit_agentrl.engines.native.ragged import Packed
+from lit_agentrl.engines.native.rows import Rows
+from lit_agentrl.models.memory_plan import get_head_dim, get_kv_heads
+from lit_agentrl.models.segment_attention import (
+    attend_in_turn,
+    attend_segments,
+    find_kernel_obstacle,
+    upload,
+)
+
+_log = logging.getLogger(__name__)
+
+AUTO, PACKED, PADDED = "auto", "packed", "padded"
+PIECE_TOKENS = 8192  # of one forward
+PIECE_KEYS = 16 * PIECE_TOKENS  # which its queries see, and which are gathered in each layer
+
+Bounds = npt.NDArray[np.int64]
+
+
+def require_prefill(prefill: str) -> None:
+    """Check the option ``prefill`` of an engine.
+
+    Raises:
+        ValueError: If it is unknown.
+    """
+    if prefill not in (AUTO, PACKED, PADDED):
+        raise ValueError(f"prefill={prefill} must be {AUTO}, {PACKED} or {PADDED}")
+
+
+def choose_packed(prefill: str, network: PreTrainedModel) -> bool:
+    """Return whether unread tokens are packed; ``auto`` packs them on CUDA where the kernel runs.
+
+    ``packed`` is computed segment by segment on a CPU, which has no such kernel.
+
+    Raises:
+        ValueError: If ``packed`` is asked for on another device, and the kernel does not run there.
+    """
+    device = network.device
+    if prefill == PADDED or device.type == "cpu":
+        return prefill == PACKED
+    config = network.config.get_text_config()
+    heads = config.num_attention_heads, get_kv_heads(config), get_head_dim(config)
+    reason = find_kernel_obstacle(
+        device, find_autocast_dtype(device) or next(network.parameters()).dtype, *heads
+    )
+    if reason and prefill == PACKED:
+        raise ValueError(f"prefill=packed: {reason}; set engine.prefill=auto")
+    if reason:
+        _note_once(reason)
+    return not reason
+
+
+@lru_cache
+def _note_once(reason: str) -> None:
+    _log.info("prompts are read in padded batches, not by one kernel: %s", reason)
+
+
+class Span(NamedTuple):
+    """Positions from ``start`` to ``end`` of a slot."""
+
+    slot: int
+    start: int
+    end: int
+
+
+class SpanCopy(NamedTuple):
+    """A copy of a span to the same positions of another slot."""
+
+    span: Span
+    target: int
+
+
+class Piece(NamedTuple):
+    """The tokens of one forward, and the copies after the writes of each layer.
+
+    The copies are independent of each other.
+    """
+
+    spans: list[Span]
+    copies: list[SpanCopy]
+
+
+@dataclass(kw_only=True)
+class PackedReading(Layout):
+    """Tokens of many slots, each a segment of the variable-length kernel.
+
+    Args:
+        query_bounds, key_bounds: int32 first query and key of each segment, and the end of the last.
+        longest_query, longest_key: Most queries and keys of a segment.
+        key_slot_M, key_position_M: Where each key lies.
+        copy_from_C, copy_to_C, copy_position_C: Slots and positions of copied states; None without copies.
+    """
+
+    query_bounds: Tensor
+    key_bounds: Tensor
+    longest_query: int
+    longest_key: int
+    key_slot_M: Tensor
+    key_position_M: Tensor
+    copy_from_C: Tensor | None = None
+    copy_to_C: Tensor | None = None
+    copy_position_C: Tensor | None = None
+
+    def copy_slots(self, buffer: Tensor) -> None:
+        """See `Layout`."""
+        if self.copy_from_C is not None:
+            copied_CKD = buffer[self.copy_from_C, :, self.copy_position_C]
+            buffer[self.copy_to_C, :, self.copy_position_C] = copied_CKD
+
+    def attend(self, query_NKGD: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """See `Layout`.
+
+        The last query of a segment sees all its keys, the one before all but the last.
+        """
+        key_MKD, value_MKD = (states[self.key_slot_M, :, self.key_position_M] for states in (key, value))
+        query_NHD = query_NKGD.flatten(1, 2).to(key.dtype)
+        bounds = self.query_bounds, self.key_bounds
+        if query_NHD.device.type == "cpu":
+            out_NHD = attend_in_turn(query_NHD, key_MKD, value_MKD, *bounds, scaling)
+        else:
+            longest = self.longest_query, self.longest_key
+            out_NHD = attend_segments(query_NHD, key_MKD, value_MKD, *bounds, *longest, scaling)
+        return out_NHD.view(*query_NKGD.shape[:3], -1)
+
+
+def pack_pieces(
+    rows: Rows, slots_A: Bounds, copies: Sequence[Copy], device: torch.device, *, end_S: Bounds
+) -> Iterator[Packed]:
+    """Yield the forwards that read these slots up to ``end_S``, in order."""
+    for piece in plan_pieces(slots_A, copies, rows.cached_S, end_S):
+        yield _pack_piece(rows, piece, device)
+
+
+def plan_pieces(slots_A: Bounds, copies: Sequence[Copy], cached_S: Bounds, end_S: Bounds) -> list[Piece]:
+    """Cut the unread tokens of these slots into pieces.
+
+    A slot is read after those from which it copies, and a copy follows as soon as its source is complete.
+
+    Args:
+        slots_A: Slots with unread tokens.
+        copies: Copies by `find_common_prefixes`, whose targets count them as cached already.
+        cached_S: Cached tokens of each slot.
+        end_S: Number of tokens of each slot that are read.
+    """
+    targets = [target for copy in copies for target in copy.targets]
+    is_reading = set(slots_A.tolist())
+    order = [*sorted(is_reading - set(targets)), *(slot for slot in targets if slot in is_reading)]
+    left, pieces, known = _resolve(copies), [], dict(enumerate(cached_S.tolist()))
+    for spans in _cut(order, cached_S, end_S):
+        known |= {span.slot: span.end for span in spans}
+        complete = [each for each in left if each.span.end <= known[each.span.slot]]
+        left = [each for each in left if each not in complete]
+        pieces.append(Piece(spans, complete))
+    return pieces
+
+
+def _cut(order: Sequence[int], cached_S: Bounds, end_S: Bounds) -> Iterator[list[Span]]:
+    """Yield the spans of each piece.
+
+    They have at most `PIECE_TOKENS` tokens and `PIECE_KEYS` keys, except for the keys of a single slot.
+    """
+    spans: list[Span] = []
+    tokens = keys = 0
+    for slot in order:
+        start, last = int(cached_S[slot]), int(end_S[slot])
+        while start < last:
+            end = min(last, start + PIECE_TOKENS - tokens)
+            if spans and (end == start or keys + end > PIECE_KEYS):
+                yield spans
+                spans, tokens, keys = [], 0, 0
+                continue
+            spans.append(Span(slot, start, end))
+            tokens, keys, start = tokens + end - start, keys + end, end
+    if spans:
+        yield spans
+
+
+def _resolve(copies: Sequence[Copy]) -> list[SpanCopy]:
+    """Return the copies from slots that read the tokens themselves."""
+    origins: dict[int, list[Span]] = {}
+    for copy in copies:
+        inherited = [
+            each._replace(end=min(each.end, copy.length))
+            for each in origins.get(copy.source, [])
+            if each.start < copy.length
+        ]
+        own = inherited[-1].end if inherited else 0
+        spans = [*inherited, *([Span(copy.source, own, copy.length)] if own < copy.length else [])]
+        origins |= dict.fromkeys(copy.targets, spans)
+    return [SpanCopy(span, target) for target, spans in origins.items() for span in spans]
+
+
+def _pack_piece(rows: Rows, piece: Piece, device: torch.device) -> Packed:
+    spans, copies = piece
+    sizes = [span.end - span.start for span in spans]
+    ends = [span.end for span in spans]
+    arrays = {
+        "token_N": np.concatenate([rows.tokens_SL[s.slot, s.start : s.end] for s in spans]),
+        "slot_N": np.repeat([s.slot for s in spans], sizes),
+        "position_N": np.concatenate([np.arange(s.start, s.end) for s in spans]),
+        "query_bounds": np.cumsum([0, *sizes]),
+        "key_bounds": np.cumsum([0, *ends]),
+        "key_slot_M": np.repeat([s.slot for s in spans], ends),
+        "key_position_M": np.concatenate([np.arange(end) for end in ends]),
+    }
+    if copies:
+        lengths = [c.span.end - c.span.start for c in copies]
+        arrays["copy_from_C"] = np.repeat([c.span.slot for c in copies], lengths)
+        arrays["copy_to_C"] = np.repeat([c.target for c in copies], lengths)
+        arrays["copy_position_C"] = np.concatenate([np.arange(c.span.start, c.span.end) for c in copies])
+    sent: Mapping[str, Tensor] = dict(zip(arrays, upload(list(arrays.values()), device), strict=True))
+    token_N, bounds = sent["token_N"], ("query_bounds", "key_bounds")
+    reading = PackedReading(
+        num_last=1,  # unused, but models compute logits of at least one token
+        filled=max(ends),
+        longest_query=max(sizes),
+        longest_key=max(ends),
+        **{name: sent[name].int() if name in bounds else sent[name] for name in sent if name != "token_N"},
+    )
+    return Packed(token_N.unsqueeze(0), reading.position_N.unsqueeze(0), reading)
