@@ -23,7 +23,7 @@ PEER := .venv-trl
 PEER_STAMP := $(PEER)/.installed
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 
-.PHONY: setup train test coverage test-slow oracle engine-vllm test-vllm test-openenv lint docs bench bench-trl gpu gpu-wheels dist clean
+.PHONY: setup train test coverage test-slow oracle engine-vllm test-vllm test-openenv lint docs bench bench-trl real gpu gpu-wheels dist clean
 
 setup: $(STAMP)
 
@@ -117,6 +117,10 @@ $(PEER_STAMP): pyproject.toml constraints.txt scripts/bench/requirements-trl.txt
 	$(PEER)/bin/python -m pip install --quiet -c constraints.txt -e .
 	$(PEER)/bin/python -m pip install --quiet --no-deps -r scripts/bench/requirements-trl.txt
 	touch $@
+
+# a pretrained model imitates best play and is then reinforced; ends in one table.  Continues where it was interrupted
+real: $(STAMP)
+	$(BIN)/python -m scripts.real $(ARGS)
 
 # all that waits for a GPU, in slices, at most 6 minutes a call; a further call goes on with what is left.  Any Python
 # that has the packages will do: the one that is named, else .venv where there is one.  Nothing is downloaded; WHEELS
