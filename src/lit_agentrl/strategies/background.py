@@ -100,7 +100,7 @@ class Writer:
 
 
 def mark_snapshot(tensor: Tensor) -> None:
-    """Mark a tensor in host memory that nothing changes, so that it is not copied for a write."""
+    """Mark a tensor in host memory that nothing changes; it is not copied."""
     _SNAPSHOTS[tensor] = True
 
 

@@ -347,10 +347,10 @@ def _open_engine(
 
 def _make_llm(folder: str, given: Mapping[str, Any]) -> Any:
     with join_ranks(torch.cuda.current_device() if torch.cuda.is_available() else 0) as ranks:
-        llm = _make_llm_of_rank(folder, {**ranks, **given})
-    if ranks:  # at exit vLLM would end process groups of the training, which may be gone by then
-        llm.engine_core._finalizer.atexit = False
-    return llm
+        if ranks:  # an engine that ends would end process groups of the training
+            core: Any = import_modules("vllm.v1.engine.core")[0]
+            core.cleanup_dist_env_and_memory = lambda: None
+        return _make_llm_of_rank(folder, {**ranks, **given})
 
 
 def _make_llm_of_rank(folder: str, given: Mapping[str, Any]) -> Any:
