@@ -332,6 +332,11 @@ def _write_notes(tally: _Tally, reader: Reader) -> Iterator[str]:
             f"data: {tally.lossy} of {tally.rows} rows hold {format_lost(reader.lost)}; the first: "
             f"{tally.first_lossy}; remove them, or use another model"
         )
+    if reader.num_folded:
+        yield (
+            f"data: the chat template has no system role: the system texts of {reader.num_folded} of {reader.num_read} "
+            "episodes begin the first user message"
+        )
     if tally.without_group:
         yield f"data: {tally.without_group} prompts give no group, for example because all scores are equal"
     if reader.num_truncated:
