@@ -2,9 +2,11 @@
 # every other target what tests, docs and all extras need as well.
 #   PYTHON              the interpreter that .venv is made from, 3.11 or newer
 #   TORCH_INSTALL_ARGS  extra arguments for installing torch, e.g. the index of a CPU-only build
+#   VLLM_BUILD          cuda or cpu for `make engine-vllm`; auto looks for a GPU
 #   ARGS                extra arguments for train.py or pytest
 PYTHON ?= python3
 TORCH_INSTALL_ARGS ?=
+VLLM_BUILD ?= auto
 ARGS ?=
 
 TORCH := torch==2.13.0
@@ -35,6 +37,8 @@ $(TRAIN_STAMP): pyproject.toml constraints.txt
 
 $(STAMP): $(TRAIN_STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	# without its dependency jericho; where there is no wheel, its tests are skipped
+	$(BIN)/python -m pip install --quiet --no-deps --only-binary=:all: -c constraints.txt textworld || true
 	touch $@
 
 train: $(TRAIN_STAMP)
@@ -80,15 +84,11 @@ $(OPENENV_STAMP): tests/envs/requirements-openenv.txt
 	$(OPENENV)/bin/python -m pip install --quiet -r tests/envs/requirements-openenv.txt
 	touch $@
 
-# vLLM for CPUs has an environment of its own, and asks for a torch for CPUs; its torchvision and the like come for
-# another torch and break the import of transformers, and nothing here needs them
-$(VLLM_STAMP): pyproject.toml tests/vllm/requirements.txt scripts/name_vllm.py
+# vLLM asks for other packages than constraints.txt has, so it has an environment of its own
+$(VLLM_STAMP): pyproject.toml tests/vllm/requirements.txt scripts/install_vllm.py scripts/name_vllm.py
 	$(CHECK_PYTHON)
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip install --quiet $(TORCH)+cpu $(or $(TORCH_INSTALL_ARGS),--extra-index-url https://download.pytorch.org/whl/cpu)
-	$(VLLM)/bin/python -m pip install --quiet -r tests/vllm/requirements.txt -e .
-	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM)/bin/python scripts/name_vllm.py
+	$(VLLM)/bin/python scripts/install_vllm.py --build $(VLLM_BUILD) --torch $(TORCH) --torch-args="$(TORCH_INSTALL_ARGS)"
 	touch $@
 
 lint: $(STAMP)

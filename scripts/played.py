@@ -60,6 +60,8 @@ WORLDS: list[tuple[str, dict[str, Any], str]] = [
     ("reasoning_gym", {}, "known answer"),
     ("textarena", {}, "shortest way"),
     ("babyai", {}, "bot of minigrid"),
+    ("scienceworld", {}, "solution of the library"),
+    ("textworld", {}, "policy commands"),
     ("textworld_express", {}, "solution of the library, without detours"),
     ("bfcl", {}, "calls that are known to be right"),
     ("dataset", {"path": "examples/own_data/problems.jsonl"}, "known answer"),

@@ -89,6 +89,16 @@ def load_task_yaml(name: str) -> Task:
     return task
 
 
+# worlds whose library is installed by hand
+_BY_HAND = {"bfcl": "bfcl_eval", "textworld": "textworld"}
+NO_LIBRARY = "the library of this world is not installed (docs/adapters.md)"
+
+
+def lacks_library(world: str) -> bool:
+    """Whether a world needs a library that is installed by hand, and is not."""
+    return world in _BY_HAND and importlib.util.find_spec(_BY_HAND[world]) is None
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """As many as a playing process has: to the last bit, the trainer computes as it does."""

@@ -6,7 +6,6 @@ import functools
 import re
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.reference import Reference
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
-from tests.conftest import served_game, served_openenv, thinned, tiny_policy
+from tests.conftest import NO_LIBRARY, lacks_library, served_game, served_openenv, thinned, tiny_policy
 from tests.data.test_reading import folder, played
 from tests.rewards.test_model import model as reward_model
 from tests.rl.test_algo_configs import AXES, BASES, host_of
@@ -111,7 +110,7 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
     """
     groups = [group for group in OPTIONS if host(group) == of_axes and group != "algo"]
     choices = {g: OPTIONS[g][min(round_, len(OPTIONS[g]) - 1)] for g in groups}
-    if choices.get("env") == "bfcl" and find_spec("bfcl_eval") is None:
+    if lacks_library(choices.get("env", "")):
         choices["env"] = "bandit"  # beside an option of another group
     if choices.get("strategy") == "fsdp":  # which takes no adapters
         choices |= {"strategy": "single"} if adapters else {"model/lora": "none"}
@@ -339,8 +338,8 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     thinned([(g, name) for g, names in OPTIONS.items() if g != "algo" for name in names], one_in=15),
 )
 def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path) -> None:
-    if (group, option) == ("env", "bfcl"):
-        pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed (docs/adapters.md)")
+    if group == "env" and lacks_library(option):
+        pytest.skip(NO_LIBRARY)
     axis = group.removeprefix("algo/") if host(group) else ""
     cfg = composed(
         OPTIONS[group].index(option), host(group), tiny_model_folder, adapters=group == "model/lora"

@@ -29,7 +29,7 @@ from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.tool_call import ToolCalls
 from lit_agentrl.text.prompts import Prompt
-from tests.conftest import ROOT, nano_tokenizer, served_game, tiny_network
+from tests.conftest import NO_LIBRARY, ROOT, lacks_library, nano_tokenizer, served_game, tiny_network
 from tests.engines.server import SLOW_S, Faults, Model, SGLang, answer_of, chat_of, serving
 from tests.engines.test_native import AfterToken, Never
 from tests.rollout.test_process import rules
@@ -290,8 +290,8 @@ def test_every_game_is_played_by_messages(name: str, prompt: str) -> None:
         config.game.path = str(ROOT / "examples/own_mcp/tasks.jsonl")
     if name == "remote":
         config.game.url = served_game()
-    if name == "bfcl":
-        pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed (docs/adapters.md)")
+    if lacks_library(name):
+        pytest.skip(NO_LIBRARY)
     wording: Prompt = instantiate(OmegaConf.load(CONFIG_DIR / "prompt" / f"{prompt}.yaml"))
     with serving(lambda path, body: chat_of("<think>é</think><answer>Up</answer>"), None, said) as url:
         made = remote(url, mode="chat", model="gpt", **QUICK)

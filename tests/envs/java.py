@@ -25,10 +25,10 @@ def has_java() -> bool:
 needs_java = pytest.mark.skipif(not has_java(), reason=NO_JAVA)
 
 
-def find_javas(pid: int | None = None) -> list[psutil.Process]:
-    """The Java processes that a process started, itself or through others."""
-    found = psutil.Process(pid).children(recursive=True)
-    return [process for process in found if _is_java(process)]
+def find_javas(library: str = "") -> list[psutil.Process]:
+    """The Java processes that this process started, itself or through others, of a library or of all."""
+    found = psutil.Process().children(recursive=True)
+    return [process for process in found if _is_java(process) and library in " ".join(process.cmdline())]
 
 
 def _is_java(process: psutil.Process) -> bool:
@@ -78,9 +78,8 @@ def play_best(env: World, seed: int) -> tuple[float, int, bool]:
     return total, steps, info["success"]
 
 
-def measure_use(pid: int | None = None) -> tuple[int, int, int]:
-    """Java processes, open files of all, and memory of Java in MB."""
-    me = psutil.Process(pid)
-    javas = find_javas(pid)
-    files = sum(process.num_fds() for process in (me, *javas))
+def measure_use(library: str) -> tuple[int, int, int]:
+    """Java processes of a library, open files of these and this one, and memory of Java in MB."""
+    javas = find_javas(library)
+    files = sum(process.num_fds() for process in (psutil.Process(), *javas))
     return len(javas), files, sum(process.memory_info().rss for process in javas) >> 20

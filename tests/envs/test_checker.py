@@ -24,7 +24,7 @@ from lit_agentrl.envs.games.frozen_lake import FrozenLake
 from lit_agentrl.envs.games.sokoban import Sokoban
 from lit_agentrl.envs.world import World
 from lit_agentrl.paths import CONFIG_DIR
-from tests.conftest import served_game, served_openenv
+from tests.conftest import NO_LIBRARY, lacks_library, served_game, served_openenv
 
 CONF = CONFIG_DIR / "env"
 FILES = sorted(CONF.glob("*.yaml"))
@@ -41,6 +41,7 @@ SLOW = {
     "gymnasium": SWEEP,
     "textarena": SWEEP,
     "babyai": SWEEP,
+    "textworld": SWEEP,
 }  # a second each, or a process
 
 
@@ -51,8 +52,8 @@ SLOW = {
 )
 def test_every_yaml_passes(file):
     cfg = OmegaConf.load(file)
-    if file.stem == "bfcl":
-        pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed (docs/adapters.md)")
+    if lacks_library(file.stem):
+        pytest.skip(NO_LIBRARY)
     if file.stem == "mcp":
         cfg.game.command = [sys.executable, "-S", str(Path(__file__).with_name("mcp_raw.py")), "book"]
         cfg.game.path = str(PROBLEMS.parents[1] / "own_mcp/tasks.jsonl")

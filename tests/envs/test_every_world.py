@@ -18,11 +18,12 @@ SPLIT, NUMBER = "val", 1000
 ELSEWHERE = {"mixture", "remote", "openenv", "mcp"}
 NEEDS = {
     "bfcl": "bfcl_eval", "code": "pydantic_monty", "babyai": "minigrid", "textarena": "textarena",
-    "reasoning_gym": "reasoning_gym", "textworld_express": "textworld_express",
+    "reasoning_gym": "reasoning_gym", "textworld": "textworld",
+    "textworld_express": "textworld_express", "scienceworld": "scienceworld",
 }  # fmt: skip
 WORLDS = sorted(file.stem for file in (CONFIG_DIR / "env").glob("*.yaml"))
-JAVA = {"textworld_express"}
-MINUTES = {"babyai", "textarena", "reasoning_gym", *JAVA}  # that they take
+JAVA = {"textworld_express", "scienceworld"}
+MINUTES = {"babyai", "textarena", "textworld", "reasoning_gym", *JAVA}  # that they take
 SCRIPT = """
 import dataclasses, hashlib, json
 from hydra.utils import instantiate

@@ -57,7 +57,7 @@ def play(name: str, victim: str = "") -> list[list[object]]:
         pools.close()
 
 
-@pytest.mark.parametrize("name", ["textworld_express"])
+@pytest.mark.parametrize("name", ["textworld_express", "scienceworld"])
 def test_what_is_killed_is_replaced_and_no_other_episode_sees_it(
     name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,7 +92,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("name", ["textworld_express"])
+@pytest.mark.parametrize("name", ["textworld_express", "scienceworld"])
 def test_no_java_process_outlives_a_killed_trainer(name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PARENT.format(name=name)], stdout=subprocess.PIPE, text=True, timeout=300,

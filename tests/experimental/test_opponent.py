@@ -110,7 +110,7 @@ def test_a_group_of_one_has_no_opponent() -> None:
 
 def test_an_engine_of_one_network_has_no_opponent() -> None:
     asking = describe_part("algo.structure", requires=Opponent.requires & {PLAYS_REFERENCE})
-    for given in ({"weights": "given", "is_alone": True}, {"weights": "given", "is_server": True}):
+    for given in ({"weights": "given"}, {"weights": "given", "is_server": True}):
         promised = Capabilities(exact_log_probs=True, fork=True, **given)  # type: ignore[arg-type]
         with pytest.raises(
             ValueError, match="can play with the reference, not given by engine=E; set engine=native"

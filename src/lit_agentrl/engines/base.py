@@ -113,7 +113,6 @@ class Capabilities:
     is_server: bool = (
         False  # one server for all processes of a run, with one version of the weights at a time
     )
-    is_alone: bool = False  # cannot run in one of several training processes
     opponent: bool = (
         False  # accepts a `reader` of two networks, so that an opponent can play against the policy
     )
@@ -135,9 +134,8 @@ class Capabilities:
     @property
     def requires(self) -> list[Fact | Requirement]:
         """The requirements of the engine on the rest of the run."""
-        alone = [Requirement(facts.ONE_PROCESS, remedy="engine=native")] if self.is_alone else []
         reason = "it is one server with the weights of one version"
-        return [*alone, *([Requirement(facts.ONE_VERSION, reason=reason)] if self.is_server else [])]
+        return [Requirement(facts.ONE_VERSION, reason=reason)] if self.is_server else []
 
 
 class Engine(Protocol):
@@ -219,6 +217,17 @@ class MeteredEngine(Protocol):
 
     def meter(self) -> dict[str, float]:
         """Return usage since construction by name: requests, tokens, money."""
+
+
+@runtime_checkable
+class RestingEngine(Protocol):
+    """An engine that gives memory up while nothing is played."""
+
+    def rest(self) -> bool:
+        """Give memory up until the next `load`; return whether it needs its weights then.
+
+        All its episodes are forgotten.
+        """
 
 
 @runtime_checkable

@@ -158,8 +158,10 @@ class Player:
     ) -> dict[str, float]:
         """Begin to play the next iteration if wanted; return what is logged.
 
-        All episodes of this iteration have been played.
+        All episodes of this iteration have been played, so engines of this process rest.
         """
+        for player in self._local:
+            player.rest()
         names = ["train/staleness"] if self._schedule.is_ahead else []
         names += ["engine/staleness"] if self._local[0].capabilities.weights == "given" else []
         if not names:

@@ -18,6 +18,7 @@ from lit_agentrl.engines.base import (
     Engine,
     GivenEngine,
     MeteredEngine,
+    RestingEngine,
     SamplingParams,
     TurnRequest,
     TurnResult,
@@ -124,6 +125,11 @@ class WeightSync:
             self._judge(params, self._compute_gap(text, reply.tokens, reply.logps, params.temperature or 1.0))
         self._seconds += time.perf_counter() - started
         return {"engine/sync_gap": max(self._gaps.values()), "engine/sync_seconds": self._seconds}
+
+    def rest(self) -> None:
+        """Let the engine give memory up until the next :meth:`load`, if it can."""
+        if isinstance(self._engine, RestingEngine) and self._engine.rest():
+            self._version = None
 
     def measure_usage(self) -> dict[str, float]:
         """Return the engine's usage since the last call, by name; empty if not metered."""

@@ -8,11 +8,13 @@ import itertools
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -21,7 +23,17 @@ from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, Turn
 from lit_agentrl.engines.native.stops import StopRule, StopTable
 from lit_agentrl.engines.native.support import require_positions
 from lit_agentrl.engines.served.keyed import DRAWS, NUMBER, Draws, KeyedDraws
+from lit_agentrl.engines.served.vllm_memory import (
+    AUTO,
+    choose_dtype,
+    choose_memory,
+    choose_sleep,
+    join_ranks,
+    require_cache,
+    require_sleep,
+)
 from lit_agentrl.engines.served.vllm_setup import (
+    has_gpu_build,
     import_modules,
     keep_weights_unpacked,
     load_all_weights,
@@ -72,18 +84,21 @@ class VLLMEngine:
         stop: Completes a reply.
         end_of_turn_ids: Token ids that also complete a reply.
         max_context_tokens: Maximum tokens of an episode.
-        forward_context: Unused: the precision is that of the network's weights.
+        forward_context: Gives the precision on a GPU; on a CPU it is that of the network's weights.
         num_slots: Number of episodes decoded together.
-        cache_gb: Memory for keys and values in GiB; vLLM's own variable ``VLLM_CPU_KVCACHE_SPACE`` overrides it.
+        cache_gb: Memory for keys and values in GiB, see `choose_cache_bytes`; vLLM's own variable
+            ``VLLM_CPU_KVCACHE_SPACE`` overrides it.
         max_sync_gap: See `GivenEngine`.
+        sleep: Level at which vLLM sleeps during updates, see `choose_sleep`.
+
+    In each of several training processes there is an engine of its own.
 
     Raises:
         ValueError: If vLLM is missing or of an unsupported release, an option has an invalid value, or vLLM does not
             support the network.
     """
 
-    # vLLM uses process groups of its own and would destroy those of the training
-    capabilities = Capabilities(exact_log_probs=True, fork=True, weights="given", is_alone=True)
+    capabilities = Capabilities(exact_log_probs=True, fork=True, weights="given")
 
     def __init__(
         self,
@@ -94,21 +109,34 @@ class VLLMEngine:
         max_context_tokens: int = 1024,
         forward_context: Callable[[], AbstractContextManager[object]] | None = None,
         num_slots: int = 128,
-        cache_gb: float = 1.0,
+        cache_gb: float | str = AUTO,
         max_sync_gap: float = 1e-3,
+        sleep: int | str = AUTO,
     ) -> None:
-        self.check_options(num_slots=num_slots, cache_gb=cache_gb, max_sync_gap=max_sync_gap)
+        self.check_options(num_slots=num_slots, cache_gb=cache_gb, max_sync_gap=max_sync_gap, sleep=sleep)
         if network is None:  # a model behind an API
             raise ValueError(
                 "model has no network here; use engine=openai engine.mode=chat, or another model"
             )
         version = require_vllm()
         require_positions(network, max_context_tokens)
+        on_gpu, context = (
+            has_gpu_build(version),
+            nullcontext() if forward_context is None else forward_context(),
+        )
+        dtype, self._sleep = (
+            choose_dtype(network, context, on_gpu=on_gpu), choose_sleep(sleep, on_gpu=on_gpu)
+        )  # fmt: skip
         options = {
-            "max_model_len": max_context_tokens, "max_num_seqs": num_slots,
-            "max_num_batched_tokens": max(2048, num_slots), "kv_cache_memory_bytes": int(cache_gb * 2**30),
+            "max_model_len": max_context_tokens, "max_num_seqs": num_slots, "dtype": str(dtype).removeprefix("torch."),
+            "max_num_batched_tokens": max(2048, num_slots), "enforce_eager": not on_gpu,
+            "enable_sleep_mode": self._sleep > 0,
         }  # fmt: skip
-        shared = _open_engine(self, network, version, options)
+        choose = partial(
+            choose_memory, cache_gb, network, on_gpu=on_gpu, itemsize=dtype.itemsize, num_slots=num_slots,
+            max_context=max_context_tokens,
+        )  # fmt: skip
+        shared = _open_engine(self, network, version, options, choose, str(cache_gb))
         self._llm, self._replies = shared.llm, shared.replies
         (self._sampling,) = import_modules("vllm.sampling_params")
         self._abort(list(self._replies))  # requests of its last user
@@ -120,12 +148,21 @@ class VLLMEngine:
         self._ready: list[TurnResult] = []
 
     @classmethod
-    def check_options(cls, *, num_slots: int, cache_gb: float, max_sync_gap: float, **_: Any) -> Capabilities:
+    def check_options(
+        cls,
+        *,
+        num_slots: int,
+        max_sync_gap: float,
+        cache_gb: float | str = AUTO,
+        sleep: int | str = AUTO,
+        **_: Any,
+    ) -> Capabilities:
         """Check the options; see `CheckedEngine`."""
         require_whole("num_slots", num_slots, 1, MOST_SLOTS)
-        require_number("cache_gb", cache_gb, "a number > 0", lambda value: value > 0)
+        require_cache(cache_gb)
         require_number("max_sync_gap", max_sync_gap, "a number >= 0", lambda value: value >= 0)
-        require_vllm()
+        require_sleep(sleep)
+        choose_sleep(sleep, on_gpu=has_gpu_build(require_vllm()))
         return cls.capabilities
 
     # ------------------------------------------------------------------ protocol
@@ -178,11 +215,24 @@ class VLLMEngine:
         self._history.clear()
         self._ready.clear()
         self._abort(list(self._replies))
+        is_asleep = self._sleep > 0 and self._llm.is_sleeping()
+        if is_asleep:
+            self._llm.wake_up(["weights"])
         if weights is not None:
             self._llm.apply_model(lambda model: load_all_weights(model, weights))
+        if is_asleep:  # after the weights, so that copies made for loading are gone
+            self._llm.wake_up(["kv_cache"])
         if not self._llm.reset_prefix_cache():
             raise ValueError("vLLM did not empty its prefix cache; engine=native needs none")
         self._version = version
+
+    def rest(self) -> bool:
+        """Sleep until the next `load`, on a GPU; see `RestingEngine`."""
+        if self._sleep and not self._llm.is_sleeping():
+            self._history.clear()
+            self._abort(list(self._replies))
+            self._llm.sleep(self._sleep)
+        return self._sleep == 2
 
     def stop(self) -> None:
         """Drop pending requests; vLLM's own engine stays for reuse in this process."""
@@ -261,16 +311,21 @@ class VLLMEngine:
 
 
 def _open_engine(
-    user: VLLMEngine, network: PreTrainedModel, version: str, options: Mapping[str, Any]
+    user: VLLMEngine,
+    network: PreTrainedModel,
+    version: str,
+    options: Mapping[str, Any],
+    choose: Callable[[], Mapping[str, Any]],
+    cache: str,
 ) -> _SharedEngine:
     """Return a vLLM engine for networks of this structure, with arbitrary weights.
 
-    An existing engine is reused if it has no user.
+    An existing engine of equal ``options`` and ``cache`` is reused if it has no user.  A new one also gets what
+    ``choose`` returns.
     """
     config = copy.deepcopy(network.config)
     config.architectures = config.architectures or [type(network).__name__]
-    given = {**options, "dtype": str(network.dtype).removeprefix("torch.")}
-    signature = f"{config.to_json_string()} {given}"
+    signature = f"{config.to_json_string()} {options} {cache}"
     gc.collect()  # free the engine user of the stage before, which may be part of a reference cycle
     unused = next(
         (shared for shared in _SHARED_ENGINES if shared.user() is None and shared.signature == signature),
@@ -282,7 +337,7 @@ def _open_engine(
     with tempfile.TemporaryDirectory() as folder, preserve_process_state():
         config.save_pretrained(folder)
         try:
-            llm = _make_llm(folder, given)
+            llm = _make_llm(folder, {**options, **choose()})
         except Exception as error:  # vLLM raises many types of errors, of many lines
             line = " ".join(str(error).split()) or type(error).__name__
             raise ValueError(f"vLLM {version} cannot be opened for this model: {line[:300]}") from error
@@ -291,6 +346,11 @@ def _open_engine(
 
 
 def _make_llm(folder: str, given: Mapping[str, Any]) -> Any:
+    with join_ranks(torch.cuda.current_device() if torch.cuda.is_available() else 0) as ranks:
+        return _make_llm_of_rank(folder, {**ranks, **given})
+
+
+def _make_llm_of_rank(folder: str, given: Mapping[str, Any]) -> Any:
     arguments, engines, processors, platforms, layers = import_modules(
         "vllm.engine.arg_utils", "vllm.v1.engine.llm_engine", "vllm.v1.sample.logits_processor", "vllm.platforms",
         "vllm.model_executor.layers.utils",
@@ -299,8 +359,8 @@ def _make_llm(folder: str, given: Mapping[str, Any]) -> Any:
     block = {"block_size": _CPU_BLOCK} if platforms.current_platform.is_cpu() else {}
     engine_args = arguments.EngineArgs(
         model=folder, skip_tokenizer_init=True, load_format="dummy", generation_config="vllm", seed=0,
-        enable_prefix_caching=True, enforce_eager=True, async_scheduling=False, disable_log_stats=True,
-        logits_processors=[KeyedDraws], **block, **given,
+        enable_prefix_caching=True, async_scheduling=False, disable_log_stats=True, logits_processors=[KeyedDraws],
+        **block, **given,
     )  # fmt: skip
     with keep_weights_unpacked(layers):
         return engines.LLMEngine.from_engine_args(engine_args)

@@ -53,7 +53,7 @@ def require_vllm() -> str:
         raise ValueError(
             f"vLLM {version} is none of the supported releases (>={low},<{high}); run `make engine-vllm`"
         )
-    on_cpu = "cpu" in version  # the test that vLLM itself uses
+    on_cpu = not has_gpu_build(version)
     for name, value in {**_DEFAULT_VARIABLES, **(_CPU_VARIABLES if on_cpu else {})}.items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())  # before it does so itself
@@ -67,6 +67,11 @@ def require_vllm() -> str:
     return version
 
 
+def has_gpu_build(version: str) -> bool:
+    """Return whether a version of vLLM is built for GPUs, as vLLM itself decides it."""
+    return "cpu" not in version
+
+
 def import_modules(*names: str) -> list[ModuleType]:
     """Import these modules in a separate thread.
 
@@ -74,6 +79,21 @@ def import_modules(*names: str) -> list[ModuleType]:
     """
     with ThreadPoolExecutor(1) as pool:
         return list(pool.map(importlib.import_module, names))
+
+
+@contextmanager
+def set_variables(**values: str) -> Iterator[None]:
+    """Set environment variables within the context."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from lit_agentrl.envs.adapters.base import make_missing_error
 
@@ -19,13 +19,15 @@ T = TypeVar("T")
 _START_S = 60.0
 _END_S = 5.0  # for a process whose connection broke, so that its exit code is reported
 _RESTARTS = 10  # of one Python process and library
-# The size of the stack and the encoding are the same on every machine.  No file is left in /tmp, and a process without
-# memory ends at once instead of playing on in an unknown state.
+# Equal on every machine and in every process: the size of the stack, the encoding, and the order of sets of objects,
+# which would follow their addresses (hashCode).  No file is left in /tmp, and a process without memory ends at once
+# instead of playing on in an unknown state.
 _OPTIONS = (
     "-Xss1m",
     "-Dfile.encoding=UTF-8",
+    "-XX:+UnlockExperimentalVMOptions",
+    "-XX:hashCode=2",
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
     "-XX:+ExitOnOutOfMemoryError",
 )
@@ -88,18 +90,17 @@ class JavaRuntime:
             self._start()
         return self._gateway.jvm
 
-    def replace(self) -> None:
-        """End a process whose connection broke, and count it; the next call starts another.
+    def replace(self, error: Exception) -> None:
+        """Count a process that died in a call; the next call starts another.
 
         Raises:
-            RuntimeError: too many have died.
+            RuntimeError: it did not die, or too many have died.
         """
         assert self._process is not None
         try:
             code = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
+            raise RuntimeError(f"Java: {' '.join(str(error).split())[:300]}") from error
         self.close()
         self.deaths += 1
         if self.deaths > _RESTARTS:
@@ -156,22 +157,17 @@ class JavaRuntime:
                     f"Java did not start ({reason or 'no answer'}); env.game.memory_mb={self._memory_mb} must fit "
                     "into the memory of this machine"
                 )
-        threading.Thread(target=_drain, args=(self._process.stdout,), daemon=True).start()
         parameters = GatewayParameters(port=int(port), auth_token=token)
         self._gateway = JavaGateway(gateway_parameters=parameters)
+        java = self._gateway.jvm.java
+        for name in ("setOut", "setErr"):  # libraries print much, and a full pipe would stop them
+            getattr(java.lang.System, name)(java.io.PrintStream(java.io.FileOutputStream(os.devnull)))
         self.starts += 1
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
     """Return False for the traceback of a death, which py4j logs without its own name."""
     return record.module != "java_gateway"
-
-
-def _drain(stream: IO[bytes]) -> None:
-    """Read what the library prints, so that it never waits."""
-    with stream:
-        while stream.read(65_536):
-            pass
 
 
 _RUNTIMES: dict[tuple[int, Path, int], JavaRuntime] = {}  # by process, so that a fork starts its own
@@ -241,8 +237,8 @@ class JavaGame:
                 except Py4JJavaError as error:
                     reason = str(error.java_exception)
                     raise RuntimeError(f"Java: {' '.join(reason.split())[:300]}") from None
-                except (Py4JError, OSError):
-                    self._runtime.replace()
+                except (Py4JError, OSError) as error:
+                    self._runtime.replace(error)
                     if attempt:
                         raise RuntimeError("the Java process died twice in the same action") from None
         raise AssertionError

@@ -110,6 +110,10 @@ class LocalPlayer:
             return nullcontext()
         return self._in_use(self._reference, self._network.device)
 
+    def rest(self) -> None:
+        """Give the engine's memory up until the next wave, if it can."""
+        self._sync.rest()
+
     def stop(self) -> None:
         """Close the environments held for further episodes, and stop the engine."""
         try:
