@@ -298,7 +298,7 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
             yield repr(group[0].opening) if by is None else by, group
         except BadRow as error:
             tally.refuse(f"{shorten_path(path)} {row_name}", error)
-        except ValueError as error:  # of the chat template, for example without system messages or tools
+        except ValueError as error:  # of the chat template, for example without the role tool
             tally.refuse(
                 f"{shorten_path(path)} {row_name}", BadRow("template", f"it cannot be rendered: {error}")
             )
