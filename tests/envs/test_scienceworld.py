@@ -163,11 +163,11 @@ def test_the_solution_of_a_test_variation_scores_one(task: str) -> None:
 
 
 @needs_java
-@pytest.mark.long
-def test_hundreds_of_resets_leave_nothing_behind() -> None:
+@pytest.mark.slow
+def test_a_hundred_resets_and_a_thousand_steps_leave_nothing_behind() -> None:
     used, rng = [], np.random.default_rng(0)
     for part in range(5):
-        for seed in range(60):
+        for seed in range(12):
             env = ScienceWorld()
             env.reset(seed=seed)
             for action in (
