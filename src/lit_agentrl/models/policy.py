@@ -106,8 +106,8 @@ def copy_weights(weights: Mapping[str, Tensor], network: nn.Module) -> None:
         current[name].copy_(tensor)
 
 
+def read_template(name: str) -> str:
     """Return the text of a chat template, of the package or of a ``.jinja`` file.
-    """Return the text of a chat template: a file that ends in ``.jinja``, or one of the package.
 
     Raises:
         ValueError: If it cannot be read, or is blank.
