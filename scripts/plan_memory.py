@@ -138,6 +138,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--reference", action="store_true", help="the mix has a KL to a reference")
     add("--accumulate-sharded", action="store_true", help="strategy.accumulate_sharded, of fsdp")
     add("--offload-frozen", action="store_true", help="strategy.offload_frozen, of fsdp")
+    add(
+        "--autocast",
+        action="store_true",
+        help="fsdp: trainer.precision=bf16-mixed, not strategy.compute_dtype",
+    )
+    add("--stores", type=int, default=1, help="of keys and values: 2 with two levels, 3 with critic.beta")
+    add("--graphs", action="store_true", help="windows of the native engine are captured as CUDA graphs")
     add("--measure", action="store_true", help="also run two steps of a random network of this shape")
     return parser.parse_args(argv)
 

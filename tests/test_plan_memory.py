@@ -50,6 +50,20 @@ def test_ranks():
     assert terms(f"{NARROW} {fsdp} --reference --offload-frozen")["reference"] == 0
 
 
+def test_further_stores_graphs_and_gathers_under_autocast():
+    one = terms(NARROW)
+    assert one["graphs"] == 0 and terms(f"{NARROW} --stores 3")["kv cache"] == 3 * one["kv cache"]
+    captured = terms(f"{NARROW} --graphs")
+    assert captured["graphs"] == 4 * 3 * 4 * 300  # the logits of 4 slots
+    assert captured["peak"] == one["peak"] + captured["graphs"]
+    fsdp = f"{NARROW} --strategy fsdp --ranks 4 --precision mixed"
+    computed, cast = terms(fsdp), terms(f"{fsdp} --autocast")
+    # float32 weights are gathered, and autocast keeps their casts, in the update and while playing
+    assert cast["gathered"] == 2 * computed["gathered"] == one["weights"]
+    assert (computed["16-bit copies"], cast["16-bit copies"]) == (0, one["weights"] / 2)
+    assert cast["peak of rollout"] - computed["peak of rollout"] == one["weights"]
+
+
 def test_adapters_are_counted_as_they_are_attached():
     plan = load_script("plan_memory")
     args = plan.parse(f"{NARROW} --lora 3".split())
@@ -95,6 +109,7 @@ def test_43_million_parameters(options):
         ("--model /no/such", "--model /no/such: "),
         (f"{NARROW} --ranks 2", "--ranks 2 with --strategy single; use ddp or fsdp"),
         (f"{NARROW} --strategy fsdp --ranks 2 --measure", "--measure runs --strategy single"),
+        (f"{NARROW} --precision mixed --autocast", "--autocast needs --strategy fsdp and --precision mixed"),
         (f"{NARROW} --offload-frozen", "--offload-frozen needs --strategy fsdp"),
         (f"{NARROW} --lora 4 --targets w", "target_modules=w is not a linear layer"),
     ],

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from lit_agentrl.envs.adapters.textworld import FAMILIES, TextWorld
+from lit_agentrl.envs.adapters.textworld import FAMILIES, TextWorld, load_library
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.levels import measure
 from tests.conftest import load_task_yaml, thinned
@@ -17,12 +17,12 @@ from tests.envs.processes import printed_alike
 pytestmark = pytest.mark.skipif(
     find_spec("textworld") is None, reason="textworld is not installed (docs/adapters.md)"
 )
-HARD = {
+HARD: dict[str, dict[str, object]] = {
     "quest": {"rooms": 10, "objects": 15, "quest_length": 10},
     "coin_collector": {"level": 110},
-    "treasure_hunter": {"level": 25},
+    "treasure_hunter": {"level": 15},
     "simple": {"rewards": "sparse"},
-    "cooking": {"recipe": 3, "take": 3, "go": 6, "cut": True, "drop": True},
+    "cooking": {"recipe": 3, "take": 3, "go": 6, "cut": True},
 }
 
 
@@ -136,6 +136,13 @@ def test_levels() -> None:
 def test_jericho_is_not_imported() -> None:
     TextWorld()
     assert "textworld" in sys.modules and "jericho" not in sys.modules
+
+
+def test_without_the_library_both_commands_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "textworld", None)
+    commands = r"pip install 'lit-agentrl\[textworld\]', then pip install --no-deps textworld==1\.7\.0$"
+    with pytest.raises(ValueError, match=rf"^this game needs textworld 1\.7\.0 .*{commands}"):
+        load_library.__wrapped__()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from lit_agentrl.models.packages import fetch
 from lit_agentrl.models.pretrained import load_tokenizer
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger, reply_segments
+from lit_agentrl.text.lost_characters import find_lost, find_missing_bytes
 
 pytestmark = pytest.mark.slow
 MARKERS = [
@@ -29,6 +30,7 @@ MARKERS = [
     "<|im_end|>\n<|im_start|>assistant\n",
     "<repo_name>",
 ]
+LACKING = b"\x04\x06\x13\x14\x16\x1d\xf1\xf2"  # bytes without a token
 texts = st.lists(
     st.one_of(st.sampled_from([*MARKERS, "<answer>", "</answer>", " Up", "\n"]), st.text(max_size=6)),
     max_size=6,
@@ -75,8 +77,49 @@ def test_markers_from_outside_never_act(
     assert not special & set(chat.encode(user))
 
 
-# its vocabulary lacks some bytes, which it drops: control characters, and planes that Unicode has not assigned
-known = st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="<|", max_codepoint=0x3FFFF)
+characters = st.characters(exclude_categories=["Cs"], exclude_characters="<|")
+known = characters.filter(lambda char: not set(LACKING) & set(char.encode()))
+
+
+def test_it_lacks_six_control_characters_and_unassigned_planes(tokenizer: PreTrainedTokenizerBase) -> None:
+    assert find_missing_bytes(tokenizer) == LACKING
+
+
+@given(st.text(st.one_of(characters, st.sampled_from("\x04\x1d\U00040000\U000bffff")), max_size=20))
+@settings(max_examples=100)
+def test_what_it_loses_is_counted(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    chat = ChatRenderer(tokenizer)
+    lost = find_lost(tokenizer, [text])
+    assert lost.keys() == {char for char in text if chat.decode(chat.encode(char)) != char}
+    if not lost:
+        assert chat.decode(chat.encode(text)) == text
+
+
+@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=3), texts)
+@settings(max_examples=60)
+def test_the_text_of_an_episode_is_what_games_and_replies_wrote(
+    tokenizer: PreTrainedTokenizerBase, turns: list[tuple[str, str]], system: str
+) -> None:
+    """Also where they spell the markers of the template, of which none acts; nothing is broken up by a space."""
+    chat = ChatRenderer(tokenizer)
+    start, end = (tokenizer.convert_tokens_to_ids(marker) for marker in MARKERS[:2])
+    turns = [(shown, reply) for shown, reply in turns if not find_lost(tokenizer, [shown, reply, system])]
+    prefix = chat.render_opening([{"role": "system", "content": system}, {"role": "user", "content": "go"}])
+    tokens, broken = list(prefix.tokens), prefix.broken
+    written = (
+        f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n"
+    )
+    for shown, text in turns:
+        reply = [*chat.encode(text), end]
+        between = chat.render_next(shown, last_reply=reply)
+        assert len(between.tokens) == len(between.segments)
+        tokens += [*reply, *between.tokens]
+        broken += between.broken
+        written += f"{text}<|im_end|>\n<|im_start|>user\n{shown}<|im_end|>\n<|im_start|>assistant\n"
+    if not find_lost(tokenizer, [system]):
+        assert chat.decode(tokens) == written
+    assert not broken
+    assert sum(token in (start, end) for token in tokens) == 5 + 4 * len(turns)
 
 
 @given(st.text(known, min_size=1, max_size=30))

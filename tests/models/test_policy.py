@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lit_agentrl.models.lora import LoRA
 from lit_agentrl.models.policy import load_pretrained, read_shipped_template
 
 
@@ -22,8 +25,55 @@ def test_the_export_has_the_template_of_the_training(tiny_model_folder: Path, tm
 
 
 def test_unknown_shipped_template() -> None:
-    with pytest.raises(ValueError, match="^chat_template=nope must be one of append_only_chatml, or null"):
+    with pytest.raises(
+        ValueError,
+        match="^chat_template=nope must be one of append_only_chatml, a file that",
+    ):
         load_pretrained("nowhere", chat_template="nope")
+
+
+def test_a_template_may_be_a_file(tiny_model_folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "own.jinja"
+    with pytest.raises(ValueError, match="^chat_template=.*own.jinja cannot be read: No such file"):
+        load_pretrained(str(tiny_model_folder), chat_template=str(file))
+    file.write_text(" \n")
+    with pytest.raises(ValueError, match="own.jinja must be a file that holds a template"):
+        load_pretrained(str(tiny_model_folder), chat_template=str(file))
+    file.write_text("{% for m in messages %}[{{ m.role }}] {{ m.content }}<|end|>{% endfor %}")
+    load_pretrained(str(tiny_model_folder), chat_template=str(file)).save(tmp_path / "out")
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template == file.read_text()
+
+
+def test_an_adapter_folder_is_named_with_its_remedy(tiny_model_folder: Path, tmp_path: Path) -> None:
+    load_pretrained(str(tiny_model_folder), lora=LoRA(r=2)).save(tmp_path / "hf")
+    inside = tmp_path / "hf" / "adapter"
+    with pytest.raises(
+        ValueError, match="it is an adapter of .*, and no model; .* merged in: set model.name=.*/hf$"
+    ):
+        load_pretrained(str(inside))
+    alone = inside.rename(tmp_path / "alone")
+    with pytest.raises(ValueError, match="alone: it is an adapter of .*merge_and_unload"):
+        load_pretrained(str(alone))
+    assert load_pretrained(str(tmp_path / "hf")).adapters is None
+
+
+@pytest.mark.parametrize("lora", [None, LoRA(r=2)])
+def test_the_export_may_have_another_precision(
+    tiny_model_folder: Path, tmp_path: Path, lora: LoRA | None
+) -> None:
+    policy = load_pretrained(str(tiny_model_folder), export_dtype="bfloat16", lora=lora)
+    before = {name: weight.clone() for name, weight in policy.network.named_parameters()}
+    policy.save(tmp_path / "hf")
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["dtype"] == "bfloat16"
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    plain = AutoModelForCausalLM.from_pretrained(tiny_model_folder)
+    assert exported.dtype == torch.bfloat16 and exported.state_dict().keys() == plain.state_dict().keys()
+    for name, weight in plain.state_dict().items():
+        assert torch.equal(exported.state_dict()[name], weight.to(torch.bfloat16)), name
+    for name, weight in policy.network.named_parameters():  # the network in training is as before
+        assert weight.dtype == torch.float32 and torch.equal(weight, before[name])
+    with pytest.raises(ValueError, match="^export_dtype=int8 must be one of float32, bfloat16, float16"):
+        load_pretrained(str(tiny_model_folder), export_dtype="int8")
 
 
 def test_a_wrong_date_is_refused(tiny_model_folder: Path) -> None:

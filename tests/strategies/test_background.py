@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_agentrl.strategies import checkpoint_io
-from lit_agentrl.strategies.background import Writer, copy_network_to_host, copy_to_host
+from lit_agentrl.strategies.background import Writer, copy_network_to_host, copy_to_host, mark_snapshot
 from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError
 
 
@@ -82,6 +82,14 @@ def test_tensors_that_share_data_share_it_in_the_copy() -> None:
         weight += 1
     assert copied["a"].data_ptr() == copied["b"][0].data_ptr() and not copied["a"].requires_grad
     assert copied["a"].tolist() == [0, 0, 0] and copied["b"][1].tolist() == [0, 0]
+
+
+def test_gathered_weights_that_nothing_changes_are_not_copied_for_a_write() -> None:
+    gathered, live = torch.ones(2), torch.ones(2)
+    mark_snapshot(gathered)
+    copied = copy_to_host({"gathered": gathered, "live": live})
+    assert copied["gathered"].data_ptr() == gathered.data_ptr()
+    assert copied["live"].data_ptr() != live.data_ptr()
 
 
 def test_the_copy_of_a_network_keeps_its_weights_and_ties() -> None:

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.models.policy import get_named_weights
 from lit_agentrl.strategies import sharding
+from lit_agentrl.strategies.background import copy_to_host
 from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, load_progress
 from lit_agentrl.strategies.fsdp import DTYPES, FSDP
 from tests.conftest import tiny_network
@@ -62,6 +63,10 @@ def as_one_process_trains(folder: Path) -> None:
             for optimizer in optimizers:
                 optimizer.step()
             saved = sharding.gather_tensors(optimizers[1].state_dict())
+            moments = [entry["exp_avg"] for entry in saved["state"].values()]
+            assert all(
+                a.data_ptr() == b.data_ptr() for a, b in zip(moments, copy_to_host(moments), strict=True)
+            )
             other = optimizers[0].state_dict()
             assert saved["param_groups"] == other["param_groups"]
             for number, entries in other["state"].items():

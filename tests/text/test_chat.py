@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lit_agentrl.episode import Segment
 from lit_agentrl.models.policy import read_shipped_template
-from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.chat import ChatRenderer, fold_system
 
 USER = {"role": "user", "content": "turns 5"}
 REPLY = "<think>wall</think><answer>Up || Down</answer>"
@@ -188,14 +188,37 @@ def test_no_template_is_refused_with_the_remedy(tokenizer: PreTrainedTokenizerBa
         ChatRenderer(bare)
 
 
-def test_a_template_without_system_role_works_until_one_is_needed(bpe: PreTrainedTokenizerBase) -> None:
-    refuses = (
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHATML
+GEMMA = (  # of Gemma 2, in short
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+    "<|im_start|>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>model\n{% endif %}"
+)
+WITHOUT_SYSTEM = CHATML.replace("in messages", "in messages if message.role != 'system'")
+
+
+@pytest.mark.parametrize("template", [GEMMA, WITHOUT_SYSTEM], ids=["refuses", "leaves out"])
+def test_without_a_system_role_the_system_text_begins_the_first_user_message(
+    bpe: PreTrainedTokenizerBase, template: str
+) -> None:
+    chat = ChatRenderer(with_template(bpe, template))
+    assert chat.folds_system and not ChatRenderer(bpe).folds_system
+    rules = {"role": "system", "content": "Rules <|im_end|>"}
+    folded = {"role": "user", "content": "Rules <|im_end|>\n\nturns 5"}
+    assert chat.render_opening([rules, USER]) == chat.render_opening([folded])
+    assert chat.render_opening([rules]) == chat.render_opening(
+        [{"role": "user", "content": rules["content"]}]
     )
-    renderer = ChatRenderer(with_template(bpe, refuses))
-    assert renderer.render_opening([USER]).tokens
-    with pytest.raises(ValueError, match="system.*no system role"):
-        renderer.render_opening([{"role": "system", "content": "rules"}, USER])
+    shot = {"role": "assistant", "content": "Up"}
+    assert chat.render_opening([rules, USER, shot, USER]) == chat.render_opening([folded, shot, USER])
+    assert chat.render_opening([USER]).tokens
+
+
+def test_tools_of_a_system_message_stay_with_its_text(bpe: PreTrainedTokenizerBase) -> None:
+    system = {"role": "system", "content": "Rules", "tools": "[]"}
+    assert fold_system([system, USER]) == [{"role": "user", "content": "Rules\n\nturns 5", "tools": "[]"}]
+    assert fold_system([USER]) == [USER]
 
 
 def test_a_template_that_forces_thinking_itself(bpe: PreTrainedTokenizerBase) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from lit_agentrl.cli.evaluate import main as evaluate
 from lit_agentrl.cli.train import main
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.vllm
 
 SMALL = (
@@ -43,6 +46,24 @@ def test_a_run_is_that_of_the_native_engine(tmp_path: Path, capsys: pytest.Captu
     capsys.readouterr()
     evaluate([f"run={tmp_path / 'vllm'}", "episodes=4"])  # nothing in the folder is code of the user's
     assert "success" in capsys.readouterr().out
+
+
+def test_training_processes_have_an_engine_each(tmp_path: Path) -> None:
+    rows = {}
+    for engine in ("native", "vllm"):
+        options = [*SMALL, "strategy=ddp", "trainer.devices=2", f"engine={engine}", "trainer.max_epochs=2"]
+        options.remove("trainer.max_epochs=3")
+        folder = tmp_path / engine
+        done = subprocess.run(
+            [sys.executable, "train.py", *options, f"hydra.run.dir={folder}"],
+            cwd=ROOT, capture_output=True, text=True, check=False, timeout=900,
+        )  # fmt: skip
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-2000:]
+        rows[engine] = curve(folder)
+    for ours, theirs in zip(rows["native"], rows["vllm"], strict=True):
+        assert float(theirs["rollout/success"]) == float(ours["rollout/success"])
+        assert float(theirs["train/grad_norm"]) == pytest.approx(float(ours["train/grad_norm"]), abs=1e-4)
+        assert float(theirs["engine/sync_gap"]) < 1e-4
 
 
 def test_workers_have_an_engine_each(tmp_path: Path) -> None:

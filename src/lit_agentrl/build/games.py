@@ -69,6 +69,7 @@ def check_prompts(
     unknown = chat.tokenizer.unk_token_id
     if unknown in chat.end_of_turn_ids:  # byte-level tokenizers reuse it to end turns
         unknown = None
+    has_noted_role = False
     for index, task in enumerate(rules.tasks):
         played = list(rehearse(rules, index, is_trained=index < num_trained))
         if all(episode.failed for episode in played):
@@ -99,6 +100,9 @@ def check_prompts(
             screen.note(
                 f"prompts of {task.name} hold {format_lost(lost)}; remove them from its texts, or use another model"
             )
+        if chat.folds_system and any(m["role"] == "system" for m in played[0].opening) and not has_noted_role:
+            has_noted_role = True
+            screen.note("the chat template has no system role: the system text begins the first user message")
         later = [turn for episode in played for turn in episode.turns[1:]]
         if unknown is not None and any(unknown in turn.prefix_tokens for turn in later):
             raise ValueError(

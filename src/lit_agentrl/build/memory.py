@@ -10,7 +10,7 @@ from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoConfig, PreTrainedConfig
 
-from lit_agentrl.build.critics import build_critic
+from lit_agentrl.build.critics import build_critic, read_beta
 from lit_agentrl.build.strategy import build_strategy, count_processes, is_parallel
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.models.memory_plan import MemoryPlan
@@ -40,11 +40,12 @@ def plan_memory(cfg: DictConfig, **given: Any) -> MemoryPlan | None:
     is_fsdp = isinstance(strategy, FSDP)
     slots, update = cfg.engine.get("num_slots"), cfg["update"]
     tokens, chunk = update.tokens_per_microbatch, update.get("logits_chunk")
+    precision = given.get("precision", name_precision(cfg, str(cfg.trainer.get("precision"))))
     fields = {
         "config": config,
         "strategy": "fsdp" if is_fsdp else "ddp" if processes > 1 else "single",
         "ranks": processes,
-        "precision": name_precision(cfg, str(cfg.trainer.get("precision"))),
+        "precision": precision,
         "lora": None if lora is None else lora.r,
         "targets": () if lora is None else tuple(_as_names(lora.target_modules)),
         "slots": slots if _is_native(cfg) and isinstance(slots, int) else int(_is_native(cfg)),
@@ -55,6 +56,8 @@ def plan_memory(cfg: DictConfig, **given: Any) -> MemoryPlan | None:
         or bool(is_fsdp and cfg.strategy.get("activation_checkpointing")),
         "accumulate_sharded": bool(is_fsdp and cfg.strategy.get("accumulate_sharded")),
         "offload_frozen": bool(is_fsdp and cfg.strategy.get("offload_frozen")),
+        "graphs": _is_native(cfg) and cfg.engine.get("window") != 0 and not is_fsdp,
+        "autocast": is_fsdp and cfg.strategy.get("compute_dtype") != "bfloat16" and precision == "mixed",
         **_find_further_networks(cfg),
     }
     try:
@@ -74,13 +77,16 @@ def name_precision(cfg: DictConfig, precision: str) -> str:
 
 
 def _find_further_networks(cfg: DictConfig) -> dict[str, Any]:
-    algorithm, _ = build_algorithm(cfg)
+    algorithm, structure = build_algorithm(cfg)
     critic = build_critic(cfg, algorithm)
     kind = "none"
     if critic is not None:
         made = critic.args[1].func  # type: ignore[attr-defined]
         kind = "shared" if made is shared else "separate"
-    return {"critic": kind, "reference": algorithm.needs("ref_logp_BT")}
+    has_levels = bool(OmegaConf.select(cfg, "model.lora.levels", default=False))
+    # critic.beta evaluates with an engine of its own, whose slots hold the state of policy and critic
+    stores = structure.hook.count_stores() + has_levels + (2 if read_beta(cfg) else 0)
+    return {"critic": kind, "reference": algorithm.needs("ref_logp_BT"), "stores": stores}
 
 
 def _as_names(names: Any) -> list[str]:

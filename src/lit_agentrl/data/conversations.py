@@ -27,6 +27,7 @@ class Reader:
 
     Attributes:
         num_read, num_truncated: numbers of episodes so far.
+        num_folded: number of episodes whose system text begins the first user message.
         markers: the template's markers that messages spelt so far; they are learnt as plain characters.
         lost: the characters that the tokenizer dropped so far.
     """
@@ -34,7 +35,7 @@ class Reader:
     def __init__(self, chat: ChatRenderer, max_context_tokens: int) -> None:
         self._chat = chat
         self._max_tokens = max_context_tokens
-        self.num_read = self.num_truncated = 0
+        self.num_read = self.num_truncated = self.num_folded = 0
         self.markers: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
 
@@ -79,6 +80,7 @@ class Reader:
         self._require_known(turns)
         fitting = self._truncate(turns)
         self._count([message["content"] for message in messages])
+        self.num_folded += self._chat.folds_system and any(m["role"] == "system" for m in messages)
         opening = messages[: _find_first_reply(messages)]
         return Episode(0, 0, 0, 0, "data", 0, opening=opening, turns=fitting, end=EndReason.TURN_LIMIT)
 

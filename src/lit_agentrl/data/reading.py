@@ -298,7 +298,7 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
             yield repr(group[0].opening) if by is None else by, group
         except BadRow as error:
             tally.refuse(f"{shorten_path(path)} {row_name}", error)
-        except ValueError as error:  # of the chat template, for example without system messages or tools
+        except ValueError as error:  # of the chat template, for example without the role tool
             tally.refuse(
                 f"{shorten_path(path)} {row_name}", BadRow("template", f"it cannot be rendered: {error}")
             )
@@ -331,6 +331,11 @@ def _write_notes(tally: _Tally, reader: Reader) -> Iterator[str]:
         yield (
             f"data: {tally.lossy} of {tally.rows} rows hold {format_lost(reader.lost)}; the first: "
             f"{tally.first_lossy}; remove them, or use another model"
+        )
+    if reader.num_folded:
+        yield (
+            f"data: the chat template has no system role: the system texts of {reader.num_folded} of {reader.num_read} "
+            "episodes begin the first user message"
         )
     if tally.without_group:
         yield f"data: {tally.without_group} prompts give no group, for example because all scores are equal"

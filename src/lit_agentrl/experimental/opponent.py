@@ -108,6 +108,10 @@ class Opponent(StructureHook, Refill):
     def wrap_engine(self, make: Callable[..., Engine]) -> Callable[..., Engine]:
         return partial(OpponentEngine, make, mix=self._mix)
 
+    def count_stores(self) -> int:
+        """Return 1 for the policy, and 1 for each network that the opponent mixes."""
+        return 1 + (self._mix > 0) + (self._mix < 1)
+
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         first = members - self._number(members)
         return [

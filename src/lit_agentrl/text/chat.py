@@ -60,6 +60,7 @@ class ChatRenderer:
     Attributes:
         tokenizer: The tokenizer.
         dialect: The reply grammar.
+        folds_system: Whether the template has no system role (Gemma); system texts then begin the first user message.
         forced_think: Whether the reply header ends in an open think block, so that replies begin inside it.
         end_of_turn_ids: Token ids that end a turn: first the one that the template writes after a reply, if it is a
             single token; then the tokenizer's end-of-sequence token, and ``model_ends``.  A template without an end
@@ -87,6 +88,7 @@ class ChatRenderer:
         self.dialect = dialect
         # a placeholder reply with thinking, to detect templates that edit thinking
         self._sentinel = dialect.write(["q2"], thought="q1")
+        self.folds_system = not self._has_system_role()
         opened = self._render([_make_user_message("u")], header=True)
         self._header = opened.removeprefix(self._render([_make_user_message("u")], header=False))
         opening = dialect.think_start
@@ -98,7 +100,7 @@ class ChatRenderer:
         self._forced = dialect.think_start if force_think and lead is None else ""
         around = self._collect_template_text()
         rewrites = self._find_rewrite([_make_user_message("u")])
-        if not rewrites and self._has_system_role():
+        if not rewrites and not self.folds_system:
             rewrites = self._find_rewrite([{"role": "system", "content": "s"}, _make_user_message("u")])
         if rewrites and shows_replies:
             raise ValueError(
@@ -131,9 +133,9 @@ class ChatRenderer:
         Tokens of messages are PROMPT; those of the reply header are FORCED.
 
         Raises:
-            ValueError: If the template refuses the messages (for example a system message).
+            ValueError: If the template refuses the messages (for example of the role tool).
         """
-        guarded = self._guard.guard(messages)
+        guarded = self._guard.guard(fold_system(messages) if self.folds_system else messages)
         text = self._render(guarded.messages, header=True)
         end = len(text) - (len(self._header) if text.endswith(self._header) else 0)
         return self._encode_prefix(text + self._forced, [(end, Segment.PROMPT)], guarded)
@@ -216,11 +218,14 @@ class ChatRenderer:
             ) from error
 
     def _has_system_role(self) -> bool:
+        """Return whether the template shows a system message; some refuse it, others leave it out."""
         try:
-            self._render([{"role": "system", "content": "s"}, _make_user_message("u")], header=True)
+            text = self._render(
+                [{"role": "system", "content": STAND_IN}, _make_user_message("u")], header=True
+            )
         except ValueError:
-            return False  # harmless unless a prompt has a system message; render_opening then raises
-        return True
+            return False
+        return STAND_IN in text
 
     def _find_marker(self, ends: Sequence[int]) -> int | None:
         """Return the token that the template writes after a reply; None: no single one.
@@ -240,7 +245,7 @@ class ChatRenderer:
         """Collect the text that the template writes before, between and after messages."""
         user = _make_user_message(STAND_IN)
         dialogues = [[user], [user, _make_assistant_message(STAND_IN), user]]
-        if self._has_system_role():
+        if not self.folds_system:
             dialogues.append([{"role": "system", "content": STAND_IN}, user])
         return [
             text for dialogue in dialogues for text in self._render(dialogue, header=True).split(STAND_IN)
@@ -262,6 +267,24 @@ class ChatRenderer:
             if not rendered.startswith(closed):
                 return f"turn {turn + 1} is rewritten once another message follows"
         return ""
+
+
+def fold_system(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    r"""Return messages whose system texts begin the first user message.
+
+    >>> fold_system([{"role": "system", "content": "Rules."}, {"role": "user", "content": "Go."}])
+    [{'role': 'user', 'content': 'Rules.\n\nGo.'}]
+    """
+    system = [message for message in messages if message["role"] == "system"]
+    others = [dict(message) for message in messages if message["role"] != "system"]
+    if not system:
+        return others
+    if not others or others[0]["role"] != "user":
+        others.insert(0, _make_user_message(""))
+    texts = [*(message["content"] for message in system), others[0]["content"]]
+    tools = {key: text for message in system for key, text in message.items() if key == "tools"}
+    others[0] |= {"content": "\n\n".join(filter(None, texts)), **tools}
+    return others
 
 
 def fix_date(template: str, date: str) -> str:

@@ -347,6 +347,9 @@ def _open_engine(
 
 def _make_llm(folder: str, given: Mapping[str, Any]) -> Any:
     with join_ranks(torch.cuda.current_device() if torch.cuda.is_available() else 0) as ranks:
+        if ranks:  # an engine that ends would end process groups of the training
+            core: Any = import_modules("vllm.v1.engine.core")[0]
+            core.cleanup_dist_env_and_memory = lambda: None
         return _make_llm_of_rank(folder, {**ranks, **given})
 
 

@@ -32,8 +32,7 @@ FAMILIES: dict[str, dict[str, tuple[Any, tuple[Any, ...] | range]]] = {
         "go": (1, (1, 6, 9, 12)),
         "open": (True, (True, False)),
         "cook": (True, (True, False)),
-        "cut": (False, (True, False)),
-        "drop": (False, (True, False)),
+        "cut": (False, (True, False)),  # no drop: TextWorld knows no policy for an inventory of limited size
     },
 }
 _NUMBER = 107  # purpose key of the numbers that games are generated from
@@ -357,15 +356,18 @@ def _set_walkthrough(maker: Any, commands: list[str]) -> None:
     run = _Playthrough(maker.build())
     events = [event for quest in maker.quests for event in quest.win_events]
     progress = [each for quest in run.progress.quest_progressions for each in quest.win_events]
-    played, found = list[Any](), dict[int, tuple[list[Any], list[str]]]()
+    played, found = list[tuple[Any, str]](), dict[int, list[tuple[Any, str]]]()
     for command in commands:
-        played.append(run.commands[command])
+        if command not in run.commands:  # such as opening what is open; TextWorld passes over it, too
+            continue
+        played.append((run.commands[command], command))
         run.play(command.casefold())
         for number, each in enumerate(progress):
             if each.triggered and number not in found:
-                found[number] = list(played), commands[: len(played)]
-    for number, (actions, words) in found.items():
-        events[number].actions, events[number].commands = actions, words
+                found[number] = list(played)
+    for number, steps in found.items():
+        events[number].actions = [action for action, _ in steps]
+        events[number].commands = [name for _, name in steps]
 
 
 @functools.lru_cache(maxsize=256)
@@ -388,7 +390,7 @@ def _make_game(
             if family == "simple":
                 given |= {"goal": goal, "test": split == "test"}
             elif family == "cooking":
-                given |= {"recipe_seed": 0, "split": _SPLITS[split]}
+                given |= {"drop": False, "recipe_seed": 0, "split": _SPLITS[split]}
             return library.CHALLENGES[f"tw-{family}"][1](given, options)
         except library.QuestGenerationError:
             return None

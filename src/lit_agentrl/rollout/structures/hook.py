@@ -89,6 +89,10 @@ class StructureHook:
         """Return the constructor of the run's engine: ``make``, or one that wraps its engines."""
         return make
 
+    def count_stores(self) -> int:
+        """Return the number of stores of keys and values in the wrapped engines."""
+        return 1
+
     def plan_evaluation(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
         """Return the episodes of an evaluation, given those that would be played without a structure."""
         return specs
