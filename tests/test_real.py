@@ -48,14 +48,49 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     # Wilson's interval of 2 of 4
     assert one[8] == "| reverse_text | RL, best T | 1 | 0.500 [0.150, 0.850] | 1 x 4 | 3.0 | 1.5 GB |"
     # differences of tasks 0, 1, 0, 0: mean 0.25, standard error 0.25, t = 3.182
-    assert one[10] == "| reverse_text | RL less imitation | best of each | +0.250 [-0.546, +1.046] | 1 x 4 | | |"
+    assert (
+        one[10] == "| reverse_text | RL less imitation | best of each | +0.250 [-0.546, +1.046] | 1 x 4 | | |"
+    )
     real.add_rows(path, make_rows(2, "1000", "1111"))
     two = real.summarise(real.read_rows(path)).splitlines()
     # differences of seeds 0.25 and 0.75: standard error 0.25, t = 12.706
-    assert two[10] == "| reverse_text | RL less imitation | best of each | +0.500 [-2.677, +3.677] | 2 x 4 | | |"
+    assert (
+        two[10] == "| reverse_text | RL less imitation | best of each | +0.500 [-2.677, +3.677] | 2 x 4 | | |"
+    )
     averaged = real.average(real.read_rows(path))["reverse_text"]
     assert averaged["RL, best T"] == {"success": 0.75, "iteration_s": 2.0}
     assert averaged["start, T=1"] == {"success": 0.0}
+
+
+def test_a_damaged_file_and_other_options_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "results.csv"
+    real.add_rows(path, make_rows(1, "0000", "0011"))
+    whole = path.read_text()
+    for damaged in (whole.replace("0011", "11"), whole.replace("solved", "won"), whole[:-20], "x"):
+        path.write_text(damaged)
+        with pytest.raises(SystemExit, match=r"results.csv is damaged"):
+            real.read_rows(path)
+    path.write_text(whole.replace(",32-true,", ",,"))
+    with pytest.raises(SystemExit, match="trains in 32-true; choose another --results"):
+        real.require_equal_precision(path, "32-true")
+    written = tmp_path / "rl" / ".hydra" / "overrides.yaml"
+    written.parent.mkdir(parents=True)
+    written.write_text("- seed=1\n- model.name=/elsewhere/seed-1/imitation/hf\n")
+    moved = f"model.name={tmp_path}/imitation/hf"
+    real.require_equal_options(tmp_path, "rl", ["seed=1", moved])
+    with pytest.raises(
+        SystemExit, match=r"rl began with optim.lr=None, and this call has optim.lr=1; choose"
+    ):
+        real.require_equal_options(tmp_path, "rl", ["seed=1", moved, "optim.lr=1"])
+    with pytest.raises(
+        SystemExit, match=r"rl began with model.name=/elsewhere.*, and this call has model.name=/x;"
+    ):
+        real.require_equal_options(tmp_path, "rl", ["seed=1", "model.name=/x"])
+    with pytest.raises(SystemExit):
+        real.main(["--smoke", "--precision", "16-mixed"])
+    assert "--smoke has its own model and precision" in capsys.readouterr().err
 
 
 def test_the_protocol_names_games_that_exist() -> None:
