@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -13,13 +11,17 @@ import numpy as np
 import psutil
 import pytest
 
+from lit_agentrl.envs.adapters.java import find_java
 from lit_agentrl.envs.world import World
 
 NO_JAVA = "no Java runtime (Debian: apt install default-jre-headless)"
 
 
 def has_java() -> bool:
-    return shutil.which("java") is not None or bool(os.environ.get("JAVA_HOME"))
+    try:
+        return bool(find_java())
+    except ValueError:
+        return False
 
 
 needs_java = pytest.mark.skipif(not has_java(), reason=NO_JAVA)

@@ -30,7 +30,7 @@ def test_a_task_played_by_hand() -> None:
     shown = start(env, 225)
     assert shown.startswith("Your task is to find a(n) plant.") and "In your inventory, you see:" in shown
     before = env.state_key()
-    for nonsense in ("", "\n", "é\0", "xyzzy", "look " * 500):
+    for nonsense in ("", "\n", "é\0", "\ud800", "xyzzy", "look " * 500):
         shown, reward, over, _, info = env.step(nonsense)
         assert shown.startswith("No known action matches that input.") and (reward, over) == (0.0, False)
         assert not info["action_is_valid"] and env.state_key() == before
@@ -54,6 +54,8 @@ def test_a_task_played_by_hand() -> None:
     ("options", "message"),
     [
         ({"tasks": ["cook"]}, "^tasks=cook must be one of boil, melt, "),
+        ({"tasks": "boil"}, r"^tasks=boil must be a list, such as \[boil\]$"),
+        ({"tasks": ["boil", "boil"]}, r"^tasks=\[boil, boil\] must be a list of different names$"),
         ({"tasks": []}, r"^tasks=\[\] must be at least one task; null stands for all$"),
         ({"simplifications": ["fly"]}, "^simplifications=fly must be one of teleportAction, "),
         (

@@ -156,6 +156,8 @@ def test_without_the_library_both_commands_are_named(monkeypatch: pytest.MonkeyP
             {"settings": {"level": 1}},
             "^settings=level must be settings of quest: rooms, objects, quest_length",
         ),
+        ({"settings": ["rooms"]}, r"^settings=\[rooms\] must be a mapping of names to values"),
+        ({"admissible": None}, "^admissible=null must be true or false"),
         ({"settings": {"rooms": 0}}, r"^settings\.rooms=0 must be 1 to 30"),
         ({"settings": {"rooms": True}}, r"^settings\.rooms=true must be 1 to 30"),
         ({"family": "coin_collector", "settings": {"level": 151}}, r"^settings\.level=151 must be"),

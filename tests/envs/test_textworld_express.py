@@ -132,6 +132,12 @@ def test_a_java_process_that_dies_again_and_again_ends_the_episode(monkeypatch: 
         ),
         ({"id": "sorting", "settings": {"x": 1}}, "the settings of sorting are none$"),
         ({"id": "simonsays", "settings": {"verbose": 1}}, "^settings.verbose=1 has no effect without"),
+        (
+            {"id": "mapreader", "settings": {"numLocations": 49}},
+            "^settings.numLocations=49 must be .* 2 to 48",
+        ),
+        ({"settings": [1]}, r"^settings=\[1\] must be a mapping"),
+        ({"shows": "look"}, r"^shows=look must be a list, such as \[look\]$"),
         ({"shows": ["map"]}, "^shows=map must be one of look, inventory, actions"),
         ({"memory_mb": 1}, "^memory_mb=1 must be a whole number >= 64"),
     ],

@@ -80,6 +80,9 @@ def test_openings_of_the_splits_are_no_images_of_each_other() -> None:
     for plays in "XO":
         env = TicTacToe(plays=plays)
         assert all(env.reset(seed=seed)[0].startswith(f"You are {plays}.") for seed in range(50))
+    for plays, least in (("both", 3), ("X", 4), ("O", 3)):
+        for split in SPLITS:
+            TicTacToe(plays=plays, openings=least, split=split).reset(seed=0)  # no split is empty
 
 
 def test_what_is_shown_and_paid() -> None:
@@ -119,7 +122,9 @@ def test_levels() -> None:
     [
         ({"minimax_share": 1.5}, "^minimax_share=1.5 must be"),
         ({"plays": "x"}, "^plays=x must be"),
-        ({"openings": 1}, "^openings=1 must be"),
+        ({"minimax_share": "half"}, "^minimax_share=half must be"),
+        ({"openings": 2}, "^openings=2 must be a whole number from 3 to 6 where plays=both"),
+        ({"plays": "X", "openings": 3}, "^openings=3 must be a whole number from 4 to 6 where plays=X"),
         ({"draw_reward": 1}, "^draw_reward=1 must be"),
     ],
 )

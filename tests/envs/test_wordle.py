@@ -112,3 +112,5 @@ def test_levels() -> None:
 def test_wrong_options() -> None:
     with pytest.raises(ValueError, match="^guesses=all must be"):
         Wordle(guesses="all")
+    with pytest.raises(ValueError, match="^partial=no must be true or false"):
+        Wordle(partial="no")  # type: ignore[arg-type]

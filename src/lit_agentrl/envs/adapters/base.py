@@ -6,12 +6,13 @@ import json
 import random
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
 
+from lit_agentrl.checks import require, require_one_of
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng, stable_hash
 
@@ -22,6 +23,30 @@ def make_missing_error(library: str, extra: str, error: ImportError) -> ValueErr
     """Return the error for an optional library that is not installed."""
     reason = " ".join(str(error).split())
     return ValueError(f"this game needs {library} ({reason}); pip install 'lit-agentrl[{extra}]'")
+
+
+def require_settings(settings: object) -> None:
+    """Check that the settings of a game are a mapping.
+
+    Raises:
+        ValueError: they are not.
+    """
+    require(
+        isinstance(settings, Mapping), "settings", settings, "a mapping of names to values; {} for defaults"
+    )
+
+
+def require_list_of(option: str, values: Any, valid: tuple[str, ...]) -> None:
+    """Check that an option is a list of different names, each one of ``valid``.
+
+    Raises:
+        ValueError: it is not.
+    """
+    is_list = isinstance(values, Sequence) and not isinstance(values, str)
+    require(is_list, option, values, f"a list, such as [{valid[0]}]")
+    for value in values:
+        require_one_of(option, value, valid)
+    require(len(set(values)) == len(values), option, values, "a list of different names")
 
 
 class Replayed(TextEnv):

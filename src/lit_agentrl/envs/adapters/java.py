@@ -119,8 +119,9 @@ class JavaRuntime:
             self._gateway.close()
             self._gateway = None
         if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+            for pipe in (self._process.stdin, self._process.stdout):
+                assert pipe is not None
+                pipe.close()  # the process ends where its input does
             try:
                 self._process.wait(_END_S)
             except subprocess.TimeoutExpired:

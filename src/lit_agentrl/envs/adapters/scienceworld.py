@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lit_agentrl.checks import require, require_one_of, require_whole
-from lit_agentrl.envs.adapters.base import Replayed, make_missing_error
+from lit_agentrl.checks import require, require_whole
+from lit_agentrl.envs.adapters.base import Replayed, make_missing_error, require_list_of
 from lit_agentrl.envs.adapters.java import JavaGame, JavaRuntime, find_java, share_runtime
 from lit_agentrl.envs.base import Outcome
 from lit_agentrl.envs.splits import keyed_rng, stable_hash
@@ -56,7 +56,8 @@ class ScienceWorld(Replayed):
     Args:
         tasks: names of `TASKS`, equally often; None: all.
         simplifications: of `SIMPLIFICATIONS`; ``easy`` stands for several.
-        shows: what follows each message: ``look`` (the room), ``inventory``, ``actions`` (the possible ones, hundreds).
+        shows: what follows each message: ``look`` (the room), ``inventory``, ``actions`` (the library's list,
+            hundreds, of which it does not understand all).
         partial: whether an unsolved task earns its score; False: only 1 for a solved one.
         memory_mb: most memory of the Java process, MB.
         split: ``train``, ``val`` or ``test``: the library's variations for training, development and test.
@@ -78,19 +79,16 @@ class ScienceWorld(Replayed):
         split: str = "train",
     ) -> None:
         super().__init__(split=split)
+        require_list_of("tasks", TASKS if tasks is None else tasks, TASKS)
         self._tasks = list(TASKS if tasks is None else tasks)
         require(bool(self._tasks), "tasks", "[]", "at least one task; null stands for all")
-        for task in self._tasks:
-            require_one_of("tasks", task, TASKS)
-        for part in simplifications:
-            require_one_of("simplifications", part, SIMPLIFICATIONS)
+        require_list_of("simplifications", simplifications, SIMPLIFICATIONS)
         electrical = [task for task in self._tasks if _is_electrical(task)]
         if "noElectricalAction" in simplifications and electrical:
             raise ValueError(
                 f"simplifications=noElectricalAction makes {electrical[0]} impossible; leave one of them out"
             )
-        for part in shows:
-            require_one_of("shows", part, SHOWN)
+        require_list_of("shows", shows, SHOWN)
         require(isinstance(partial, bool), "partial", partial, "true or false")
         require_whole("memory_mb", memory_mb, 256)
         self._simplifications, self._shows, self._partial = tuple(simplifications), tuple(shows), partial
@@ -102,7 +100,7 @@ class ScienceWorld(Replayed):
         self._changes: list[str] = []  # the actions that were understood
         self._score = 0.0
         self._message = ""
-        self._valid: list[str] | None = None  # the possible actions, once they were asked for
+        self._valid: list[str] | None = None  # the library's list of actions, once it was asked for
         self._solution: list[str] | None = None
 
     @classmethod
@@ -124,7 +122,7 @@ class ScienceWorld(Replayed):
         )
 
     def random_action(self, rng: np.random.Generator) -> str | None:
-        """Return an action that is possible now."""
+        """Return an action of the library's list, which names some that it does not understand."""
         actions = self._list_actions() if self._is_running else []
         return actions[int(rng.integers(len(actions)))] if actions else None
 
@@ -205,7 +203,7 @@ class ScienceWorld(Replayed):
         return str(self._game.look(lambda _, world: world.show(name, key)))
 
     def _act(self, action: str) -> Outcome:
-        text = " ".join(action.split())
+        text = " ".join(action.encode(errors="replace").decode().split())  # Java takes no lone surrogate
         if not text or len(text) > _LONGEST:
             self._message = f"{_UNKNOWN[0]} that input."
             return Outcome({"score": 0.0}, action_is_valid=False)
@@ -233,7 +231,7 @@ def _solve(runtime: JavaRuntime, task: str, number: int, simplifications: str) -
 
 @lru_cache(maxsize=128)
 def _list_variations(runtime: JavaRuntime, task: str, fold: str) -> tuple[int, ...]:
-    """Return the library's variations of a task in a fold."""
+    """Return the numbers of the library's variations."""
     text = JavaGame(runtime, _World).look(lambda _, world: world.list_variations(task, fold))
     return tuple(int(number) for number in re.findall(r"\d+", text))
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lit_agentrl.checks import require, require_one_of, require_whole
-from lit_agentrl.envs.adapters.base import PrivateGenerators, Replayed
+from lit_agentrl.envs.adapters.base import PrivateGenerators, Replayed, require_settings
 from lit_agentrl.envs.base import Outcome
 from lit_agentrl.envs.splits import MAX_ATTEMPTS, keyed_rng, split_of, stable_hash
 
@@ -90,8 +90,11 @@ class TextWorld(Replayed):
             goal == "brief" or family != "cooking", "goal", goal, "brief: cooking games have no other goal"
         )
         require_whole("longest", longest, 1, 1000)
+        for name, value in (("admissible", admissible), ("partial", partial)):
+            require(isinstance(value, bool), name, value, "true or false")
         load_library()
-        self._family, self._settings = family, tuple(sorted(_read_settings(family, settings or {}).items()))
+        chosen = _read_settings(family, {} if settings is None else settings)
+        self._family, self._settings = family, tuple(sorted(chosen.items()))
         self._goal, self._lists_commands, self._partial = goal, admissible, partial
         self.max_solution = longest
         self._open()
@@ -284,6 +287,7 @@ def _read_settings(family: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: A setting is unknown or out of range.
     """
     known = FAMILIES[family]
+    require_settings(settings)
     for name, value in settings.items():
         require(name in known, "settings", name, f"settings of {family}: {', '.join(known)}")
         allowed = known[name][1]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lit_agentrl.checks import require, require_one_of, require_whole
-from lit_agentrl.envs.adapters.base import Replayed, make_missing_error
+from lit_agentrl.envs.adapters.base import Replayed, make_missing_error, require_list_of, require_settings
 from lit_agentrl.envs.adapters.java import JavaGame, find_java, share_runtime
 from lit_agentrl.envs.base import Outcome
 from lit_agentrl.envs.splits import keyed_rng
@@ -26,7 +26,7 @@ GAMES: dict[str, dict[str, tuple[int, int]]] = {
     "twc": {"numLocations": (1, 3), "numItemsToPutAway": (1, 4), **_HOUSE},
     "coin": {"numLocations": (1, 11), "numDistractorItems": (0, 10), **_HOUSE},
     "mapreader": {
-        "numLocations": (1, 50), "maxDistanceApart": (1, 8), "maxDistractorItemsPerLocation": (0, 3), **_HOUSE,
+        "numLocations": (2, 48), "maxDistanceApart": (1, 8), "maxDistractorItemsPerLocation": (0, 3), **_HOUSE,
     },
     "arithmetic": {},
     "sorting": {},
@@ -78,6 +78,7 @@ class TextWorldExpress(Replayed):
     ) -> None:
         super().__init__(split=split)
         require_one_of("id", id, tuple(GAMES))
+        require_settings({} if settings is None else settings)
         self._id, self._settings = id, dict(settings or {})
         for name, value in self._settings.items():
             known = ", ".join(GAMES[id]) or "none"
@@ -87,8 +88,7 @@ class TextWorldExpress(Replayed):
             require_whole(f"settings.{name}", value, *GAMES[id][name])
         if self._settings.get("verbose") and not self._settings.get("memorization"):
             raise ValueError("settings.verbose=1 has no effect without settings.memorization=1; set both")
-        for part in shows:
-            require_one_of("shows", part, SHOWN)
+        require_list_of("shows", shows, SHOWN)
         require(isinstance(partial, bool), "partial", partial, "true or false")
         require_whole("memory_mb", memory_mb, 64)
         self._shows, self._partial, self._memory_mb = tuple(shows), partial, memory_mb

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lit_agentrl.checks import require, require_one_of, require_whole
+from lit_agentrl.checks import require_number, require_one_of, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng
 
@@ -34,7 +34,7 @@ class TicTacToe(TextEnv):
     Args:
         minimax_share: Share of the opponent's moves that are best; 0: a random opponent, 1: minimax.
         plays: Mark of the policy; X begins.  ``both``: each of them in its own tasks.
-        openings: Most moves of an opening, both sides counted.
+        openings: Most moves of an opening, both sides counted: 3 to 6, and 4 to 6 for X.
         draw_reward: Reward of a draw.
         split: ``train``, ``val`` or ``test``, by the hash of the opening.
 
@@ -54,11 +54,15 @@ class TicTacToe(TextEnv):
         split: str = "train",
     ) -> None:
         super().__init__(split=split)
-        require(0 <= minimax_share <= 1, "minimax_share", minimax_share, "a number from 0 to 1")
+        require_number("minimax_share", minimax_share, "a number from 0 to 1", lambda share: 0 <= share <= 1)
         require_one_of("plays", plays, SIDES)
-        require_whole("openings", openings, 2, 6)
-        require(
-            0 <= draw_reward < 1, "draw_reward", draw_reward, "a number from 0 to below 1, what a win earns"
+        least = 4 if plays == "X" else 3
+        require_whole("openings", openings, least, 6, f" where plays={plays}: each split needs openings")
+        require_number(
+            "draw_reward",
+            draw_reward,
+            "a number from 0 to below 1, what a win earns",
+            lambda reward: 0 <= reward < 1,
         )
         self._settings = (float(minimax_share), float(draw_reward))
         self._sizes = [size for size in range(openings + 1) if plays in ("both", "XO"[size % 2])]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lit_agentrl.checks import require_one_of, require_whole
+from lit_agentrl.checks import require, require_one_of, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.splits import keyed_rng, split_of
 
@@ -114,6 +114,7 @@ class Wordle(TextEnv):
     def __init__(self, *, guesses: str = "any", partial: bool = False, split: str = "train") -> None:
         super().__init__(split=split)
         require_one_of("guesses", guesses, GUESSES)
+        require(isinstance(partial, bool), "partial", partial, "true or false")
         self._must_be_listed, self._partial = guesses == "list", partial
         self._answers = _list_answers(split)
         self.instances = len(self._answers)
