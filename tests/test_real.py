@@ -48,11 +48,15 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     # Wilson's interval of 2 of 4
     assert one[8] == "| reverse_text | RL, best T | 1 | 0.500 [0.150, 0.850] | 1 x 4 | 3.0 | 1.5 GB |"
     # differences of tasks 0, 1, 0, 0: mean 0.25, standard error 0.25, t = 3.182
-    assert one[10] == "| reverse_text | RL less imitation | best of each | +0.250 [-0.546, +1.046] | 1 x 4 | | |"
+    assert (
+        one[10] == "| reverse_text | RL less imitation | best of each | +0.250 [-0.546, +1.046] | 1 x 4 | | |"
+    )
     real.add_rows(path, make_rows(2, "1000", "1111"))
     two = real.summarise(real.read_rows(path)).splitlines()
     # differences of seeds 0.25 and 0.75: standard error 0.25, t = 12.706
-    assert two[10] == "| reverse_text | RL less imitation | best of each | +0.500 [-2.677, +3.677] | 2 x 4 | | |"
+    assert (
+        two[10] == "| reverse_text | RL less imitation | best of each | +0.500 [-2.677, +3.677] | 2 x 4 | | |"
+    )
     averaged = real.average(real.read_rows(path))["reverse_text"]
     assert averaged["RL, best T"] == {"success": 0.75, "iteration_s": 2.0}
     assert averaged["start, T=1"] == {"success": 0.0}
