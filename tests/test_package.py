@@ -57,7 +57,8 @@ def test_every_library_that_is_imported_is_declared() -> None:
             packages = {package.lower().replace("_", "-") for package in of_module.get(name, [name])}
             if name not in sys.stdlib_module_names and not packages & names:
                 missing.add(name)
-    assert not missing - {"lit_agentrl"}
+    # textworld: installed without its dependency jericho, docs/adapters.md
+    assert not missing - {"lit_agentrl", "textworld"}
 
 
 def test_make_train_installs_what_training_needs_and_make_test_the_rest(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ def has_java() -> bool:
 needs_java = pytest.mark.skipif(not has_java(), reason=NO_JAVA)
 
 
-def find_javas(library: str = "") -> list[psutil.Process]:
-    """The Java processes that this process started, itself or through others, of a library or of all."""
-    found = psutil.Process().children(recursive=True)
+def find_javas(library: str = "", *, of_workers: bool = True) -> list[psutil.Process]:
+    """The Java processes that this process started, itself or through its workers, of a library or of all."""
+    found = psutil.Process().children(recursive=of_workers)
     return [process for process in found if _is_java(process) and library in " ".join(process.cmdline())]
 
 

@@ -42,6 +42,8 @@ SLOW = {
     "textarena": SWEEP,
     "babyai": SWEEP,
     "textworld": SWEEP,
+    "textworld_express": [pytest.mark.slow],
+    "scienceworld": [pytest.mark.slow],
 }  # a second each, or a process
 
 
@@ -66,7 +68,9 @@ def test_every_yaml_passes(file):
         assert all((CONF / f"{name}.yaml").exists() for name in task.weights)
         return
     assert isinstance(task, Task) and task.name == file.stem
-    check_env(task.make, episodes=1 if "url" in cfg.game else 8)  # tests/envs/test_remote.py has more of it
+    check_env(
+        task.make, episodes=1 if "url" in cfg.game or file.stem == "scienceworld" else 8
+    )  # tests/envs/test_remote.py has more of it
 
 
 @pytest.mark.parametrize("view", ["coordinates", "both"])

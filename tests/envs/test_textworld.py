@@ -42,6 +42,7 @@ def solve(env: TextWorld, seed: int) -> float:
     raise AssertionError("the policy is too long")
 
 
+@pytest.mark.slow
 def test_the_contract() -> None:
     check_env(
         lambda split: TextWorld(family="coin_collector", settings={"level": 3}, split=split), episodes=1

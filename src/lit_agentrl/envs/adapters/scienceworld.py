@@ -210,7 +210,8 @@ class ScienceWorld(Replayed):
         key = self._make_key()
         self._message, score, is_over = self._game.ask(lambda world: world.step(text, key))
         if self._message.startswith(_UNKNOWN):
-            return Outcome({"score": 0.0}, action_is_valid=False)
+            # the library's list of possible actions has some that it does not understand: they change nothing
+            return Outcome({"score": 0.0}, action_is_valid=text in self._list_actions())
         self._changes.append(text)
         self._valid = None
         before, self._score = self._score, min(max(score, 0.0), 1.0)
