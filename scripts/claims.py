@@ -87,7 +87,8 @@ def sharp(folder: Path) -> float:
 
     def best(stage: str) -> float:
         played = [json.loads(file.read_text()) for file in folder.glob(f"evaluations/{stage}_test_*.json")]
-        return max((each["success"]["mean"] for one in played for each in one["results"]), default=nan)
+        records = [record for one in played for record in one["results"] if not record.get("shots")]
+        return max((record["success"]["mean"] for record in records), default=nan)
 
     return best("last") - best("start")
 

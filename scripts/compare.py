@@ -42,7 +42,10 @@ def read(path: Path, stage: str) -> Solved:
     if "scores" in found:
         (solved,) = (s["solved"] for s in found["scores"] if (s["split"], s["stage"]) == ("test", stage))
         return {1.0: [bool(x) for x in solved]}
-    return {record["temperature"]: [bool(x) for x in record["solved"]] for record in found["results"]}
+    played = [
+        record for record in found["results"] if not record.get("shots")
+    ]  # the others saw solved episodes
+    return {record["temperature"]: [bool(x) for x in record["solved"]] for record in played}
 
 
 def instances_of(env: str | None, count: int) -> list[int]:

@@ -6,6 +6,7 @@ import functools
 import re
 import sys
 import types
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -318,7 +319,7 @@ def load_library() -> SimpleNamespace:
         sys.modules["jericho"] = before or stand_in
         try:
             import textworld.challenges
-            from textworld.generator import GameMaker, QuestGenerationError, make_game
+            from textworld.generator import GameMaker, GenerationWarning, QuestGenerationError, make_game
             from textworld.generator.data import LOGIC_DATA_PATH, TEXT_GRAMMARS_PATH, KnowledgeBase
             from textworld.generator.game import GameOptions, GameProgression
             from textworld.generator.inform7 import Inform7Game
@@ -335,6 +336,7 @@ def load_library() -> SimpleNamespace:
         CHALLENGES=textworld.challenges.CHALLENGES,
         GameOptions=GameOptions,
         GameProgression=GameProgression,
+        GenerationWarning=GenerationWarning,
         Inform7Game=Inform7Game,
         QuestGenerationError=QuestGenerationError,
         make_game=make_game,
@@ -383,7 +385,9 @@ def _make_game(
     options = library.GameOptions()
     options.seeds = number
     options.grammar.only_last_action = goal == "brief"
-    with PrivateGenerators(number).install():
+    with PrivateGenerators(number).install(), warnings.catch_warnings():
+        # that a name needs an adjective concerns nobody, and a process without the library cannot read the warning
+        warnings.simplefilter("ignore", library.GenerationWarning)
         library.generator.set_seed(number % 65635)
         try:
             if family == "quest":
