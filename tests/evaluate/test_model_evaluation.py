@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.run_options import split_model_options
+from lit_agentrl.evaluate.results_file import read_compared
 from lit_agentrl.paths import CONFIG_DIR
 from tests.commands import Refused
 from tests.conftest import ROOT, served_game
@@ -225,6 +227,35 @@ def test_a_run_is_evaluated_after_shots_alone(run_copy: Path) -> None:
 )
 def test_what_cannot_be_measured_is_one_line(options: str, said: str, refused: Refused) -> None:
     assert said in refused(options, main_evaluate)
+
+
+RECORD = {
+    "env": "bandit", "model": "m", "shots": 0, "temperature": 1.0, "success": {"mean": 0.5}, "return": {"mean": 0.5},
+    "normalised": None, "levels": {"chance_success": None, "oracle_success": None}, "cut_share": 0.0, "reply_tokens": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"config": [], "results": [RECORD]},
+        {"config": {"run": 3}, "results": [RECORD]},
+        {"config": {}, "results": [RECORD | {"success": None}]},
+        {"config": {}, "results": [RECORD | {"levels": {}}]},
+        {"config": {}, "results": RECORD},
+        [],
+    ],
+)
+def test_a_compared_file_with_other_types_is_refused_before_anything_plays(
+    content: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps(content))
+    cfg = OmegaConf.create({"compare": [str(path)], "split": "test"})
+    with pytest.raises(UserError, match="is no file that evaluate of this version wrote"):
+        read_compared(cfg)
+    cfg.compare = None
+    assert read_compared(cfg) == []
 
 
 @pytest.mark.slow

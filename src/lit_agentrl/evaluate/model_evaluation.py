@@ -71,7 +71,10 @@ def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]]) -> Scores:
     Raises:
         UserError: an option is out of range, or a file of ``compare`` is no such evaluation.
     """
+    check_options(cfg, as_list(cfg.temperature))
     compared = read_compared(cfg)
+    for described in models[1:]:
+        _compose_config(cfg, described)  # a name that is unknown is refused before the first model plays
     scores = [evaluate_model(cfg, described) for described in models]
     records = [record for each in scores for record in each.records]
     paths = [path for each in scores for path in each.paths]

@@ -38,13 +38,15 @@ def read_compared(cfg: DictConfig) -> list[dict[str, Any]]:
         UserError: a file is no evaluation of this split and these options of the game; the message names it.
     """
     records: list[dict[str, Any]] = []
-    for name in as_list(cfg.compare):
+    for name in as_list(cfg.compare) if cfg.compare is not None else []:
         require_local("compare", name)
         try:
             content = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
             config, found = content["config"], content["results"]
             models = {record["model"] for record in found}
             missing = _READ - set.intersection(*map(set, found))
+            if not missing:
+                _check_types(config, found)
         except OSError as error:
             raise UserError(f"compare={name} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -63,6 +65,23 @@ def read_compared(cfg: DictConfig) -> list[dict[str, Any]]:
         by = {model: f"{model} of {Path(run).name}" if run else model for model in models}
         records += [record | {"model": by[record["model"]]} for record in found]
     return records
+
+
+def _check_types(config: Any, records: Any) -> None:
+    """Refuse what the table of scores cannot show.
+
+    Raises:
+        TypeError, KeyError or ValueError: something is of another type, or missing.
+    """
+    if not isinstance(config, dict) or not isinstance(config.get("run"), str | None):
+        raise TypeError
+    for record in records:
+        for score in ("success", "return"):
+            float(record[score]["mean"])
+            dict(record[score])
+        if not {"chance_success", "oracle_success"} <= set(record["levels"]):
+            raise KeyError
+        float(record["temperature"]), float(record["cut_share"])
 
 
 def can_write(folder: Path) -> bool:
