@@ -36,11 +36,9 @@ FAMILIES: dict[str, dict[str, tuple[Any, tuple[Any, ...] | range]]] = {
         "cut": (False, (True, False)),  # no drop: TextWorld knows no policy for an inventory of limited size
     },
 }
-_NUMBER = 107  # purpose key of the numbers that games are generated from
-_TRIES = 20  # games generated for one task at most
+_NUMBER, _TRIES = 107, 20  # purpose key of the numbers of games; games generated for one task at most
 _SPLITS = {"train": "train", "val": "valid", "test": "test"}  # of the foods of the cooking games
-# properties of things that are shown
-_SHOWN = frozenset(
+_SHOWN = frozenset(  # properties of things
     ("open", "closed", "locked", "raw", "burned", "fried", "grilled", "roasted", "chopped", "diced", "sliced")
 )
 
@@ -50,11 +48,10 @@ class TextWorld(Replayed):
 
     TextWorld generates rooms, things and quests, knows which commands are possible and what they change, counts the
     score, and says when a game is won or lost.  Its own texts are printed by a compiled game in the interpreter jericho
-    (GPL); neither is used here, so the words of the observations are ours: what the last command did, the room with its
-    exits and things, and what is carried.
+    (GPL); neither is used here: observations say in our words what the last command did, the room, and what is carried.
 
-    The reward is the share of the game's highest score; success means won.  Random play is uniform over the possible
-    commands.  Best play follows TextWorld's policy commands.  A task is the number that a game is generated from.
+    The reward is the share of the highest score; success means won.  Chance draws possible commands; best play follows
+    TextWorld's policy commands.  A task is the number that a game is generated from.
 
     Args:
         family: ``quest`` (what ``tw-make custom`` makes), or a challenge of TextWorld: ``coin_collector``,
@@ -319,7 +316,7 @@ def load_library() -> SimpleNamespace:
         sys.modules["jericho"] = before or stand_in
         try:
             import textworld.challenges
-            from textworld.generator import GameMaker, GenerationWarning, QuestGenerationError, make_game
+            from textworld.generator import GameMaker, QuestGenerationError, make_game
             from textworld.generator.data import LOGIC_DATA_PATH, TEXT_GRAMMARS_PATH, KnowledgeBase
             from textworld.generator.game import GameOptions, GameProgression
             from textworld.generator.inform7 import Inform7Game
@@ -336,7 +333,6 @@ def load_library() -> SimpleNamespace:
         CHALLENGES=textworld.challenges.CHALLENGES,
         GameOptions=GameOptions,
         GameProgression=GameProgression,
-        GenerationWarning=GenerationWarning,
         Inform7Game=Inform7Game,
         QuestGenerationError=QuestGenerationError,
         make_game=make_game,
@@ -387,7 +383,7 @@ def _make_game(
     options.grammar.only_last_action = goal == "brief"
     with PrivateGenerators(number).install(), warnings.catch_warnings():
         # that a name needs an adjective concerns nobody, and a process without the library cannot read the warning
-        warnings.simplefilter("ignore", library.GenerationWarning)
+        warnings.simplefilter("ignore", UserWarning)
         library.generator.set_seed(number % 65635)
         try:
             if family == "quest":
