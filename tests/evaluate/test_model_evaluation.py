@@ -27,7 +27,7 @@ WORLDS = sorted(file.stem for file in (CONFIG_DIR / "env").glob("*.yaml"))
 UNPLAYED = {
     "mixture": "env=mixture is a mixture; name its games",
     "bfcl": "this game needs bfcl-eval",
-    "textworld": "this game needs textworld",
+    "textworld": "this game needs textworld|dialect cannot write actions",
     "openenv": "env.game.url has no value",  # its server has tests of its own
 }
 
