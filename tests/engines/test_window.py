@@ -117,16 +117,20 @@ def test_rows_of_one_wave_may_have_settings_of_their_own():
             assert found[episode].num_prefilled == result.num_prefilled
 
 
+def answer_forks(engine: NativeEngine) -> dict[int, TurnResult]:
+    """Answers of an episode and three forks, one of them at each kind of place."""
+    params = SETTINGS["plain"]
+    first = answer(engine, [TurnRequest(0, [6, 9, 11], 5, params)])[0]
+    for child, at in enumerate((3 + len(first.tokens), 8, 3), start=1):
+        engine.fork(0, child, at=at)
+    return answer(engine, [TurnRequest(n, [30, 31], 7, params) for n in range(4)])
+
+
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_fork_goes_on_from_any_place_of_its_parent(window):
-    network, params = tiny_network(), SETTINGS["plain"]
+    network = tiny_network()
     sides = [open_engine(network, size) for size in (0, window)]
-    results = []
-    for engine in sides:
-        first = answer(engine, [TurnRequest(0, [6, 9, 11], 5, params)])[0]
-        for child, at in enumerate((3 + len(first.tokens), 8, 3), start=1):
-            engine.fork(0, child, at=at)
-        results.append(answer(engine, [TurnRequest(n, [30, 31], 7, params) for n in range(4)]))
+    results = [answer_forks(engine) for engine in sides]
     for episode in range(4):
         assert results[0][episode].tokens == results[1][episode].tokens
         assert results[1][episode].num_prefilled == 2

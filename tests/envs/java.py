@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
+from lit_agentrl.envs.adapters.base import Replayed
 from lit_agentrl.envs.adapters.java import find_java
 from lit_agentrl.envs.world import World
 
@@ -68,9 +69,19 @@ def choose(env: World, observation: str) -> str:
     return json.dumps(env.random_action(rng))
 
 
-def play_best(env: World, seed: int) -> tuple[float, int, bool]:
-    """Return, steps and success of best play."""
-    env.reset(seed=seed)
+def start_variation(env: Replayed, number: int) -> str:
+    """Start the variation of a number, and return what is seen."""
+
+    def begin(seed: int) -> str:
+        env._begin(number)
+        return env._get_content()
+
+    vars(env)["_draw_instance"] = begin  # it stays, because a state is restored by replay
+    return env.reset(seed=0)[0]
+
+
+def play_best(env: Replayed) -> tuple[float, int, bool]:
+    """Return, steps and success of best play from here."""
     total, steps, info = 0.0, 0, {"success": False}
     while plan := env.optimal_actions(horizon=999):
         _, reward, is_over, _, info = env.step(plan[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,22 +11,16 @@ from lit_agentrl.envs.adapters import java
 from lit_agentrl.envs.adapters.scienceworld import TASKS, ScienceWorld
 from lit_agentrl.envs.checker import check_env
 from tests.conftest import sampled
-from tests.envs.java import measure_use, needs_java, play_out
+from tests.envs.java import measure_use, needs_java, play_best, play_out, start_variation
 from tests.envs.processes import printed_alike
 
 pytest.importorskip("scienceworld")
 
 
-def start(env: ScienceWorld, number: int) -> str:
-    """Start a variation by its number."""
-    env._draw_instance = lambda seed: (env._begin(number), env._get_content())[1]  # type: ignore[method-assign]
-    return env.reset(seed=0)[0]
-
-
 @needs_java
 def test_a_task_played_by_hand() -> None:
     env = ScienceWorld(tasks=["find-plant"], shows=["inventory"])
-    shown = start(env, 225)
+    shown = start_variation(env, 225)
     assert shown.startswith("Your task is to find a(n) plant.") and "In your inventory, you see:" in shown
     before = env.state_key()
     for nonsense in ("", "\n", "é\0", "\ud800", "xyzzy", "look " * 500):
@@ -71,18 +64,6 @@ def test_an_option_out_of_range_is_named(options: dict[str, Any], message: str) 
         ScienceWorld(**options)
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(
-        ValueError, match=r"^this game needs a Java runtime .*apt install default-jre-headless"
-    ):
-        ScienceWorld()
-    monkeypatch.setitem(sys.modules, "scienceworld.constants", None)
-    with pytest.raises(ValueError, match=r"pip install 'lit-agentrl\[scienceworld\]'$"):
-        ScienceWorld()
-
-
 @needs_java
 @pytest.mark.slow
 def test_the_tasks_and_splits_are_those_of_the_library() -> None:
@@ -117,10 +98,10 @@ def test_games_of_one_java_process_do_not_disturb_each_other() -> None:
     envs = [ScienceWorld(tasks=[task], simplifications=parts) for task, parts, _ in rows]
     alone = []
     for (_, _, number), env in zip(rows, envs, strict=True):
-        start(env, number)
+        start_variation(env, number)
         alone.append(play_out(env, np.random.default_rng(len(alone)), 6))
     for (_, _, number), env in zip(rows, envs, strict=True):
-        start(env, number)
+        start_variation(env, number)
     rngs = [np.random.default_rng(number) for number in range(len(rows))]
     together: list[list[Any]] = [[] for _ in rows]
     for _ in range(6):
@@ -154,14 +135,9 @@ def test_the_solution_of_a_test_variation_scores_one(task: str) -> None:
     env = ScienceWorld(tasks=[task], split="test")
     variations = env._list_variations(task)
     for number in (variations[0], variations[len(variations) // 2], variations[-1]):
-        start(env, number)
-        total, over, info = 0.0, False, {"success": False}
-        for action in env.optimal_actions(horizon=9999) or []:
-            _, reward, over, _, info = env.step(action)
-            total += reward
-            if over:
-                break
-        assert over and info["success"] and total == pytest.approx(1.0), number
+        start_variation(env, number)
+        total, _, success = play_best(env)
+        assert success and total == pytest.approx(1.0), number
 
 
 @needs_java

@@ -71,17 +71,21 @@ def _check_types(config: Any, records: Any) -> None:
     """Refuse what the table of scores cannot show.
 
     Raises:
-        TypeError, KeyError or ValueError: something is of another type, or missing.
+        TypeError or KeyError: something is of another type, or missing.
     """
     if not isinstance(config, dict) or not isinstance(config.get("run"), str | None):
         raise TypeError
     for record in records:
-        for score in ("success", "return"):
-            float(record[score]["mean"])
-            dict(record[score])
+        numbers = [
+            record["success"]["mean"],
+            record["return"]["mean"],
+            record["temperature"],
+            record["cut_share"],
+        ]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise TypeError
         if not {"chance_success", "oracle_success"} <= set(record["levels"]):
             raise KeyError
-        float(record["temperature"]), float(record["cut_share"])
 
 
 def can_write(folder: Path) -> bool:

@@ -120,13 +120,10 @@ class VLLMEngine:
             )
         version = require_vllm()
         require_positions(network, max_context_tokens)
-        on_gpu, context = (
-            has_gpu_build(version),
-            nullcontext() if forward_context is None else forward_context(),
-        )
-        dtype, self._sleep = (
-            choose_dtype(network, context, on_gpu=on_gpu), choose_sleep(sleep, on_gpu=on_gpu)
-        )  # fmt: skip
+        on_gpu = has_gpu_build(version)
+        context = nullcontext() if forward_context is None else forward_context()
+        dtype = choose_dtype(network, context, on_gpu=on_gpu)
+        self._sleep = choose_sleep(sleep, on_gpu=on_gpu)
         options = {
             "max_model_len": max_context_tokens, "max_num_seqs": num_slots, "dtype": str(dtype).removeprefix("torch."),
             "max_num_batched_tokens": max(2048, num_slots), "enforce_eager": not on_gpu,

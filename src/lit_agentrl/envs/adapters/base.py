@@ -6,7 +6,7 @@ import json
 import random
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -47,6 +47,11 @@ def require_list_of(option: str, values: Any, valid: tuple[str, ...]) -> None:
     for value in values:
         require_one_of(option, value, valid)
     require(len(set(values)) == len(values), option, values, "a list of different names")
+
+
+def join_lines(parts: Iterable[str]) -> str:
+    """Return texts below each other, without blank lines and repeated spaces."""
+    return "\n".join(" ".join(line.split()) for part in parts for line in part.splitlines() if line.strip())
 
 
 class Replayed(TextEnv):

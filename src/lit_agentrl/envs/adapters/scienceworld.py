@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lit_agentrl.checks import require, require_whole
-from lit_agentrl.envs.adapters.base import Replayed, make_missing_error, require_list_of
+from lit_agentrl.envs.adapters.base import Replayed, join_lines, make_missing_error, require_list_of
 from lit_agentrl.envs.adapters.java import JavaGame, JavaRuntime, find_java, share_runtime
 from lit_agentrl.envs.base import Outcome
 from lit_agentrl.envs.splits import keyed_rng, stable_hash
@@ -56,8 +56,8 @@ class ScienceWorld(Replayed):
     Args:
         tasks: names of `TASKS`, equally often; None: all.
         simplifications: of `SIMPLIFICATIONS`; ``easy`` stands for several.
-        shows: what follows each message: ``look`` (the room), ``inventory``, ``actions`` (the library's list,
-            hundreds, of which it does not understand all).
+        shows: what follows each message: ``look`` (the room), ``inventory``, ``actions`` (the library's list of
+            hundreds; it does not understand some of them).
         partial: whether an unsolved task earns its score; False: only 1 for a solved one.
         memory_mb: most memory of the Java process, MB.
         split: ``train``, ``val`` or ``test``: the library's variations for training, development and test.
@@ -194,9 +194,7 @@ class ScienceWorld(Replayed):
                     parts.append(text)
             if "actions" in self._shows:
                 parts.append(f"Possible actions: {', '.join(self._list_actions())}")
-        return "\n".join(
-            " ".join(line.split()) for part in parts for line in part.splitlines() if line.strip()
-        )
+        return join_lines(parts)
 
     def _show(self, name: str) -> str:
         key = self._make_key()

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from lit_agentrl.checks import require, require_one_of, require_whole
-from lit_agentrl.envs.adapters.base import Replayed, make_missing_error, require_list_of, require_settings
+from lit_agentrl.envs.adapters.base import (
+    Replayed,
+    join_lines,
+    make_missing_error,
+    require_list_of,
+    require_settings,
+)
 from lit_agentrl.envs.adapters.java import JavaGame, find_java, share_runtime
 from lit_agentrl.envs.base import Outcome
 from lit_agentrl.envs.splits import keyed_rng
@@ -196,9 +202,7 @@ class TextWorldExpress(Replayed):
             parts.append(self._now["inventory"])
         if "actions" in self._shows and self._is_running:
             parts.append(f"Possible actions: {', '.join(self._list_actions())}")
-        return "\n".join(
-            " ".join(line.split()) for part in parts for line in part.splitlines() if line.strip()
-        )
+        return join_lines(parts)
 
     def _act(self, action: str) -> Outcome:
         names = {name.casefold(): name for name in self._list_actions()}
