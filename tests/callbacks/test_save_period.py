@@ -22,7 +22,7 @@ from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError
 
 def choose(save_s: float, iteration_s: float, core_s: float = 0.0) -> SavePeriod:
     """Return the period after two saves, the first of which waited for the disk."""
-    period, began = SavePeriod(), time.perf_counter()
+    period, began = SavePeriod(), 0.0  # differences of a running clock would be rounded otherwise each time
     period.note_save(began, began + 100.0, 1, 0.0)
     assert period.every == 1
     began += 100.0 + iteration_s
