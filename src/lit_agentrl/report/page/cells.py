@@ -211,6 +211,6 @@ def _shorten_keys(label: str, labels: Sequence[str]) -> str:
 
 
 def shorten_name(label: str) -> str:
-    """Cut a label to the length of a name, on one line that can be printed."""
+    """Cut a label to the length of a name, printable on one line."""
     name = escape_unprintable(" ".join(label.split()))
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"

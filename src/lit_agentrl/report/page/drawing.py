@@ -84,7 +84,7 @@ class Drawing:
             file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )
         self.svg = _extract_svg(file.getvalue(), self.name)
-        _colour_artists(figure)
+        _replace_colours(figure)
         FigureCanvasAgg(figure)
         for kind in ("svg", "png"):
             page = io.BytesIO()
@@ -141,7 +141,7 @@ def _extract_svg(svg: str, name: str) -> str:
     return svg.replace("<svg ", '<svg aria-hidden="true" ', 1)
 
 
-def _colour_artists(figure: Any) -> None:
+def _replace_colours(figure: Any) -> None:
     """Replace the placeholders in all parts of a figure by the colours of the light page."""
     for artist in figure.findobj():
         for name in _COLOURS:

@@ -104,7 +104,7 @@ def _render_html(report: Report, folder: Path, command: str, sheets: list[tables
 
 
 def _list_saved(figure: Figure) -> list[tuple[str, str, str]]:
-    """Return kind, file name and address of each file of a figure; the address holds the whole file."""
+    """Return kind, name and address of each file; the address holds the content."""
     media = {"svg": "image/svg+xml", "png": "image/png"}
     return [
         (
