@@ -245,7 +245,7 @@ def test_mistakes_name_the_option():
 
 @pytest.mark.parametrize("name", ["dno", "rebel", "spin", "sppo"])
 def test_a_reference_that_moves_each_iteration_is_left_within_it(name):
-    update = composed(f"algo={name}").update
+    update = composed(f"algo={name}")["update"]
     assert update.epochs * update.minibatches > 1  # with one step it is the policy itself
 
 
