@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lit_agentrl.envs.tasks.messages import BadRow, Messages
+from lit_agentrl.envs.tasks.spelling import spell_out
 from lit_agentrl.episode import EndReason, Episode, Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import reply_segments
@@ -49,7 +50,8 @@ class Reader:
         Raises:
             BadRow: there is no reply to train on, or none of its tokens fits.
         """
-        messages = [*context, *learnt]
+        messages = spell_out([*context, *learnt])
+        first_learnt = len(messages) - len(learnt)
         turns: list[Turn] = []
         prefix, segments, start = [], [], 0
         last: list[int] = []
@@ -69,7 +71,7 @@ class Reader:
             last, start = self._encode_reply(message["content"]), index + 1
             prefix += piece.tokens
             segments += piece.segments
-            if index < len(context):
+            if index < first_learnt:
                 prefix += last
                 segments += [int(Segment.PAST)] * len(last)
                 continue
@@ -86,6 +88,7 @@ class Reader:
 
     def make_stepwise_episode(self, context: Messages, steps: Sequence[str], separator: str) -> Episode:
         """Make an episode whose single reply consists of steps, each a turn."""
+        context = spell_out(context)
         piece = self._chat.render_opening(context)
         prefix, segments = list(piece.tokens), list(piece.segments)
         turns: list[Turn] = []

@@ -22,6 +22,7 @@ from lit_agentrl.envs.tasks.messages import (
     read_ranked,
 )
 from lit_agentrl.envs.tasks.rows import Files, deal
+from lit_agentrl.envs.tasks.spelling import spell_out
 
 _DRAWS = 20  # attempts for each further answer
 
@@ -86,7 +87,7 @@ def _read_row(row: Mapping[str, Any], location: str) -> Compared:
         )
     if len(answers) > 1 and all(other == answers[0] for other in answers):
         raise BadRow("identical", "all answers are the same")
-    return Compared(asked, answers, worth, location)
+    return Compared(spell_out(asked), [spell_out(answer) for answer in answers], worth, location)
 
 
 def _separate_answer(before: Messages, rest: Messages) -> tuple[Messages, Messages]:

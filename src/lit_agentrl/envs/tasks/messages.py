@@ -30,6 +30,13 @@ class BadRow(ValueError):
 def parse_messages(value: object, column: str, role: str) -> Messages:
     """Parse the messages of a column; plain text becomes one message of ``role``.
 
+    Beside ``role`` and ``content`` a message may have these keys, which whoever renders it turns into text:
+
+    - ``thought``: the reasoning of the reply;
+    - ``calls``: JSON of its tool calls, a list of ``{"name": …, "arguments": {…}}``; the content may then be empty;
+    - ``tools``: JSON of the list of tools, of the first message of a dialogue;
+    - ``weight``: ``"0"`` if the reply is not learnt.
+
     Raises:
         BadRow: the value holds no messages.
     """
@@ -62,18 +69,18 @@ def _parse_message(value: object, column: str) -> Message:
             f"column {column}: a message of {role} has a part of type {kind[:40]!r}; images, sound and files cannot be "
             "read, only text: leave such rows out",
         )
-    calls = value.get("tool_calls") if role == "assistant" else None
-    if calls:
-        content = f"{content or ''}{_format_calls(calls, column)}"
+    given = value.get("tool_calls") if role == "assistant" else None
+    calls = _format_calls(given, column) if given else ""
+    content = content or "" if calls else content
     if not isinstance(content, str):
         raise BadRow("no_messages", f"column {column}: a message of {role} has no content; write a text")
-    if not content.strip():
+    if not content.strip() and not calls:
         raise BadRow("empty", f"column {column}: a message of {role} is blank; fill it in")
-    if content != content.encode("utf-8", "replace").decode():
+    if (text := content + calls) != text.encode("utf-8", "replace").decode():
         raise BadRow(
             "half_character", f"column {column} holds half a character (a lone surrogate); write it whole"
         )
-    return {"role": role, "content": content}
+    return {"role": role, "content": content, **({"calls": calls} if calls else {})}
 
 
 def _find_other_part(content: list[Any]) -> str | None:
@@ -83,8 +90,8 @@ def _find_other_part(content: list[Any]) -> str | None:
 
 
 def _format_calls(calls: object, column: str) -> str:
-    """Return tool calls in the form in which models write them."""
-    texts = []
+    """Return the JSON of tool calls."""
+    parsed = []
     for call in calls if isinstance(calls, list) else [None]:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
@@ -97,8 +104,8 @@ def _format_calls(calls: object, column: str) -> str:
                 arguments = json.loads(arguments)
             except ValueError as error:
                 raise BadRow("bad_call", f"column {column}: arguments of a tool call are no JSON") from error
-        texts.append(json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False))
-    return "".join(f"<tool_call>{text}</tool_call>" for text in texts)
+        parsed.append({"name": function["name"], "arguments": arguments})
+    return json.dumps(parsed, ensure_ascii=False)
 
 
 def read_dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messages]:
@@ -110,7 +117,7 @@ def read_dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messag
         BadRow: it has neither.
     """
     if row.get("messages") is not None:
-        return _add_tools(row, []), parse_messages(row["messages"], "messages", "user")
+        return [], _add_tools(row, parse_messages(row["messages"], "messages", "user"))
     if row.get(answer) is None:
         columns = ", ".join(map(str, row)) or "none"
         raise BadRow("no_column", f"it has neither messages nor {answer} (there are {columns})")
@@ -240,7 +247,7 @@ def read_prompt(row: Mapping[str, Any]) -> Messages:
 
 
 def _add_tools(row: Mapping[str, Any], messages: Messages) -> Messages:
-    """Add the tools of a row to the system message."""
+    """Add the tools of a row to its first message."""
     tools = row.get("tools")
     if not tools:
         return messages
@@ -251,10 +258,7 @@ def _add_tools(row: Mapping[str, Any], messages: Messages) -> Messages:
             raise BadRow("bad_tools", "column tools is no JSON; write a list of tools") from error
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
         raise BadRow("bad_tools", "column tools must be a list of tools, each with a name and parameters")
-    columns = "\n".join(["<tools>", *(json.dumps(tool, ensure_ascii=False) for tool in tools), "</tools>"])
-    if messages and messages[0]["role"] == "system":
-        return [{"role": "system", "content": f"{messages[0]['content']}\n{columns}"}, *messages[1:]]
-    return [{"role": "system", "content": columns}, *messages]
+    return [{**messages[0], "tools": json.dumps(tools, ensure_ascii=False)}, *messages[1:]]
 
 
 def read_number(row: Mapping[str, Any], column: str) -> float:

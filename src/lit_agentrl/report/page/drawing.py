@@ -142,7 +142,7 @@ def _extract_svg(svg: str, name: str) -> str:
 
 
 def _replace_colours(figure: Any) -> None:
-    """Replace the placeholders in all parts of a figure by the colours of the light page."""
+    """Replace the placeholders in a figure by the colours of the light page."""
     for artist in figure.findobj():
         for name in _COLOURS:
             read, write = (getattr(artist, f"{verb}_{name}", None) for verb in ("get", "set"))
