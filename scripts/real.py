@@ -81,6 +81,7 @@ GAMES: Mapping[str, Game] = {
         reinforcement=(
             "rollout.prompts=16",
             "rollout.members=8",
+            "filter.ratio=0.5",
             "optim.lr=2e-5",
             "optim.warmup_iterations=0",
             "update=four_minibatches",

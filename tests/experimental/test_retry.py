@@ -86,12 +86,18 @@ def answered(*answers: str, success: bool) -> Episode:
         (("a", "a", "a", "a", "a"), False, -0.4),
         (("", "a", ""), False, 0.0),  # of one valid answer none repeats another
         (("", ""), False, 0.0),
+        (("", "a", "b"), True, 0.5),  # an invalid reply is no try
     ],
 )
 def test_points_of_tries(answers: tuple[str, ...], success: bool, points: float) -> None:
     episode = answered(*answers, success=success)
     [row] = Tries().apply([[0.0] * len(answers)], [episode], iteration=0)
     assert row[:-1] == [0.0] * (len(answers) - 1) and row[-1] == pytest.approx(points, abs=1e-12)
+
+
+def test_invalid_replies_may_count_as_tries() -> None:
+    [row] = Tries(counts="all").apply([[0.0] * 3], [answered("", "a", "b", success=True)], iteration=0)
+    assert row[-1] == 0.25
 
 
 @pytest.mark.slow

@@ -42,6 +42,8 @@ def test_curves_tell_algorithms_apart():
         ("ppo", "ufo"),
         ("arpo", "ghpo"),
         ("eepo", "grpo_lambda"),
+        ("eepo", "grpo"),
+        ("grpo", "grpo_lambda"),
         ("ilql", "sft"),
     )
     assert alike <= {frozenset(pair) for pair in known}

@@ -19,7 +19,7 @@ RECORDED = {
     "sft", "rft", "dpo", "ipo", "simpo", "cpo", "orpo", "step_dpo", "dmpo", "tdpo", "spin", "dno", "rpo", "rrhf",
     "stable_alignment", "aot", "aot_unpaired", "kto", "qrpo", "iql", "cql", "ilql", "distill", "safe_rlhf",
 }  # fmt: skip
-ITERATIONS = {"grpo": 25, "starpo_s": 25}  # they train on a half and a quarter of the groups
+ITERATIONS = {"starpo_s": 25}  # it trains on a quarter of the groups
 # after plans replies are mostly invalid at first, and the safe arm is learnt; with values of turns it rises and falls
 RISES = {"hrl_tar": ("return", 0.08), "archer": ("success", 0.1)}
 RISE = 0.15  # of the share of test instances in which the better arm is taken; 0.14 at the start

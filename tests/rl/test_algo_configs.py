@@ -143,7 +143,7 @@ def test_constants_are_those_of_the_papers():
         ("gvpo", "loss_of_groups.beta", 0.1),
         ("raft", "rows.threshold", 1.0),
         ("ppo_penalty", "kl_controller.target", 0.01),
-        ("grpo", "/filter.ratio", 0.5),
+        ("grpo", "/filter.ratio", 1.0),
         ("starpo_s", "/filter.ratio", 0.25),
         ("rloo", "/filter.ratio", 1.0),
         ("dapo", "/filter.target", 4),
@@ -243,12 +243,18 @@ def test_mistakes_name_the_option():
         built("filter.ratio=1.3")
 
 
+@pytest.mark.parametrize("name", ["dno", "rebel", "spin", "sppo"])
+def test_a_reference_that_moves_each_iteration_is_left_within_it(name):
+    update = composed(f"algo={name}")["update"]
+    assert update.epochs * update.minibatches > 1  # with one step it is the policy itself
+
+
 @pytest.mark.parametrize(
     ("overrides", "ratio"),
     [
         (("algo=rloo",), 1.0),
-        (("algo=grpo",), 0.5),
-        (("algo=grpo", "filter.ratio=0.75"), 0.75),
+        (("algo=grpo",), 1.0),
+        (("algo=starpo_s", "filter.ratio=0.75"), 0.75),
         (("algo=grpo", "filter=top_std"), 1.0),
         (("algo=quarter",), 0.25),
         (("algo=quarter", "filter=none"), None),

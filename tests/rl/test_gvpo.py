@@ -83,6 +83,18 @@ def test_the_optimum_has_no_loss_and_no_gradient(batch):
     assert float(loss) < 1e-20 and grad_BT.abs().max() < 1e-12
 
 
+def test_a_trajectory_without_sampled_tokens_keeps_its_advantage():
+    tensors = {
+        "logp_BT": torch.zeros(3, 1, dtype=torch.float64), "old_logp_BT": torch.zeros(3, 1, dtype=torch.float64),
+        "is_action_BT": torch.tensor([[True], [True], [False]]),
+        "return_B": torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64),
+        "group_B": torch.zeros(3, dtype=torch.long), "trajectory_B": torch.arange(3),
+    }  # fmt: skip
+    loss, grad_BT = loss_gradient(tensors, beta=1.0)
+    # A = (-1, 0, 1), S = 0: (1 + 0 + 1) / (2 * 2), and the errors less their mean, (1, 0, -1) / 2
+    assert float(loss) == 0.5 and grad_BT[:, 0].tolist() == [0.5, 0.0, 0.0]
+
+
 def test_row_order_and_padding_do_not_matter():
     tensors = ragged(0)
     loss, grad_BT = loss_gradient(tensors)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lit_agentrl.batch import StepBatch
-from lit_agentrl.checks import require, require_number, require_whole
+from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.facts import WHOLE_CONTEXT
@@ -96,11 +96,13 @@ class Retry(StructureHook, Refill):
 class Tries(RewardPart):
     """The reward for early success without repeated answers: UFO, arXiv 2507.14295.
 
-    ``discount^k 1[solved at turn k] - repeats (1 - E / T)``, where k counts from 0.  T is the number of turns with a
-    valid answer, E the number of distinct answers among them; without valid answers the second term is 0.
+    ``discount^k 1[solved after k tries] - repeats (1 - E / T)``.  T is the number of turns with a valid answer, E the
+    number of distinct answers among them; without valid answers the second term is 0.
 
     Args:
         discount: gamma.
+        counts: the tries before the success that k counts: ``valid``, those with a valid answer, as in the release;
+            ``all``: invalid replies as well.
         repeats: lambda, the weight of the share of repeated answers.
         keep_penalties: add the protocol penalties.
     """
@@ -108,9 +110,11 @@ class Tries(RewardPart):
     stage: ClassVar[Stage] = Stage.TASK
     discount: float = 0.5
     repeats: float = 0.5
+    counts: str = "valid"
     keep_penalties: bool = True
 
     def __post_init__(self) -> None:
+        require_one_of("counts", self.counts, ("valid", "all"))
         require_number("discount", self.discount, "in (0, 1]", lambda value: 0 < value <= 1)
         require_number("repeats", self.repeats, "finite and >= 0", lambda value: value >= 0)
         require(isinstance(self.keep_penalties, bool), "keep_penalties", self.keep_penalties, "true or false")
@@ -126,4 +130,6 @@ class Tries(RewardPart):
     def _compute_score(self, episode: Episode) -> float:
         answers = [tuple(turn.actions) for turn in episode.turns if turn.is_valid]
         repeated = 1 - len(set(answers)) / len(answers) if answers else 0.0
-        return episode.success * self.discount ** (len(episode.turns) - 1) - self.repeats * repeated
+        before = episode.turns[:-1]
+        tries = len(before) if self.counts == "all" else sum(turn.is_valid for turn in before)
+        return episode.success * self.discount**tries - self.repeats * repeated

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.checks import require
-from lit_agentrl.rl.masked import check_shapes, find_trajectories, segment_sum
+from lit_agentrl.rl.masked import check_shapes, find_trajectories, group_moments, segment_sum
 
 
 def gvpo_loss(
@@ -36,7 +36,8 @@ def gvpo_loss(
     Args:
         logp_BT: nats; carries gradient.
         old_logp_BT: nats, of the policy to stay near: the sampler's, a reference's or any earlier one's.
-        advantage_BT: ``A_i`` at each sampled token, in reward units; where tokens differ, their mean counts.
+        advantage_BT: ``A_i`` at each sampled token, in reward units; where tokens differ, their mean counts.  A
+            trajectory without a sampled token has ``S_i = 0`` and ``A_i = R_i - mean_g R``.
         is_action_BT: sampled tokens.
         return_B: in reward units; NaN leaves the trajectory out.
         group_B: groups must be complete.
@@ -62,6 +63,8 @@ def gvpo_loss(
     score_S = beta * sum_per_trajectory(logp_BT - old_logp_BT.detach())
     length_S = sum_per_trajectory(torch.ones_like(advantage_BT))
     advantage_S = sum_per_trajectory(advantage_BT.detach()) / length_S.clamp(min=1)
+    centred = group_moments(trajectories.return_S, trajectories.group_S, trajectories.num_groups).centred_N
+    advantage_S = torch.where(length_S > 0, advantage_S, centred.detach())
     size = segment_sum(torch.ones_like(score_S), trajectories.group_S, trajectories.num_groups)
     mean = segment_sum(score_S, trajectories.group_S, trajectories.num_groups) / size.clamp(min=1)
     error_S = score_S - mean[trajectories.group_S] - advantage_S
