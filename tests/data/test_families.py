@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lit_agentrl.data.conversations import Reader
+from lit_agentrl.data.demonstrations import Demonstrations
 from lit_agentrl.data.pairs import Pairs
 from lit_agentrl.data.reading import Student, read
 from lit_agentrl.envs.tasks.messages import BadRow
@@ -18,6 +19,7 @@ from lit_agentrl.episode import Episode, Segment
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.llama_call import LlamaCalls
+from lit_agentrl.text.dialects.plain import Plain
 from lit_agentrl.text.token_bytes import hash_tokenizer
 from tests.text.families import FAMILIES, make_family
 
@@ -225,13 +227,41 @@ def test_what_a_template_leaves_out_is_counted_or_refused() -> None:
     reader = Reader(make_chat("llama_3"), 4000)
     call = json.dumps([CALL])
     reader.make_episode([], [user("a"), says("I look.", calls=call)])
-    assert dict(reader.lost_parts) == {"texts beside calls": 1}
+    assert "1 of 2 rows lose their texts beside calls, which the chat template" in next(reader.write_notes(2))
     tokenizer, ends = make_family("deepseek_r1")
     odd = ChatRenderer(tokenizer, shows_replies=False, model_ends=ends)
     with pytest.raises(BadRow, match="leaves out the call of 'weather'"):
         Reader(odd, 4000).make_episode([], [user("a"), says("I look.", calls=call)])
     with pytest.raises(ValueError, match="one call at once"):
         reader.make_episode([], [user("a"), says("", calls=json.dumps([CALL, CALL]))])
+
+
+class NoThoughts(Plain):
+    think_start = ""
+
+
+def test_lost_thoughts_are_told_once_a_row() -> None:
+    tokenizer, ends = make_family("llama_3")
+    reader = Reader(ChatRenderer(tokenizer, dialect=NoThoughts(), model_ends=ends), 4000)
+    for number, row in enumerate(("talk", "thoughts", "thoughts"), 1):
+        reader.row_name = f"d.jsonl line {number}"
+        for _ in ("chosen", "rejected"):
+            reader.make_episode([], ROWS[row])
+    assert list(reader.write_notes(3)) == [
+        "data: 2 of 3 rows lose their thoughts, which the chat template leaves out; the first: d.jsonl line 2; write "
+        "them into the contents, or set model.chat_template"
+    ]
+
+
+def test_rows_that_a_template_splits_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text("".join(json.dumps({"messages": ROWS[row]}) + "\n" for row in ("talk", "plain")))
+    notes = {}
+    for family in ("llama_3", "qwen_3"):
+        chat = make_chat(family)
+        student = Student(chat, None, hash_tokenizer(chat.tokenizer), len(chat.tokenizer), 1.0, 4000)
+        notes[family] = read(Demonstrations(path=str(path), batch=1), student, seed=0).notes
+    assert not notes["llama_3"] and [note for note in notes["qwen_3"] if "in 1 of 2 episodes" in note]
 
 
 def test_replies_before_a_learnt_one_are_past() -> None:

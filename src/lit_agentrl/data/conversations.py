@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from lit_agentrl.data.dialogues import DialogueWriter
+from lit_agentrl.data.dialogues import TEXTS, THOUGHTS, DialogueWriter
 from lit_agentrl.envs.tasks.messages import BadRow, Messages
 from lit_agentrl.envs.tasks.spelling import spell_out
 from lit_agentrl.episode import EndReason, Episode, Message, Segment, Turn
@@ -19,6 +19,10 @@ from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import reply_segments
 from lit_agentrl.text.lost_characters import find_lost
 
+_REMEDIES = {
+    THOUGHTS: "write them into the contents, or set model.chat_template",
+    TEXTS: "leave them out, or set model.chat_template=append_only_chatml",
+}
 _TEXTS = ("content", "thought", "calls", "tools")  # keys of a message that hold outside text
 
 
@@ -34,7 +38,8 @@ class Reader:
         num_folded: number of episodes whose system text begins the first user message.
         markers: the template's markers that messages spelt so far; they are learnt as plain characters.
         lost: the characters that the tokenizer dropped so far.
-        lost_parts: numbers of episodes whose replies lose their thoughts, or their texts beside calls.
+        num_split: number of episodes whose turns are rows, since the template renders the past otherwise.
+        row_name: file and line of the row that is read, for notes.
     """
 
     def __init__(self, chat: ChatRenderer, max_context_tokens: int) -> None:
@@ -44,7 +49,9 @@ class Reader:
         self.num_read = self.num_truncated = self.num_folded = 0
         self.markers: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
-        self.lost_parts: Counter[str] = Counter()
+        self.num_split = 0
+        self.row_name = ""
+        self._losing_rows: dict[str, list[str]] = {}  # names by what they lose
 
     def make_episode(self, context: Messages, learnt: Messages) -> Episode:
         """Make an episode with unknown log-probs (NaN).
@@ -66,7 +73,9 @@ class Reader:
         if not any(is_learnt):
             raise BadRow("no_reply", "it has no assistant message to train on")
         turns: list[Turn] = []
-        prefix, segments, starts_row = [], [], True
+        prefix: list[int] = []
+        segments: list[int] = []
+        starts_row = True
         lost: set[str] = set()
         for reply, is_taught in zip(
             self._writer.render(self._writer.spell(messages)), is_learnt, strict=True
@@ -86,7 +95,8 @@ class Reader:
             prefix, segments, starts_row = [], [], False
         self._require_known(turns)
         fitting = self._truncate(turns)
-        self.lost_parts.update(lost)
+        self.num_split += sum(turn.starts_row for turn in turns) > 1
+        self._count_lost(lost)
         self._count(messages)
         opening = spell_out(messages)
         opening = opening[: _find_first_reply(opening)]
@@ -97,7 +107,8 @@ class Reader:
         whole = separator.join(steps)
         messages = [*context, {"role": "assistant", "content": whole}]
         _check_order(messages)
-        prefix, segments = [], []
+        prefix: list[int] = []
+        segments: list[int] = []
         for reply in self._writer.render(self._writer.spell(messages)):
             prefix = [*([] if reply.starts_row else prefix), *reply.prefix_tokens]
             segments = [*([] if reply.starts_row else segments), *reply.prefix_segments]
@@ -154,6 +165,25 @@ class Reader:
         self.lost += find_lost(self._chat.tokenizer, texts)
         for text in texts:
             self.markers.update(self._chat.find_markers(text))
+
+    def _count_lost(self, parts: Iterable[str]) -> None:
+        for part in parts:
+            names = self._losing_rows.setdefault(part, [])
+            if names[-1:] != [self.row_name]:  # the answers of a row are read one after the other
+                names.append(self.row_name)
+
+    def write_notes(self, num_rows: int) -> Iterator[str]:
+        """Write a line for each kind of loss, and for rows that were split."""
+        for part, names in sorted(self._losing_rows.items()):
+            yield (
+                f"data: {len(names)} of {num_rows} rows lose their {part}, which the chat template leaves out; "
+                f"the first: {names[0]}; {_REMEDIES[part]}"
+            )
+        if self.num_split:
+            yield (
+                f"data: the chat template renders earlier turns otherwise: in {self.num_split} of {self.num_read} "
+                "episodes of several turns each such turn is a row with its own prompt"
+            )
 
     def _truncate(self, turns: list[Turn]) -> list[Turn]:
         """Truncate the turns to the maximum length."""

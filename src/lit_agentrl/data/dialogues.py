@@ -99,18 +99,18 @@ class DialogueWriter:
                 return message
             inside, _, rest = content.lstrip().removeprefix(start).partition(end)
             return {**message, "thought": inside.strip("\n"), "content": rest.lstrip("\n")}
-        rest = {key: text for key, text in message.items() if key != "thought"}
+        bare = {key: text for key, text in message.items() if key != "thought"}
         if thought and opening:
-            return {**rest, "content": f"{opening}{thought.strip()}{self._close}{content}"}
+            return {**bare, "content": f"{opening}{thought.strip()}{self._close}{content}"}
         if thought:
-            return {**rest, "content": f"{start}{thought}{end}{content}"}
+            return {**bare, "content": f"{start}{thought}{end}{content}"}
         if opening and has_block:  # what the header writes is not written again, white space included
             inside = content.lstrip().removeprefix(start)
-            return {**rest, "content": opening + inside.removeprefix(opening.partition(start)[2])}
-        return {**rest, "content": f"{opening}{self._close}{content}"} if opening else message
+            return {**bare, "content": opening + inside.removeprefix(opening.partition(start)[2])}
+        return {**bare, "content": f"{opening}{self._close}{content}"} if opening else message
 
     def render(self, messages: Messages) -> Iterator[RenderedReply]:
-        """Render each reply of a spelt dialogue, in the prompt that the template renders for it.
+        """Render each reply of a spelt dialogue, in the prompt of its turn.
 
         Raises:
             BadRow: the template leaves out a call, or rewrites the messages before a reply.
@@ -144,7 +144,7 @@ class DialogueWriter:
     def _encode_between(
         self, prompt: str, covered: _Covered, contents: Mapping[str, str]
     ) -> tuple[list[int], list[int]]:
-        """Encode the text between two replies; the end marker before it is encoded too, and dropped."""
+        """Encode the text between two replies, as it is encoded behind the end marker."""
         rest = covered.end + prompt[len(covered.text) :]
         forced = len(covered.closed) - len(covered.text) if prompt.startswith(covered.closed) else 0
         bound = len(covered.end) + max(forced, 0)
@@ -155,7 +155,7 @@ class DialogueWriter:
     def _write_reply(
         self, dialogue: _Dialogue, index: int, message: Message, prompt: str
     ) -> tuple[str, tuple[str, ...]]:
-        """Return what the template writes after the header of a reply, and what it leaves out."""
+        """Return what the template writes of a reply, and what it leaves out."""
         closed, (start, end) = dialogue.render(index + 1, header=False), self._block
         opening = self._chat.opening if prompt.endswith(self._chat.opening) else ""
         thought, core = message.get("thought", "").strip(), message["content"].strip()
@@ -194,7 +194,7 @@ class DialogueWriter:
         self, dialogue: _Dialogue, index: int, message: Message, prompt: str, text: str,
         contents: Mapping[str, str],
     ) -> tuple[list[int], int, str, _Covered]:  # fmt: skip
-        """Return the tokens of a reply, the number of its ends, its text, and what is covered."""
+        """Return tokens of a reply, how many end it, its text, and what is covered."""
         chat = self._chat
         encoded = chat.encode_text(text, contents)
         place = self._find_end(text, encoded.tokens, encoded.starts)

@@ -176,7 +176,7 @@ class ChatRenderer:
 
     @property
     def opening(self) -> str:
-        """The text at the end of the reply header that opens a thought; empty if there is none."""
+        """The text at the end of the reply header that opens a thought, or empty."""
         return self._lead or self._forced
 
     @property
@@ -209,7 +209,7 @@ class ChatRenderer:
         return self._apply(messages, tools, header=header) + (self._forced if header else "")
 
     def encode_text(self, text: str, contents: Mapping[str, str]) -> Encoded:
-        """Return the tokens of a part of a rendered text, with contents in place of their stand-ins."""
+        """Return the tokens of a rendered text, with contents in place of their stand-ins."""
         return self._guard.encode(text, contents)
 
     def encode_prefix(
@@ -259,7 +259,7 @@ class ChatRenderer:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    list(shown),
+                    [dict(message) for message in shown],
                     tokenize=False,
                     add_generation_prompt=header,
                     tools=list(tools) or None,

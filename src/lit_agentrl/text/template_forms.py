@@ -1,4 +1,4 @@
-"""What a chat template writes besides contents: tools, tool calls, their results, and thoughts."""
+"""Forms in which a chat template takes tools, tool calls, their results and thoughts."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def find_forms(chat: ChatRenderer) -> TemplateForms:
     block = f"{chat.dialect.think_start or '<think>'}q1"
     closed = {**reply, "content": f"{block}{block.removesuffix('q1').replace('<', '</', 1)}q2"}
     plain = TemplateForms(False, None, False, "", True)
-    calls = next((form for form in _list_call_forms() if _writes_calls(chat, form)), None)
+    calls = next((form for form in _list_call_forms() if _has_calls(chat, form)), None)
     forms = TemplateForms(False, calls, False, "", True)
     call = {"role": "assistant", "content": "", "calls": _CALLS} if calls else reply
     shown = _render(chat, forms, [user, call, {"role": "tool", "content": "q8"}], header=True)
@@ -109,7 +109,7 @@ def find_forms(chat: ChatRenderer) -> TemplateForms:
         lists_tools='q4' in _render(chat, plain, [user], tools=[_TOOL], header=True),
         calls=calls,
         shows_results="q8" in shown,
-        thought_key=next((key for key in _THOUGHT_KEYS if _writes_thought(chat, key)), ""),
+        thought_key=next((key for key in _THOUGHT_KEYS if _has_thought(chat, key)), ""),
         keeps_blocks="q1" in _render(chat, plain, [user, closed], header=False),
     )  # fmt: skip
 
@@ -118,7 +118,7 @@ def _list_call_forms() -> list[CallForm]:
     return [CallForm(is_text, is_null) for is_text, is_null in product((False, True), repeat=2)]
 
 
-def _writes_calls(chat: ChatRenderer, form: CallForm) -> bool:
+def _has_calls(chat: ChatRenderer, form: CallForm) -> bool:
     messages = [
         {"role": "user", "content": "u"},
         {"role": "assistant", "content": "", "calls": _CALLS},
@@ -133,7 +133,7 @@ def _writes_calls(chat: ChatRenderer, form: CallForm) -> bool:
     return False
 
 
-def _writes_thought(chat: ChatRenderer, key: str) -> bool:
+def _has_thought(chat: ChatRenderer, key: str) -> bool:
     messages = [
         {"role": "user", "content": "u"},
         {"role": "assistant", "content": "q2", "thought": "q1"},

@@ -55,7 +55,7 @@ def spell_tools(messages: Sequence[Message]) -> Messages:
 
 
 def spell_results(messages: Sequence[Message]) -> Messages:
-    """Return messages whose results of tools are texts of the user, those of one reply together."""
+    """Return messages whose results of tools are messages of the user."""
     spelt: Messages = []
     for place, message in enumerate(messages):
         is_result = message["role"] == "tool"
