@@ -195,7 +195,14 @@ def summary_of(last: float, games: tuple[str, ...] = ("sokoban",)) -> Any:
     levels = {"chance": scored(0.2, None), "oracle": None}
     stages = {"start": scored(0.3, 0), "best": scored(0.5, 2), "last": scored(last, 3)}
     listed = [{"name": name, "split": "test", **levels, **stages} for name in games]
-    return {"status": "completed", "iterations": 3, "planned_iterations": 3, "seed": 7, "games": listed}
+    return {
+        "status": "completed",
+        "iterations": 3,
+        "planned_iterations": 3,
+        "seed": 7,
+        "games": listed,
+        "monitored": {"name": "val/success", "mode": "max", "value": 0.5, "iteration": 2},
+    }
 
 
 def test_closing_scores_are_shown_once_and_go_when_the_run_goes_on(tmp_path: Path) -> None:
@@ -265,16 +272,28 @@ def test_the_learning_curve_is_a_picture(tmp_path: Path) -> None:
 def test_hparams_are_flat_and_fix_no_metric(tmp_path: Path) -> None:
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    log = TensorBoardLog(tmp_path)
+    def read() -> tuple[EventAccumulator, Any]:
+        events = EventAccumulator(str(tmp_path / "tensorboard"))
+        events.Reload()
+        content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+        return events, HParamsPluginData.FromString(content).session_start_info.hparams
+
+    log = TensorBoardLog(tmp_path, figure=False)
     log.log_hyperparams({"algo": {"clip": 0.2}, "layers": [1, 2], "seed": 3})
     log.finalize("failed")
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
-    found = HParamsPluginData.FromString(content).session_start_info.hparams
+    events, found = read()
     assert found["algo/clip"].number_value == 0.2 and found["layers"].string_value == "[1, 2]"
     assert found["0_seed"].number_value == 3 and "seed" not in found
     assert events.Tags()["scalars"] == []
+    log.conclude(summary_of(0.5))
+    _, found = read()
+    assert sorted(found)[:2] == ["0_best val/success", "0_seed"], "the tab sorts its columns by name"
+    assert found["0_best val/success"].number_value == 0.5 and found["algo/clip"].number_value == 0.2
+    log = TensorBoardLog(tmp_path, figure=False)  # the run goes on: its score is not known yet
+    log.rewind(3)
+    log.log_hyperparams({"seed": 3})
+    log.finalize("failed")
+    assert set(read()[1]) == {"0_seed"}
 
 
 def test_text_and_images_reach_their_tabs(tmp_path: Path) -> None:

@@ -44,10 +44,20 @@ def test_a_sweep_becomes_a_page_words_and_tables(
     monkeypatch.chdir(tmp_path)
     main(["report", "sweep"])
     told = capsys.readouterr()
-    assert told.out == "6 runs in 2 cells: 6 completed.\nwritten to report/index.html\n"
-    assert "the 95 % interval of the interquartile mean of A on bandit covers the true value in" in told.err
-    text = (tmp_path / "report" / "index.html").read_text()
+    better = (
+        "On bandit (test, last weights) lr=2 is better than lr=1: success 0.792 against 0.500, a difference of 0.292 "
+        "with the 95 % interval [0.112, 0.471] over 3 pairs of seeds; so few runs pass no permutation test (p 0.25)."
+    )
+    assert told.out == f"6 runs in 2 cells: 6 completed.\n{better}\nwritten to outputs/report/index.html\n"
+    assert (
+        "the 95 % interval of the interquartile mean of lr=1 on bandit covers the true value in" in told.err
+    )
+    text = (tmp_path / "outputs" / "report" / "index.html").read_text()
     tags = Tags(text)
+    assert "<h1>lr=1 against lr=2 on bandit</h1>" in text and f'<p class="result">{better}</p>' in text
+    saved = [a for tag, a in tags.found if tag == "a" and "download" in a]
+    assert [a["download"] for a in saved][:2] == ["curve0.svg", "curve0.png"] and len(saved) == 8
+    assert all(str(a["href"]).startswith("data:image/") for a in saved)
     names = [tag for tag, _ in tags.found]
     assert "script" not in names and names.count("svg") == 4  # curves, stages, differences, signals
     assert not [
@@ -60,15 +70,21 @@ def test_a_sweep_becomes_a_page_words_and_tables(
     assert len(ids) == len(set(ids))
     targets = {a["href"] for tag, a in tags.found if tag == "a"}
     assert {each[1:] for each in targets if each and each[0] == "#"} <= set(ids)  # type: ignore[misc]
-    assert "../sweep/0/" in targets and "#01fe01" not in text and "var(--series-1)" in text
+    assert "../../sweep/0/" in targets and "#01fe01" not in text and "var(--series-1)" in text
     assert "train seed=1" in text and "drawn by <code>lit-agentrl report sweep</code>" in text
-    with open("report/comparisons.csv") as file:
+    with open("outputs/report/comparisons.csv") as file:
         (row,) = csv.DictReader(file)
-    assert (row["a"], row["b"], row["rests_on"]) == ("B", "A", "3 pairs of seeds")
+    assert (row["a"], row["b"], row["rests_on"]) == ("lr=2", "lr=1", "3 pairs of seeds")
     assert float(row["difference"]) == pytest.approx(7 / 24) and float(row["p"]) == 0.25
-    words = Path("report/report.md").read_text()
-    assert "| A | lr=1 |" in words and "0.500 [0.189, 0.811]" in words
-    assert [len(Path(f"report/{name}.csv").read_text().splitlines()) for name in ("runs", "cells")] == [7, 3]
+    words = Path("outputs/report/report.md").read_text()
+    assert (
+        words.startswith("# lr=1 against lr=2 on bandit\n\n**On bandit")
+        and "| lr=1 | bandit, test |" in words
+        and "0.500 [0.189, 0.811]" in words
+    )
+    assert [
+        len(Path(f"outputs/report/{name}.csv").read_text().splitlines()) for name in ("runs", "cells")
+    ] == [7, 3]
 
 
 def test_costs_and_learned_scores_are_drawn_where_they_were_measured(
@@ -80,7 +96,7 @@ def test_costs_and_learned_scores_are_drawn_where_they_were_measured(
     )
     monkeypatch.chdir(folder.parent)
     main(["report", "run"])
-    text = Path("report/index.html").read_text()
+    text = Path("outputs/report/index.html").read_text()
     assert "Signals of training: predicted success − success, cost per episode" in text
     assert "cost multiplier" not in text and "gradient norm" not in text
 
@@ -124,10 +140,10 @@ def test_what_is_damaged_failed_or_unfinished_is_counted(
     told = capsys.readouterr()
     assert "4 runs in 1 cell: 1 completed, 1 failed, 2 unfinished; 1 damaged file." in told.out
     assert (
-        "1 of 2 runs of A on bandit failed before they were measured, and count with the success of chance"
+        "1 of 2 runs of all runs on bandit failed before they were measured, and count with the success of chance"
         in told.err
     )
-    assert "2 of 4 runs of A are unfinished, and not in any mean" in told.err
+    assert "2 of 4 runs of all runs are unfinished, and not in any mean" in told.err
     assert "runs/3/summary.json is not JSON" in told.err or "runs/3/summary.json:" in told.err
     text = (tmp_path / "r" / "index.html").read_text()
     assert "no room" in text and "1 damaged file" in text

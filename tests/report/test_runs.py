@@ -33,8 +33,8 @@ def test_cells_are_runs_that_differ_in_their_seed_alone(make_run: MakeRun, tmp_p
     for number, (lr, seed) in enumerate([(1, 1), (2, 1), (1, 2)]):
         make_run(f"{number}", seed, lr=lr)
     cells = group_runs(load([tmp_path])[0])
-    assert [(cell.letter, cell.label, [run.seed for run in cell.runs]) for cell in cells] == [
-        ("A", "lr=1", [1, 2]), ("B", "lr=2", [1]),
+    assert [(cell.name, cell.label, [run.seed for run in cell.runs]) for cell in cells] == [
+        ("lr=1", "lr=1", [1, 2]), ("lr=2", "lr=2", [1]),
     ]  # fmt: skip
     make_run("other", 1, env="sokoban", lr=2)
     runs = load([tmp_path])[0]

@@ -32,7 +32,7 @@ def test_the_sweeper_that_lists_values_has_runs_in_hydras_order(tmp_path: Path) 
         shlex.split("experiment=mine algo=grpo,rloo seed=range(1,3)"), format_search_path([tmp_path])
     )
     told = "rollout.members=${rollout.members},algo=${hydra.runtime.choices.algo},seed=${seed}"
-    named = f"hydra.sweep.subdir='${{hydra.job.num}}_{told}'"
+    named = f"hydra.sweep.subdir='{told}_${{hydra.job.num}}'"
     assert found.jobs == [  # what is typed wins over the file
         [f"rollout.members={members}", "experiment=mine", f"algo={algo}", f"seed={seed}", named]
         for members in (4, 8)
@@ -49,7 +49,7 @@ def test_a_search_is_checked_at_its_ends() -> None:
     )
     told = "optim.lr=${optim.lr},update.epochs=${update.epochs},algo=${hydra.runtime.choices.algo}"
     own = [
-        f"hydra.sweep.subdir='${{hydra.job.num}}_{told}'",
+        f"hydra.sweep.subdir='{told}_${{hydra.job.num}}'",
         "hydra.sweeper.max_failure_rate=1.0",
         "hydra.sweeper.direction=maximize",
         "hydra.sweeper.sampler.seed=7",

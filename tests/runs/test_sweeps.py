@@ -99,7 +99,7 @@ def test_runs_in_other_processes(launcher: str, tiny_model_folder: Path, in_empt
 def _begun(sweep: Path, command: Any) -> psutil.Process:
     """The process of the sweep, once a run of it trains."""
     deadline = time.monotonic() + 200
-    while not list(sweep.glob("0_seed=1/checkpoints/last.ckpt")):
+    while not list(sweep.glob("seed=1_0/checkpoints/last.ckpt")):
         assert command.poll() is None and time.monotonic() < deadline, (
             command.stdout and command.stdout.read()
         )
@@ -136,7 +136,7 @@ def test_an_interrupted_sweep_leaves_no_process(
         os.killpg(command.pid, signal.SIGKILL)
         raise
     assert psutil.wait_procs(below, timeout=60)[1] == []
-    assert reports.read("sweep/0_seed=1/summary.json")["status"] == "stopped"
+    assert reports.read("sweep/seed=1_0/summary.json")["status"] == "stopped"
     if number == signal.SIGINT:
         assert command.returncode == 130 and "interrupted; continue with: " in printed
         assert "sweep: 0 of 2 runs completed" in printed
@@ -155,18 +155,18 @@ def test_a_sweep_killed_at_random_and_continued_gives_the_same_report(
         stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
     )  # fmt: skip
     deadline = time.monotonic() + 200
-    while not Path("cut/1_seed=2/checkpoints").is_dir():
+    while not Path("cut/seed=2_1/checkpoints").is_dir():
         assert command.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     time.sleep(random.random())  # wherever it is then
     command.kill()
     command.wait()
-    ended = {path: path.stat().st_mtime_ns for path in Path("cut/0_seed=1").rglob("*") if path.is_file()}
+    ended = {path: path.stat().st_mtime_ns for path in Path("cut/seed=1_0").rglob("*") if path.is_file()}
     capsys.readouterr()
     main_train(["-m", *options, "resume=cut"])
     assert "sweep: 4 of 4 runs completed" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in ended} == ended
-    assert all(Path(f"cut/{n}_seed={n + 1}/.hydra/config.yaml").is_file() for n in range(4))
+    assert all(Path(f"cut/seed={n + 1}_{n}/.hydra/config.yaml").is_file() for n in range(4))
     main(["report", "whole", "--out", "of_whole"]), main(["report", "cut", "--out", "of_cut"])
     found = sorted(path.relative_to("of_whole") for path in Path("of_whole").rglob("*") if path.is_file())
     assert {path.suffix for path in found} >= {".csv", ".md", ".html"}

@@ -7,15 +7,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.cli._running import build_parser, run_command
 
 EXAMPLES = """
   {0} outputs/multirun/2026-01-31/12-00-00     a sweep
   {0} RUN RUN                                  two runs, instance by instance
-  {0} outputs --out outputs-report             all runs below a folder
+  {0} outputs --out outputs/all                all runs below a folder
 
 Runs that differ only in their seed are one row, a cell.  Needs pip install 'lit-agentrl[report]'.
 """
+
+OUT = "outputs/report"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -26,13 +29,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             "runs", nargs="+", metavar="FOLDER", help="run folders, sweeps, or folders that hold some"
         )
         parser.add_argument(
-            "--out", default="report", metavar="FOLDER", help="where it is written (default: report)"
+            "--out", default=OUT, metavar="FOLDER", help=f"where it is written (default: {OUT})"
         )
         parser.add_argument(
             "--stage", default="last", choices=("last", "best"), help="which weights of each run are compared"
         )
         args = parser.parse_args(arguments)
         from lit_agentrl.report.page import files as page
+        from lit_agentrl.report.page.headline import state_result
         from lit_agentrl.report.page.results import build_report
         from lit_agentrl.report.page.runs import load
 
@@ -46,4 +50,5 @@ def main(argv: Sequence[str] | None = None) -> None:
         for line in report.warnings:
             print(f"warning: {line}", file=sys.stderr)
         print(page.summarise(report))
+        print(escape_unprintable(state_result(report)))
         print(f"written to {path}")

@@ -93,6 +93,15 @@ def list_test_scores(summary: reports.Summary) -> list[tuple[int, dict[str, floa
     return sorted(scores_by_iteration.items())
 
 
+def name_score(summary: reports.Summary) -> dict[str, float]:
+    """Name the best value in validation, so that it sorts before all options.
+
+    Empty if the run has no best value.
+    """
+    best = summary["monitored"]
+    return {} if best is None else {f"0_best {best['name']}": best["value"]}
+
+
 def should_draw(figure: bool | Literal["auto"]) -> bool:
     """Check whether a figure is drawn; ``auto``: if matplotlib is installed.
 

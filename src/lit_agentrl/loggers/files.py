@@ -29,6 +29,7 @@ from lit_agentrl.report.table import Metrics
 
 _log = logging.getLogger(__name__)
 _CLOSING = ".closing"  # suffix of the event file with the closing scores
+_OPTIONS = ".options"  # suffix of the event file with the hyperparameters of a run that goes on
 # metrics of clocks, of servers and of workers that may die
 CLOCK_PREFIXES = ("time/", "speed/", "engine/", "worker/")
 
@@ -189,8 +190,9 @@ class TensorBoardLog(TensorBoardLogger):
 
     Every launch writes a session start when it rewinds; TensorBoard then hides what was logged at or after that
     step, so a resumed run shows each iteration once.  The closing scores are in a separate event file, which is
-    deleted when the run continues.  That file also ends the session of the hyperparameters, which are written at
-    launch: an unfinished run has the status unknown in the HPARAMS tab.
+    deleted when the run continues.  The hyperparameters are in another one, which the closing file replaces: it ends
+    their session, and adds the score as the first column of the HPARAMS tab.  An unfinished run has the status
+    unknown there.
 
     Args:
         save_dir: the run folder.
@@ -210,7 +212,7 @@ class TensorBoardLog(TensorBoardLogger):
         self._home = Path(save_dir)
         self._has_figure = board.should_draw(figure)
         self._references: dict[str, float] = {}
-        self._session_end: Any = None
+        self._options: dict[str, Any] | None = None
 
     def compare_with(self, **references: float) -> None:
         """Set the success levels to draw with validation, such as ``chance`` and ``oracle``."""
@@ -219,8 +221,7 @@ class TensorBoardLog(TensorBoardLogger):
     @rank_zero_only
     def rewind(self, iterations: int) -> None:
         """Hide everything after ``iterations`` completed iterations; −1 hides all."""
-        for closed in Path(self.log_dir).glob(f"events*{_CLOSING}"):
-            closed.unlink()
+        self._delete_files(_CLOSING)
         start = Event(step=iterations + 1, session_log=SessionLog(status=SessionLog.START))
         self.experiment._get_file_writer().add_event(start)
         if iterations < 0:
@@ -232,14 +233,17 @@ class TensorBoardLog(TensorBoardLogger):
         """Open the run's session in the HPARAMS tab; nested keys are joined with ``/``.
 
         The seed is named ``0_seed`` there, so that it is among the columns shown.  No metric columns are fixed
-        here, so that the tab offers every scalar of every run.
+        here, so that the tab offers every scalar of every run.  TensorBoard reads the first such session of a run
+        alone, so the file is written again when the score is known.
         """
         nested = vars(params) if isinstance(params, Namespace) else dict(params)
         flat = _flatten(nested)
         if "seed" in flat:  # the tab shows the first five columns by name
             flat = {"0_seed": flat.pop("seed"), **flat}
-        _, start, self._session_end = hparams(flat, {})  # type: ignore[no-untyped-call]
-        self.experiment._get_file_writer().add_summary(start, 0)
+        self._options = flat
+        self._delete_files(_OPTIONS)
+        with SummaryWriter(self.log_dir, filename_suffix=_OPTIONS) as writer:
+            writer._get_file_writer().add_summary(hparams(flat, {})[1], 0)  # type: ignore[no-untyped-call]
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -270,9 +274,12 @@ class TensorBoardLog(TensorBoardLogger):
                 metrics = Metrics.read(self._home / "metrics.csv")
                 picture = board.draw_learning_curve(metrics, summary, self._references)
                 writer.add_image(board.CURVE, picture, end, dataformats="HWC")
-            if self._session_end is not None:
-                writer._get_file_writer().add_summary(self._session_end, 0)
-                self._session_end = None
+            if self._options is not None:
+                self._delete_files(_OPTIONS)
+                flat = {**board.name_score(summary), **self._options}
+                for part in hparams(flat, {})[1:]:  # type: ignore[no-untyped-call]
+                    writer._get_file_writer().add_summary(part, 0)
+                self._options = None
 
     @rank_zero_only
     def save(self) -> None:
@@ -290,6 +297,10 @@ class TensorBoardLog(TensorBoardLogger):
             self._experiment.flush()
         if status != "success":
             self._close()
+
+    def _delete_files(self, suffix: str) -> None:
+        for file in Path(self.log_dir).glob(f"events*{suffix}"):
+            file.unlink()
 
     def _close(self) -> None:
         if self._experiment is not None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import string
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.report.page.runs import Run
 from lit_agentrl.report.statistics import normalise
 from lit_agentrl.report.summary import Game
 
 LOST_STATUSES = ("failed", "collapsed")  # such runs still count, with the last score that is known
 _SHOWN = 3  # largest number of settings in the label of a cell
+_MAX_NAME = 40  # characters of the name of a cell
+_WORD = re.compile(r"[A-Za-z]\w+")  # a value that names an option by itself
+_DEFAULTS = "defaults"  # label of a cell without settings of its own
+_VALUES = ("true", "false", "null")
 
 
 class GameSplit(NamedTuple):
@@ -42,12 +47,12 @@ class Cell:
     """Runs that differ only in their seed.
 
     Attributes:
-        letter: name of the cell in figures.
+        name: what it is called in figures and tables: its label, in short.
         label: settings in which it differs from the other cells.
         runs: all its runs, however they ended.
     """
 
-    letter: str
+    name: str
     label: str
     runs: tuple[Run, ...]
 
@@ -132,11 +137,11 @@ def group_runs(runs: Sequence[Run], *, ignored: Sequence[str] = ()) -> list[Cell
     labels = _label_cells(cells, ignored)
     return [
         Cell(
-            _make_letter(number),
+            name,
             label,
             tuple(sorted(cell, key=lambda run: (run.seed is None, run.seed or 0, run.name))),
         )
-        for number, (label, cell) in enumerate(zip(labels, cells, strict=True))
+        for name, label, cell in zip(_name_cells(labels), labels, cells, strict=True)
     ]
 
 
@@ -174,13 +179,38 @@ def _label_cells(cells: Sequence[Sequence[Run]], ignored: Sequence[str]) -> list
         labels = [
             " ".join(f"{name}={values.get(name, '–')}" for name in names[:_SHOWN]) for values in settings
         ]
-    return [label or ("all runs" if len(labels) == 1 else "defaults") for label in labels]
+    return [label or ("all runs" if len(labels) == 1 else _DEFAULTS) for label in labels]
 
 
-def _make_letter(number: int) -> str:
-    letters = string.ascii_uppercase
-    return (
-        letters[number]
-        if number < len(letters)
-        else _make_letter(number // len(letters) - 1) + letters[number % len(letters)]
-    )
+def _name_cells(labels: Sequence[str]) -> list[str]:
+    """Return a short name for each label; names differ wherever labels do.
+
+    >>> _name_cells(["algo=grpo", "algo=rloo"])
+    ['grpo', 'rloo']
+    >>> _name_cells(["optim.lr=0.1", "optim.lr=0.2"])
+    ['lr=0.1', 'lr=0.2']
+    """
+    pairs = [label.partition("=") for label in labels]
+    values = [value for _, _, value in pairs]
+    is_one_option = len({key for key, _, _ in pairs}) == 1 and len(set(values)) == len(values) > 1
+    if is_one_option and all(_WORD.fullmatch(value) and value not in _VALUES for value in values):
+        return [shorten_name(value) for value in values]
+    names = [shorten_name(_shorten_keys(label, labels)) for label in labels]
+    return [f"{name} ({number + 1})" if names.count(name) > 1 else name for number, name in enumerate(names)]
+
+
+def _shorten_keys(label: str, labels: Sequence[str]) -> str:
+    """Cut the keys of a label to their last part, unless it is ambiguous."""
+    words = [word for each in labels if each != _DEFAULTS for word in each.split()]
+    keys = {word.partition("=")[0] for word in words}
+    short_by_key = {key: re.split(r"[./]", key)[-1] for key in keys}
+    if len(set(short_by_key.values())) < len(keys) or not all("=" in word for word in words):
+        return label
+    pairs = (word.partition("=") for word in label.split())
+    return " ".join(f"{short_by_key.get(key, key)}{sign}{value}" for key, sign, value in pairs)
+
+
+def shorten_name(label: str) -> str:
+    """Cut a label to the length of a name, printable on one line."""
+    name = escape_unprintable(" ".join(label.split()))
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from lit_agentrl.report.page import inference
 from lit_agentrl.report.page.cells import LOST_STATUSES, Cell, GameSplit
-from lit_agentrl.report.page.drawing import DASHES, FAINT, INK, SERIES, Drawing, open_drawing
+from lit_agentrl.report.page.drawing import FAINT, INK, SERIES, Drawing, add_legend, get_style, open_drawing
 from lit_agentrl.report.page.plane import MARKS, draw_planes
 from lit_agentrl.report.page.results import STAGES, Comparison, Report
 from lit_agentrl.report.page.runs import Run
@@ -27,6 +28,9 @@ SIGNALS = {  # metric -> title, and the range of its values
     "rollout/cost": ("cost per episode", (-np.inf, np.inf)),
     "train/cost_multiplier": ("cost multiplier", (0.0, np.inf)),
 }
+
+
+_MAX_LINE = 22  # characters of a line of a name beside a figure
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,9 @@ def draw_figures(report: Report) -> list[Figure]:
     return [*drawn, *([signals] if signals is not None else [])]
 
 
-def _get_style(number: int) -> dict[str, Any]:
-    return {"color": SERIES[number % len(SERIES)], "linestyle": DASHES[number % len(DASHES)]}
+def _fold(name: str) -> str:
+    """Break a name into lines that leave room for the figure."""
+    return "\n".join(textwrap.wrap(name, _MAX_LINE, break_on_hyphens=False)) or name
 
 
 def _get_points(run: Run, metric: str) -> dict[float, float]:
@@ -104,17 +109,12 @@ def _draw_band(
         iterations,
         [bounds.value for _, bounds in curve],
         marker="." if len(iterations) < 30 else None,
-        **_get_style(number),
+        **get_style(number),
     )
     low = [bounds.value if bounds.low is None else bounds.low for _, bounds in curve]
     high = [bounds.value if bounds.high is None else bounds.high for _, bounds in curve]
     low, high = np.clip(low, *limits).tolist(), np.clip(high, *limits).tolist()
     axes.fill_between(iterations, low, high, color=SERIES[number % len(SERIES)], alpha=0.15, linewidth=0)
-    axes.annotate(
-        cell.letter, (iterations[-1], curve[-1][1].value), xytext=(5 + 11 * (number % 3), 0),
-        textcoords="offset points", va="center", color=SERIES[number % len(SERIES)], weight="bold",
-        annotation_clip=False,
-    )  # fmt: skip
 
 
 def _draw_curves(label: str, cells: Sequence[Cell], name: GameSplit) -> Figure | None:
@@ -134,6 +134,7 @@ def _draw_curves(label: str, cells: Sequence[Cell], name: GameSplit) -> Figure |
         _draw_references(axes, cells[0], name, is_upright=False)
         axes.set(xlabel="iteration", ylabel="success in validation", ylim=(-0.03, 1.07))
         axes.locator_params(axis="x", integer=True)
+        add_legend(drawn, {number: cell.name for number, cell, _ in curves})
     caption = (
         f"{name.game}: success in validation, mean over seeds with its 95 % interval. After its end, "
         "a run that failed counts with chance, one that collapsed with its last value."
@@ -175,7 +176,9 @@ def _draw_stages(label: str, report: Report, name: GameSplit) -> Figure:
                     markerfacecolor="none" if stage == "start" else None, label=stage if is_first else None,
                 )  # fmt: skip
         _draw_references(axes, results[0].cell, name, is_upright=True)
-        axes.set(yticks=range(len(results)), yticklabels=[r.cell.letter for r in results], xlim=(-0.03, 1.05))
+        axes.set(
+            yticks=range(len(results)), yticklabels=[_fold(r.cell.name) for r in results], xlim=(-0.03, 1.05)
+        )
         axes.set(ylim=(len(results) - 0.5, -0.5), xlabel=f"success on {name.split}")
         axes.grid(axis="y", visible=False)
         axes.figure.legend(loc="outside lower center", ncols=3, frameon=False)
@@ -205,6 +208,7 @@ def _draw_signals(cells: Sequence[Cell]) -> Figure | None:
             axes.set_title(title, loc="left", fontsize=11, color=INK)
             axes.locator_params(axis="x", integer=True)
         drawn.axes[-1].set_xlabel("iteration")
+        add_legend(drawn, {number: cell.name for number, cell in enumerate(cells)})
     caption = (
         "Signals of training: mean over seeds with its 95 % interval, over the runs that were still training."
     )
@@ -213,7 +217,7 @@ def _draw_signals(cells: Sequence[Cell]) -> Figure | None:
 
 def _draw_differences(comparisons: Sequence[Comparison]) -> Figure:
     with open_drawing(
-        "differences", "Differences of success between cells", height=1.2 + 0.4 * len(comparisons)
+        "differences", "Differences of success between cells", height=1.2 + 0.6 * len(comparisons)
     ) as drawn:
         (axes,) = drawn.axes
         for row, comparison in enumerate(comparisons):
@@ -225,7 +229,7 @@ def _draw_differences(comparisons: Sequence[Comparison]) -> Figure:
         axes.axvline(0, color=FAINT, linewidth=1.5)
         games = {comparison.name.game for comparison in comparisons}
         labels = [
-            f"{c.a.letter} − {c.b.letter}" + (f" ({c.name.game})" if len(games) > 1 else "")
+            _fold(f"{c.a.name} − {c.b.name}" + (f" ({c.name.game})" if len(games) > 1 else ""))
             for c in comparisons
         ]
         axes.set(yticks=range(len(labels)), yticklabels=labels, ylim=(len(labels) - 0.5, -0.5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from pathlib import Path
 from urllib.parse import quote
@@ -11,7 +12,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from lit_agentrl import __version__
 from lit_agentrl.files import write_atomic
 from lit_agentrl.report.page import tables
-from lit_agentrl.report.page.figures import draw_figures
+from lit_agentrl.report.page.drawing import LIGHT
+from lit_agentrl.report.page.figures import Figure, draw_figures
+from lit_agentrl.report.page.headline import make_title, state_result
 from lit_agentrl.report.page.results import STAGES, Report
 
 PAGE, MARKDOWN = "index.html", "report.md"
@@ -54,7 +57,8 @@ def write(report: Report, folder: Path, command: str) -> Path:
     """
     sheets = tables.build_tables(report)
     lead = summarise(report)
-    lines = [f"# Report of {len(report.cells)} cell{'s' * (len(report.cells) != 1)}", "", lead, ""]
+    lines = [f"# {tables.escape_markdown(make_title(report))}", ""]
+    lines += [f"**{tables.escape_markdown(state_result(report))}**", "", lead, ""]
     lines += [f"- {tables.escape_markdown(line)}" for line in (*report.damaged, *report.warnings)]
     write_atomic(
         folder / MARKDOWN,
@@ -91,11 +95,25 @@ def _render_html(report: Report, folder: Path, command: str, sheets: list[tables
     )
     runs = [run for cell in report.cells for run in cell.runs]
     return environment.get_template("page.html.jinja").render(
-        title="Report", lead=lead, damaged=report.damaged, warnings=report.warnings, tables=sheets,
+        title=make_title(report), result=state_result(report), lead=lead, light=LIGHT, saved=_list_saved,
+        damaged=report.damaged, warnings=report.warnings, tables=sheets,
         figures=draw_figures(report), cells=report.cells, command=command, version=__version__, marker=MARKER,
         anchors={run.folder: f"run-{number}" for number, run in enumerate(runs)},
         links={run.folder: quote(os.path.relpath(run.folder, folder)) + "/" for run in runs},
     )  # fmt: skip
+
+
+def _list_saved(figure: Figure) -> list[tuple[str, str, str]]:
+    """Return kind, name and address of each file; the address holds the content."""
+    media = {"svg": "image/svg+xml", "png": "image/png"}
+    return [
+        (
+            kind.upper(),
+            f"{figure.drawing.name}.{kind}",
+            f"data:{media[kind]};base64,{base64.b64encode(content).decode()}",
+        )
+        for kind, content in figure.drawing.files.items()
+    ]
 
 
 def _build_csv(report: Report) -> dict[str, str]:
@@ -106,7 +124,7 @@ def _build_csv(report: Report) -> dict[str, str]:
                 scores = [] if name is None else [
                     next((s.success for s in cell.list_scores(name, stage) if s.run is run), None) for stage in STAGES
                 ]  # fmt: skip
-                identity = [cell.letter, cell.label, run.name, run.seed, run.status, run.error]
+                identity = [cell.name, cell.label, run.name, run.seed, run.status, run.error]
                 iterations = run.scores["iterations"] if run.scores else None
                 runs.append(
                     [
@@ -119,7 +137,7 @@ def _build_csv(report: Report) -> dict[str, str]:
                 )
     results = [
         [
-            item.cell.letter, item.cell.label, *item.name, len(item.values), min(item.episodes), item.chance,
+            item.cell.name, item.cell.label, *item.name, len(item.values), min(item.episodes), item.chance,
             item.oracle, *(value for stage in STAGES for value in (item.stages[stage] or [None] * 3)), item.coverage,
             *(item.normalised or [None] * 3), item.normalised_coverage, item.detectable, item.by_episodes,
             item.split_half,
@@ -128,7 +146,7 @@ def _build_csv(report: Report) -> dict[str, str]:
     ]  # fmt: skip
     pairs = [
         [
-            item.a.letter, item.b.letter, *item.name, *item.difference.bounds, item.difference.p_value, item.adjusted,
+            item.a.name, item.b.name, *item.name, *item.difference.bounds, item.difference.p_value, item.adjusted,
             *(item.improvement or [None] * 3), item.difference.detectable, item.difference.units,
         ]
         for item in report.comparisons

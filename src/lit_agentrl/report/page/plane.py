@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lit_agentrl.report.page.cells import Cell
-from lit_agentrl.report.page.drawing import DASHES, FAINT, INK, SERIES, Drawing, open_drawing
+from lit_agentrl.report.page.drawing import FAINT, INK, Drawing, add_legend, get_style, open_drawing
 from lit_agentrl.report.page.regimes import STAGES, Setting, ThoughtInformation, classify_regime
 from lit_agentrl.report.page.runs import Run
 
@@ -25,7 +25,7 @@ def draw_planes(cells: Sequence[Cell]) -> Iterator[tuple[Drawing, str, list[Cell
             for run in cell.runs
             if (path := _select_path(run, setting))
         ]
-        shown = list({cell.letter: cell for _, cell, _ in paths}.values())
+        shown = list({cell.name: cell for _, cell, _ in paths}.values())
         drawn, caption = _draw_plane(f"plane{number}", setting, paths)
         yield drawn, caption, shown
 
@@ -70,10 +70,11 @@ def _draw_plane(
             axes.text(
                 x, y, name, transform=axes.transAxes, ha=ha, va=va, fontsize=10, style="italic", color=INK
             )
-        for row, cell, path in paths:
-            _draw_arrow(axes, row, cell, path)
+        for row, _, path in paths:
+            _draw_arrow(axes, row, path)
         axes.set(xlim=(-0.05 * right, right), ylim=(bottom, top))
         axes.set(xlabel="H(Z|X), nats per thought", ylabel="I(X;Z), nats per thought")
+        add_legend(drawn, {row: cell.name for row, cell, _ in paths})
     paths_by_cell: dict[str, Counter[str]] = {}
     for _, cell, path in paths:
         regimes = [
@@ -85,10 +86,10 @@ def _draw_plane(
             )
             for point in path.values()
         ]
-        paths_by_cell.setdefault(cell.letter, Counter())[" → ".join(dict.fromkeys(regimes))] += 1
+        paths_by_cell.setdefault(cell.name, Counter())[" → ".join(dict.fromkeys(regimes))] += 1
     summary = "; ".join(
-        f"{letter}: " + ", ".join(f"{n} × {route}" for route, n in sorted(regimes.items()))
-        for letter, regimes in paths_by_cell.items()
+        f"{name}: " + ", ".join(f"{n} × {route}" for route, n in sorted(regimes.items()))
+        for name, regimes in paths_by_cell.items()
     )
     caption = (
         f"{game}, split {setting.split}, temperature {setting.temperature:g}: mutual information of thoughts and "
@@ -99,17 +100,13 @@ def _draw_plane(
     return drawn, caption
 
 
-def _draw_arrow(axes: Any, row: int, cell: Cell, path: _Path) -> None:
-    colour, line = SERIES[row % len(SERIES)], DASHES[row % len(DASHES)]
+def _draw_arrow(axes: Any, row: int, path: _Path) -> None:
+    style = get_style(row)
+    colour = style["color"]
     if "start" in path and "last" in path:
         (begin, end) = ((path[stage].entropy, path[stage].mutual) for stage in ("start", "last"))
-        arrow = {"arrowstyle": "->", "color": colour, "linestyle": line, "shrinkA": 4, "shrinkB": 4}
+        arrow = {"arrowstyle": "->", **style, "shrinkA": 4, "shrinkB": 4}
         axes.annotate("", end, xytext=begin, arrowprops=arrow)
     for stage, point in path.items():
         face = "none" if stage == "start" else colour
         axes.plot(point.entropy, point.mutual, MARKS[stage], color=colour, markerfacecolor=face, markersize=7)
-    last = list(path.values())[-1]
-    axes.annotate(
-        cell.letter, (last.entropy, last.mutual), xytext=(7, 4), textcoords="offset points", color=colour,
-        weight="bold", annotation_clip=False,
-    )  # fmt: skip

@@ -214,7 +214,7 @@ def _compute_overall(runs: Sequence[Run], stage: str) -> list[tuple[str, int, Bo
 def _list_warnings(report: Report) -> list[str]:
     lines = []
     for result in report.results:
-        where, runs = f"{result.cell.letter} on {result.name.game}", _format_runs(len(result.values))
+        where, runs = f"{result.cell.name} on {result.name.game}", _format_runs(len(result.values))
         if len(result.values) == 1:
             lines.append(f"{where} has one run: its interval is over episodes, not over seeds")
         for estimate, coverage in (
@@ -235,7 +235,7 @@ def _list_warnings(report: Report) -> list[str]:
             n for status, n in cell.count_statuses().items() if status in ("unfinished", "not started")
         ):
             lines.append(
-                f"{unfinished} of {_format_runs(len(cell.runs))} of {cell.letter} are unfinished, and not in any mean"
+                f"{unfinished} of {_format_runs(len(cell.runs))} of {cell.name} are unfinished, and not in any mean"
             )
     return lines
 

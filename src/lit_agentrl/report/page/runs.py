@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,7 +130,13 @@ def _find_run_folders(root: Path) -> Iterator[Path]:
             yield folder
         if len(folder.relative_to(root).parts) >= _MAX_DEPTH:
             below.clear()
-        below.sort()
+        below.sort(key=_get_order)
+
+
+def _get_order(name: str) -> tuple[int, str]:
+    """Return the place of a folder: by the number of its run in a sweep."""
+    number = re.search(r"^\d+(?=_|$)|(?<=_)\d+$", name)
+    return (int(number[0]) if number else -1, name)
 
 
 def _read_text(path: Path) -> str | None:

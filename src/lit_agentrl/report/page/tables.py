@@ -44,11 +44,7 @@ def build_tables(report: Report) -> list[Table]:
 
 
 def _build_scores(report: Report) -> Table:
-    text_columns = [
-        Column("cell", "cell", False),
-        Column("label", "settings", False),
-        Column("game", "game", False),
-    ]
+    text_columns = [Column("cell", "cell", False), Column("game", "game", False)]
     score_columns = [Column(name, name) for name in ("runs", "chance", *STAGES, "oracle")]
     coverage_columns = [
         Column("coverage", f"coverage of {report.stage}"),
@@ -57,7 +53,7 @@ def _build_scores(report: Report) -> Table:
     ]
     rows = [
         {
-            "cell": result.cell.letter, "label": result.cell.label,
+            "cell": result.cell.name,
             "game": f"{result.name.game}, {result.name.split}", "runs": str(len(result.values)),
             "chance": format_number(result.chance), "oracle": format_number(result.oracle),
             **{stage: format_interval(result.stages[stage]) for stage in STAGES},
@@ -84,7 +80,7 @@ def _build_comparisons(report: Report) -> Table:
     ]  # fmt: skip
     rows = [
         {
-            "cells": f"{comparison.a.letter} − {comparison.b.letter}",
+            "cells": f"{comparison.a.name} − {comparison.b.name}",
             "game": f"{comparison.name.game}, {comparison.name.split}",
             "difference": format_interval(comparison.difference.bounds),
             "p": format_number(comparison.difference.p_value), "adjusted": format_number(comparison.adjusted),
@@ -117,7 +113,7 @@ def _build_power(report: Report) -> Table:
     ]  # fmt: skip
     rows = [
         {
-            "cell": result.cell.letter, "game": f"{result.name.game}, {result.name.split}",
+            "cell": result.cell.name, "game": f"{result.name.game}, {result.name.split}",
             "runs": str(len(result.values)), "episodes": str(min((n for n in result.episodes if n), default=0)),
             "seeds": format_number(result.detectable),
             "by_episodes": format_number(result.by_episodes), "same": format_number(result.split_half),
@@ -142,7 +138,7 @@ def _build_cells(report: Report) -> Table:
     ]
     rows = [
         {
-            "cell": cell.letter, "label": cell.label, "runs": str(len(cell.runs)),
+            "cell": cell.name, "label": cell.label, "runs": str(len(cell.runs)),
             "status": ", ".join(f"{n} {status}" for status, n in cell.count_statuses().items()),
         }
         for cell in report.cells

@@ -46,6 +46,7 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.O
         return
     plan = sweepers.plan_sweep(overrides, read_config_folders(flags)[1])
     if resumed is not None:
+        plan = resumption.keep_folders(resumed, plan)
         resumption.require_same(resumed, plan, [_drop_hydra_overrides(job) for job in plan.jobs])
     checked = check_jobs(flags, overrides, plan=plan, is_new=resumed is None)
     if is_printing(flags):

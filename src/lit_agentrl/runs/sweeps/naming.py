@@ -8,14 +8,16 @@ from collections.abc import Container, Iterator, Sequence
 from hydra.core.override_parser.types import Override
 
 _SUBDIR = "hydra.sweep.subdir"
+_SEED = "seed"
 _PLAIN = re.compile(r"[\w.+-]{1,40}")  # values that may be part of a folder's name
 _MOST = 120  # maximum length of a name in characters
 
 
 def name_folders(overrides: Sequence[Override], groups: Container[str]) -> list[str]:
-    """Return the override that names the folders of a sweep, such as ``0_algo=grpo,seed=1``.
+    """Return the override that names the folders of a sweep, such as ``algo=grpo,seed=1_0``.
 
-    The number of the run comes first: it keeps the order, and makes names unique if a search tries a value twice.
+    What differs between cells comes first and the seed after it, since TensorBoard cuts long names at their end.  The
+    number of the run is last: it makes names unique if a search tries a value twice.
 
     Args:
         overrides: the overrides of the sweep.
@@ -27,7 +29,7 @@ def name_folders(overrides: Sequence[Override], groups: Container[str]) -> list[
     if any(override.key_or_group == _SUBDIR for override in overrides):
         return []
     shown, length = [], 0
-    for override in overrides:
+    for override in sorted(overrides, key=lambda override: override.key_or_group == _SEED):
         if not override.is_sweep_override() or not all(
             _PLAIN.fullmatch(text) for text in _list_values(override)
         ):
@@ -37,7 +39,19 @@ def name_folders(overrides: Sequence[Override], groups: Container[str]) -> list[
         if length <= _MOST:
             key_path = f"hydra.runtime.choices.{key}" if key in groups else key
             shown.append(f"{key.replace('/', '.')}=${{{key_path}}}")
-    return [f"{_SUBDIR}='${{hydra.job.num}}_{','.join(shown)}'"] if shown else []
+    return [f"{_SUBDIR}='{','.join(shown)}_${{hydra.job.num}}'"] if shown else []
+
+
+def keep_earlier_names(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides with the folder names of earlier versions: number first."""
+    ending = "_${hydra.job.num}'"
+    start = f"{_SUBDIR}='"
+    return [
+        f"{start}${{hydra.job.num}}_{text.removeprefix(start).removesuffix(ending)}'"
+        if text.startswith(start) and text.endswith(ending)
+        else text
+        for text in overrides
+    ]
 
 
 def _list_values(override: Override) -> Iterator[str]:

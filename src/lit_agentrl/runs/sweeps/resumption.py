@@ -18,6 +18,7 @@ from lit_agentrl.config.trust import TRUST_RUN, is_trusted
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report import sweep as records
 from lit_agentrl.runs.sweeps import sweepers
+from lit_agentrl.runs.sweeps.naming import keep_earlier_names
 
 CONFIG = ".hydra"  # config folder of a run
 _LAST_OF_CONFIG = "overrides.yaml"
@@ -71,6 +72,15 @@ def split_resume_options(overrides: Sequence[str]) -> ResumeOptions:
 
 def _parse_path(text: str) -> Path:
     return Path(text.partition("=")[2].strip("'\"")).resolve()
+
+
+def keep_folders(folder: Path, plan: sweepers.Plan) -> sweepers.Plan:
+    """Keep the folder names of a sweep that an earlier version began."""
+    entries = records.list_latest(records.read(folder))
+    if not any(Path(entry["folder"]).name.startswith(f"{entry['run']}_") for entry in entries):
+        return plan
+    jobs = [keep_earlier_names(job) for job in plan.jobs]
+    return plan._replace(overrides=keep_earlier_names(plan.overrides), jobs=jobs)
 
 
 def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]]) -> None:

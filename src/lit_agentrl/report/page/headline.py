@@ -1,0 +1,123 @@
+"""The title of a report, and its result in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lit_agentrl.report.page.cells import Cell, GameSplit
+from lit_agentrl.report.page.results import Comparison, Report, Result
+
+_LEVEL = 0.05  # adjusted p-value up to which a test is passed
+_NAMED = 3  # most cells or games that a title names
+
+
+def make_title(report: Report) -> str:
+    """Make a title of the cells that are compared and the games that they played."""
+    games = list(dict.fromkeys(result.name.game for result in report.results))
+    where = f" on {_join(games)}" if games else ""
+    if len(report.cells) == 1:
+        (cell,) = report.cells
+        return (cell.label if "=" in cell.label else "Runs") + where
+    return _join([cell.name for cell in report.cells], "cells", " against ") + where
+
+
+def _join(names: Sequence[str], noun: str = "games", last: str = " and ") -> str:
+    if len(names) > _NAMED:
+        return (
+            f"{names[0]} against {len(names) - 1} other {noun}" if noun == "cells" else f"{len(names)} {noun}"
+        )
+    return last.join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def state_result(report: Report) -> str:
+    """State for each game which cell is better, or that it is undecided."""
+    names = list(dict.fromkeys(result.name for result in report.results))
+    if not names:
+        return "No run has been measured yet."
+    return " ".join(_state_game(report, name) for name in names)
+
+
+def _state_game(report: Report, name: GameSplit) -> str:
+    results = [result for result in report.results if result.name == name]
+    where = f"On {name.game} ({name.split}, {report.stage} weights)"
+    if len(results) == 1:
+        return _state_alone(results[0], report.stage, where)
+    ranked = sorted(results, key=lambda result: -_get_mean(result))
+    best = ranked[0].cell
+    pairs = [
+        _turn_to(c, best) for c in report.comparisons if c.name == name and any(x is best for x in (c.a, c.b))
+    ]
+    order = {id(result.cell): place for place, result in enumerate(ranked)}
+    pairs.sort(key=lambda pair: order[id(pair.b)])
+    if not pairs:
+        return f"{where} nothing was compared."
+    open_pairs = [pair for pair in pairs if not _is_decided(pair)]
+    pair = (open_pairs or pairs)[0]
+    means = f"{_get_mean(ranked[0]):.3f} against {_get_mean(ranked[order[id(pair.b)]]):.3f}"
+    numbers = f"success {means}, {_describe(pair)}"
+    if open_pairs:
+        return (
+            f"{where} it is undecided whether {best.name} is better than {pair.b.name}: {numbers}; "
+            f"{_explain_doubt(pair)}."
+        )
+    if len(pairs) < len(results) - 1:
+        return f"{where} {best.name} has the highest success, and is better than {pair.b.name}: {numbers}."
+    if len(pairs) > 1:
+        return f"{where} {best.name} is better than all {len(pairs)} others; the next is {pair.b.name}: {numbers}."
+    return f"{where} {best.name} is better than {pair.b.name}: {numbers}."
+
+
+def _state_alone(result: Result, stage: str, where: str) -> str:
+    start, value = result.stages["start"], result.stages[stage]
+    runs = f"{len(result.values)} seeds" if len(result.values) > 1 else "one run, one seed"
+    if value is None:
+        return f"{where} {result.cell.name} has no score yet."
+    ends = "" if value.low is None or value.high is None else f" [{value.low:.3f}, {value.high:.3f}]"
+    before = "" if start is None else f", {start.value:.3f} at the start"
+    return f"{where} success is {value.value:.3f}{ends}{before} ({runs}, 95 % interval)."
+
+
+def _get_mean(result: Result) -> float:
+    return sum(result.values) / len(result.values)
+
+
+def _turn_to(comparison: Comparison, best: Cell) -> Comparison:
+    """Return the comparison with ``best`` as its first cell."""
+    if comparison.a is best:
+        return comparison
+    value, low, high = comparison.difference.bounds
+    bounds = comparison.difference.bounds._replace(
+        value=0.0 - value, low=None if high is None else 0.0 - high, high=None if low is None else 0.0 - low
+    )
+    difference = comparison.difference._replace(bounds=bounds)
+    return Comparison(comparison.b, comparison.a, comparison.name, difference, None, comparison.adjusted)
+
+
+def _is_decided(pair: Comparison) -> bool:
+    """Return whether the interval is above 0.
+
+    One without width, of equal differences, proves nothing by itself.
+    """
+    _, low, high = pair.difference.bounds
+    return low is not None and low > 0 and (high != low or _is_tested(pair))
+
+
+def _is_tested(pair: Comparison) -> bool:
+    return pair.adjusted is not None and pair.adjusted <= _LEVEL
+
+
+def _describe(pair: Comparison) -> str:
+    value, low, high = pair.difference.bounds
+    interval = "" if low is None or high is None else f" with the 95 % interval [{low:.3f}, {high:.3f}]"
+    doubt = ""
+    if _is_decided(pair) and not _is_tested(pair):
+        doubt = "; so few runs pass no permutation test"
+        doubt += "" if pair.adjusted is None else f" (p {pair.adjusted:.2g})"
+    return f"a difference of {value:.3f}{interval} over {pair.difference.units}{doubt}"
+
+
+def _explain_doubt(pair: Comparison) -> str:
+    low = pair.difference.bounds.low
+    if low is None:
+        return "it takes at least two seeds of each, better five"
+    return "the interval contains 0" if low <= 0 else "equal differences have no interval: play more seeds"

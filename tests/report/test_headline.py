@@ -1,0 +1,90 @@
+"""The title and the sentence of a report: which cell is better, or that this is undecided."""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from lit_agentrl.__main__ import main
+from lit_agentrl.report.page.headline import make_title, state_result
+from lit_agentrl.report.page.results import Report, build_report
+from lit_agentrl.report.page.runs import load
+from tests.report.conftest import MakeRun
+
+
+def reported(make_run: MakeRun, folder: Path, cells: dict[str, list[int]], **options: str) -> Report:
+    """The report of cells that solved so many of 8 tasks, a number for each seed."""
+    for algo, solved in cells.items():
+        for seed, count in enumerate(solved):
+            make_run(f"runs/{algo}{seed}", seed, (2, 6, count), algo=algo, **options)
+    return build_report(*load([folder / "runs"]))
+
+
+@pytest.mark.parametrize(
+    ("cells", "title", "result"),
+    [
+        (
+            {"grpo": [1, 2, 1], "rloo": [5, 7, 5]}, "grpo against rloo on bandit",
+            r"rloo is better than grpo: success 0.708 against 0.167, a difference of 0.542 with the 95 % interval "
+            r"\[0.362, 0.721\] over 3 pairs of seeds; so few runs pass no permutation test \(p 0.25\)\.",
+        ),
+        (
+            {"grpo": [4, 2, 5], "rloo": [5, 1, 7]}, "grpo against rloo on bandit",
+            r"it is undecided whether rloo is better than grpo: .*; the interval contains 0\.",
+        ),
+        (
+            {"grpo": [1, 2], "rloo": [3, 4]}, "grpo against rloo on bandit",
+            r"it is undecided .*; equal differences have no interval: play more seeds\.",
+        ),
+        (
+            {"a1": [1, 2, 1], "b1": [7, 8, 8], "c1": [5, 4, 5]}, "a1, b1 against c1 on bandit",
+            r"b1 is better than all 2 others; the next is c1: success 0.958 against 0.583, .*",
+        ),
+        (
+            {"grpo": [4]}, "env=bandit algo=grpo on bandit",
+            r"success is 0.500 \[0.215, 0.785\], 0.250 at the start \(one run, one seed, 95 % interval\)\.",
+        ),
+    ],
+)  # fmt: skip
+def test_the_better_cell_is_named_by_how_much_and_by_how_many_seeds(
+    make_run: MakeRun, tmp_path: Path, cells: dict[str, list[int]], title: str, result: str
+) -> None:
+    report = reported(make_run, tmp_path, cells)
+    assert make_title(report) == title or len(cells) == 1
+    assert re.fullmatch(rf"On bandit \(test, last weights\) {result}", state_result(report)), state_result(
+        report
+    )
+
+
+def test_saved_figures_have_the_colours_of_the_light_page(make_run: MakeRun, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        for lr in (1, 2):
+            make_run(f"runs/{lr}{seed}", seed, (2, 6, 3 + lr + seed), lr=lr)
+    main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "r")])
+    page = (tmp_path / "r" / "index.html").read_text()
+    found = re.findall(r'download="\w+\.(svg|png)" href="data:image/[\w+]+;base64,([^"]+)"', page)
+    assert len(found) == 8
+    for kind, text in found:
+        content = base64.b64decode(text)
+        if kind == "svg":
+            assert b"fe01" not in content and b"var(" not in content and b"<script" not in content
+            continue
+        pixels = list_pixels(content)
+        assert not any(g > 200 and r < 60 and b < 60 for r, g, b in pixels), "a placeholder was left"
+        assert (255, 255, 255) in pixels and (0x1A, 0x1A, 0x1A) in pixels
+
+
+def list_pixels(png: bytes) -> set[tuple[int, int, int]]:
+    """The colours of an image, read by the drawing library."""
+    import io
+
+    from matplotlib import image
+
+    assert png.startswith(b"\x89PNG") and zlib.crc32(png[12:29]) == struct.unpack(">I", png[29:33])[0]
+    pixels = (image.imread(io.BytesIO(png))[..., :3] * 255).round().astype(int).reshape(-1, 3)
+    return {(int(r), int(g), int(b)) for r, g, b in pixels}
