@@ -121,7 +121,7 @@ def by_visits(
 ) -> Tensor:
     """Smooth the label of each pair by the visits of its replies: MCTS-DPO, arXiv 2405.00451.
 
-    ``(1 - e) f(z) + e f(-z)`` with ``e = N_l / (N_w + N_l)``.  ``N_w`` and ``N_l`` are the numbers of episodes that hold
+    ``(1 - e) f(z) + e f(-z)`` with ``e = N_l / (N_w + N_l)``.  ``N_w`` and ``N_l`` count the episodes that hold
     the chosen and the rejected reply, as `tree_state` counts them: the fewer hold the chosen one, the less certain is
     the label.
     """
