@@ -226,6 +226,8 @@ class PreferenceLoss(Objective):
             "kl": self.beta * units.sum(torch.expm1(x_A.clamp(max=20)) - x_A),
             "length": units.length_N,
         }
+        if units.visits_N is not None:
+            summed["visits"] = units.visits_N
         columns = {"gap_P": pairs.gap_P}
         for (side, side_P), other_P in zip(sides.items(), reversed(sides.values()), strict=True):
             with name_errors("score"):
