@@ -216,11 +216,22 @@ def test_a_thought_is_not_opened_twice() -> None:
         assert prompt.endswith("<｜Assistant｜><think>\n") and reply == "one\n</think>\n\n4<｜eos｜>"
     tokenizer, ends = make_family("qwen_2_5")
     forced = ChatRenderer(tokenizer, force_think=True, model_ends=ends)
-    for text, learnt in (("<think>one</think>4", "one</think>4"), ("4", "</think>4")):
+    cases = {"<think>one</think>4": "one</think>4", "4": "</think>4", "4 <|im_end|>": "</think>4 <|im_end|>"}
+    for text, learnt in cases.items():  # the last spells a marker, so that a stand-in is rendered
         episode = Reader(forced, 4000).make_episode([], [user("a"), says(text), user("b"), says(text)])
         assert [reply for _, reply in list_learnt(episode, forced)] == [f"{learnt}<|im_end|>"] * 2
         assert [turn.starts_row for turn in episode.turns] == [True, False]
         assert episode.turns[0].reply_segments[0] == Segment.THINK
+
+
+def test_steps_are_no_part_of_a_thought() -> None:
+    chat = make_chat("deepseek_r1")
+    episode = Reader(chat, 4000).make_stepwise_episode(
+        [user("a"), says("b"), user("c")], ["one", "two"], "\n"
+    )
+    (prompt, first), (_, second) = list_learnt(episode, chat)
+    assert prompt.endswith("<｜User｜>c<｜Assistant｜><think>\n")
+    assert (first, second) == ("\n</think>\n\none\n", "two<｜eos｜>")
 
 
 def test_what_a_template_leaves_out_is_counted_or_refused() -> None:

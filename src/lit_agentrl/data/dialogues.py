@@ -14,6 +14,7 @@ from lit_agentrl.episode import Message, Segment
 from lit_agentrl.text.chat import REMEDY, ChatRenderer, fold_system
 from lit_agentrl.text.template_forms import find_forms
 
+_OPENED = "opened"  # key of a reply whose content begins inside the thought that the header opens
 THOUGHTS, TEXTS = "thoughts", "texts beside calls"  # what a rendering may lose
 
 
@@ -68,6 +69,7 @@ class DialogueWriter:
     def __init__(self, chat: ChatRenderer) -> None:
         self._chat = chat
         self.forms = find_forms(chat)
+        self._marker_ids = chat.marker_ids
         self._block = chat.dialect.think_start, chat.dialect.think_start.replace("<", "</", 1)
         self._close = "\n{}\n\n" if chat.opening.endswith("\n") else "{}"
         self._close = self._close.format(self._block[1])
@@ -82,32 +84,45 @@ class DialogueWriter:
         if not self.forms.shows_results:
             messages = spell_results(messages)
         messages = [
-            self._place_thought(message) if message["role"] == "assistant" else message
+            self._split_thought(message) if message["role"] == "assistant" else message
             for message in messages
         ]
         return fold_system(messages) if self._chat.folds_system else messages
 
-    def _place_thought(self, message: Message) -> Message:
-        """Put the thought of a reply where the template takes it."""
+    def _split_thought(self, message: Message) -> Message:
+        """Split a think block off the content where the template writes its beginning."""
         (start, end), opening = self._block, self._chat.opening
-        thought, content = message.get("thought", ""), message["content"]
-        if not start:
+        content = message["content"]
+        has_block = content.lstrip().startswith(start) or (bool(opening) and end in content)
+        if not start or not has_block or message.get("thought"):
             return message
-        has_block = content.lstrip().startswith(start) or bool(opening and end in content)
+        inside = content.lstrip().removeprefix(start)
         if self.forms.thought_key or not self.forms.keeps_blocks:
-            if thought or not has_block or end not in content:
-                return message
-            inside, _, rest = content.lstrip().removeprefix(start).partition(end)
-            return {**message, "thought": inside.strip("\n"), "content": rest.lstrip("\n")}
-        bare = {key: text for key, text in message.items() if key != "thought"}
-        if thought and opening:
-            return {**bare, "content": f"{opening}{thought.strip()}{self._close}{content}"}
-        if thought:
-            return {**bare, "content": f"{start}{thought}{end}{content}"}
-        if opening and has_block:  # what the header writes is not written again, white space included
-            inside = content.lstrip().removeprefix(start)
-            return {**bare, "content": opening + inside.removeprefix(opening.partition(start)[2])}
-        return {**bare, "content": f"{opening}{self._close}{content}"} if opening else message
+            thought, tag, rest = inside.partition(end)
+            return (
+                {**message, "thought": thought.strip("\n"), "content": rest.lstrip("\n")} if tag else message
+            )
+        if not opening:
+            return message
+        # what the header writes is not written again, white space included
+        return {**message, "content": inside.removeprefix(opening.partition(start)[2]), _OPENED: "1"}
+
+    def _join_thought(self, message: Message) -> Message:
+        """Join the thought of a guarded reply to its content, if it belongs there."""
+        (start, end), opening = self._block, self._chat.opening
+        if message["role"] != "assistant" or not start:
+            return message
+        if self.forms.thought_key or not self.forms.keeps_blocks:
+            return message
+        bare = {key: text for key, text in message.items() if key not in ("thought", _OPENED)}
+        thought, content = message.get("thought", ""), message["content"]
+        if _OPENED in message:
+            content = opening + content
+        elif opening:
+            content = f"{opening}{thought.strip()}{self._close}{content}"
+        elif thought:
+            content = f"{start}{thought}{end}{content}"
+        return {**bare, "content": content}
 
     def render(self, messages: Messages) -> Iterator[RenderedReply]:
         """Render each reply of a spelt dialogue, in the prompt of its turn.
@@ -117,10 +132,11 @@ class DialogueWriter:
             ValueError: it refuses the messages.
         """
         guarded = self._chat.guard(messages)
-        tools = json.loads(guarded.messages[0].get("tools", "[]"))
-        dialogue = _Dialogue(self._chat, self.forms.shape(guarded.messages), tools)
+        joined = [self._join_thought(message) for message in guarded.messages]
+        tools = json.loads(joined[0].get("tools", "[]"))
+        dialogue = _Dialogue(self._chat, self.forms.shape(joined), tools)
         covered = _Covered()
-        for index, message in enumerate(guarded.messages):
+        for index, message in enumerate(joined):
             if message["role"] != "assistant":
                 continue
             prompt = dialogue.render(index, header=True)
@@ -145,12 +161,15 @@ class DialogueWriter:
         self, prompt: str, covered: _Covered, contents: Mapping[str, str]
     ) -> tuple[list[int], list[int]]:
         """Encode the text between two replies, as it is encoded behind the end marker."""
-        rest = covered.end + prompt[len(covered.text) :]
         forced = len(covered.closed) - len(covered.text) if prompt.startswith(covered.closed) else 0
-        bound = len(covered.end) + max(forced, 0)
-        prefix = self._chat.encode_prefix(rest, contents, [(bound, Segment.FORCED)])
-        first = 1 if covered.end else 0
-        return prefix.tokens[first:], prefix.segments[first:]
+        for end in (covered.end, ""):
+            bound = len(end) + max(forced, 0)
+            rest = end + prompt[len(covered.text) :]
+            prefix = self._chat.encode_prefix(rest, contents, [(bound, Segment.FORCED)])
+            ends = self._chat.encode_text(end, {}).tokens
+            if prefix.tokens[: len(ends)] == ends:
+                break
+        return prefix.tokens[len(ends) :], prefix.segments[len(ends) :]
 
     def _write_reply(
         self, dialogue: _Dialogue, index: int, message: Message, prompt: str
@@ -221,7 +240,7 @@ class DialogueWriter:
         bounds = [*starts, len(text)]
         found: list[int] = []
         for place in range(len(tokens) - 1, -1, -1):
-            if tokens[place] in self._chat.marker_ids:
+            if tokens[place] in self._marker_ids:
                 found.insert(0, place)
             elif not text[bounds[place] : bounds[place + 1]].isspace():
                 break

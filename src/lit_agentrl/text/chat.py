@@ -191,7 +191,7 @@ class ChatRenderer:
 
     def guard(self, messages: Sequence[Mapping[str, str]]) -> Guarded:
         """Return messages whose text cannot be mistaken for markers of the template."""
-        return self._guard.guard(messages)
+        return self._guard.guard(messages, is_thrifty=True)
 
     def render_text(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] = (), header: bool

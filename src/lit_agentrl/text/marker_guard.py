@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 STAND_IN = "\ue000"  # a private-use character: templates neither write nor trim it
 _LAST_STAND_IN = 0xF8FF
+_PRIVATE = re.compile(r"[\ue000-\uf8ff]")
 _TEXTS = ("content", "thought")  # keys of a message whose whole text a stand-in can replace
 
 
@@ -84,8 +85,13 @@ class MarkerGuard:
         ids = {tokenizer.backend_tokenizer.token_to_id(token) for token in self._tokens}
         self._ids = ids - {None, self._unknown}
 
-    def guard(self, messages: Sequence[Mapping[str, str]]) -> Guarded:
-        """Return messages that are safe to render in place of these."""
+    def guard(self, messages: Sequence[Mapping[str, str]], *, is_thrifty: bool = False) -> Guarded:
+        """Return messages that are safe to render in place of these.
+
+        Args:
+            messages: The messages.
+            is_thrifty: Whether stand-ins replace the texts of those messages alone that spell a marker.
+        """
         broken, safe = 0, []
         for message in messages:
             safe.append(dict(message))
@@ -105,6 +111,8 @@ class MarkerGuard:
         for number, message in enumerate(safe):
             for key in _TEXTS:
                 core = message.get(key, "").strip()
+                if is_thrifty and not self._has_marker(core) and not _PRIVATE.search(core):
+                    continue
                 if core:  # white space around it stays, since templates and tokenizers trim
                     is_first = key == "content"
                     stand_in = chr(ord(STAND_IN) + number if is_first else _LAST_STAND_IN - number)
