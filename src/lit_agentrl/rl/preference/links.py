@@ -41,7 +41,8 @@ def hinge_of_mean(*, z_P: Tensor, set_P: Tensor, width: float = 0.0) -> Tensor:
     require(0 <= width < math.inf, "width", width, "finite and >= 0")
     _, index_P, size_S = torch.unique(set_P, return_inverse=True, return_counts=True)
     mean_S = segment_sum(z_P, index_P, len(size_S)) / size_S
-    return ((width - mean_S).clamp(min=0) / size_S)[index_P]
+    loss_P: Tensor = ((width - mean_S).clamp(min=0) / size_S)[index_P]
+    return loss_P
 
 
 def truncated_quadratic(*, z_P: Tensor) -> Tensor:
