@@ -252,10 +252,10 @@ def test_a_malformed_row_is_one_line_with_its_number(
 def test_a_row_that_the_template_refuses_is_a_bad_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(chat: ChatRenderer, messages: object) -> None:
+    def refuse(chat: ChatRenderer, messages: object, **how: object) -> None:
         raise ValueError("no system message here")
 
-    monkeypatch.setattr(ChatRenderer, "render_opening", refuse)
+    monkeypatch.setattr(ChatRenderer, "render_text", refuse)
     with pytest.raises(
         ValueError, match=r"d.jsonl line 1: it cannot be rendered: no system message here \(1 of"
     ):

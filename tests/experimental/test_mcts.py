@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,9 +16,8 @@ import torch
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import EndReason, Episode, Turn
 from lit_agentrl.experimental.mcts import Mcts, Node, Search
-from lit_agentrl.experimental.siblings import compute_turn_values, find_siblings, make_step_pairs
 from lit_agentrl.rollout.branching import Branch
-from lit_agentrl.rollout.pack import get_trajectory_id, pack
+from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.structures.base import Progress
 from lit_agentrl.rollout.structures.hook import Training
 from lit_agentrl.update.scoring import list_turn_values as critic_values
@@ -203,65 +201,6 @@ def test_what_is_measured() -> None:
     (solved, groups), (turns, leaves) = SEARCH.learn(progress).values()
     assert (groups, leaves) == (2, 12) and solved == sum(e.success for e in episodes if e.member == 0)
     assert turns == sum(e.branch_turn for e in episodes) > 0
-
-
-def told_by(member: int, score: float, *replies: Sequence[int], group: int = 3) -> Episode:
-    """An episode by the tokens of its replies, between which it always reads the same."""
-    turns = [Turn("", [7], [0], reply_tokens=list(reply)) for reply in replies]
-    turns[-1].reward = score
-    return Episode(0, group, member, 0, "", 0, end=EndReason.FAILURE, turns=turns)
-
-
-def test_siblings_pairs_and_values_by_hand() -> None:
-    """Openings are shared; replies [1] of members 0 to 2 are one, with what stands after it."""
-    tree = [
-        told_by(0, 4.0, [1], [2], [3]), told_by(1, 1.0, [1], [5]), told_by(2, 1.0, [1], [2], [4, 4]),
-        told_by(3, 0.0, [9]), told_by(4, 6.0, [1], group=8),
-    ]  # fmt: skip
-    failed = told_by(5, 99.0, [1])
-    failed.end = EndReason.ERROR
-    found = [
-        [(s.member, s.turn, s.visits, s.value) for s in replies] for replies in find_siblings([*tree, failed])
-    ]
-    assert found == [
-        [(0, 0, 3, 2.0), (3, 0, 1, 0.0)],
-        [(0, 1, 2, 2.5), (1, 1, 1, 1.0)],
-        [(0, 2, 1, 4.0), (2, 2, 1, 1.0)],
-        [(4, 0, 1, 6.0)],
-    ]
-    pairs = make_step_pairs([*tree, failed])
-    assert [(p.best.member, p.worst.member, p.best.turn, p.gap) for p in pairs] == [
-        (0, 3, 0, 2.0), (0, 1, 1, 1.5), (0, 2, 2, 3.0),
-    ]  # fmt: skip
-    assert [p.smoothing for p in pairs] == [1 / 4, 1 / 3, 1 / 2]
-    assert pairs[0].best.trajectory == get_trajectory_id(tree[0])
-    assert make_step_pairs(tree, min_visits=2) == [] and make_step_pairs(tree, min_gap=1.5) == [
-        pairs[0],
-        pairs[2],
-    ]
-    values = compute_turn_values([*tree, failed])
-    assert values[0] == [(1.5, 2.0), (2.0, 2.5), (2.5, 4.0)] and values[3:] == [
-        [(1.5, 0.0)],
-        [(6.0, 6.0)],
-        [],
-    ]
-    assert compute_turn_values(tree, lambda e: float(e.member == 1))[1] == [(1 / 4, 1 / 3), (1 / 3, 1.0)]
-
-
-def test_a_recorded_tree_says_of_its_turns_what_stands_in_the_batch() -> None:
-    episodes = FOUND()
-    batch, rows = pack(episodes), {get_trajectory_id(e): row for row, e in enumerate(episodes)}
-    pairs = make_step_pairs(episodes)
-    assert len(pairs) > 2 and any(pair.best.turn for pair in pairs)
-    for pair in pairs:
-        past = [
-            batch.tokens_BT[row][batch.is_real_BT[row] & (batch.turn_BT[row] < s.turn)].tolist()
-            for s in (pair.best, pair.worst)
-            for row in [rows[s.trajectory]]
-        ]
-        assert past[0] == past[1] and pair.gap > 0
-    for episode, values in zip(episodes, compute_turn_values(episodes), strict=True):
-        assert len(values) == sum(len(t.reply_tokens) > 0 for t in episode.turns)
 
 
 @pytest.mark.parametrize(

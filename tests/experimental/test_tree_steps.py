@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -120,6 +121,21 @@ def test_pairs_are_of_means_where_equal_state_has_those_of_single_episodes():
     assert sides(pairing.equal_state, lucky)[0][0][0] == (0, 2)
     assert sides(partial(tree_steps.tree_state, min_gap=1.5), grown())[1] == pytest.approx([1.75])
     assert len(sides(partial(tree_steps.tree_state, most=None), grown())[0]) > 2
+
+
+def test_visits_smooth_the_labels_of_pairs():
+    tensors = grown()
+    tensors["reward_BT"][
+        4, 7
+    ] = -3.0  # the worst opening is (7, 2), of one episode, the best (1, 2), of three
+    tensors["logp_BT"][4, 2:4] = tensors["ref_logp_BT"][4, 2:4]
+    assert sides(tree_steps.tree_state, tensors)[0] == [((0, 2), (4, 2)), ((0, 6), (1, 6))]
+    opening = 0.75 * math.log1p(math.exp(-0.1)) + 0.25 * math.log1p(math.exp(0.1))  # z = 0.1 (2 * 0.5 - 0)
+    below = math.log(2)  # z = 0, of one episode each
+    made = step_loss(targets=None, smoothing=tree_steps.by_visits)
+    assert loss_of(made, tensors) == pytest.approx((opening + below) / 2)
+    with pytest.raises(ValueError, match="smoothing.*use algo/pairing=tree_state"):
+        loss_of(step_loss(targets=None, smoothing=tree_steps.by_visits, pairing=pairing.equal_state), tensors)
 
 
 def test_equal_means_are_no_pair():

@@ -168,9 +168,20 @@ def test_rrhf():
     assert loss_of(replace(rank, nll=NLL(coef=1.0, of="pairs")), tensors) == pytest.approx(
         1.6 + (1.0 + 1.4 + 1.4) / 3
     )
-    alignment = replace(rank, pairing=pairing.best_rest, margin=margins.score_gap, over="pairs")
-    # the best, .9, has -1.4: it lies .4 and .8 below the others, by margins of .7 and .8
-    assert loss_of(alignment, tensors) == pytest.approx((0.4 + 0.7 + 0.8 + 0.8) / 2)
+
+
+def test_stable_alignment_is_the_loss_of_its_authors():
+    """The NLL of the best answer, and 0.2 times max(0, mean(L_best - L_i + 10 (r_best - r_i) / 7))."""
+    tensors = rows([[[(logp, 0.0)]] for logp in (-1.0, -2.0, -0.5, -9.0, -40.0, -1.0)], [7, 4, 1, 5, 4, 4])
+    tensors["group_B"] = torch.tensor([0, 0, 0, 1, 1, 1])
+    made = objective(
+        partial(links.hinge_of_mean), pairing=pairing.best_rest, beta=1.0, weight=0.2, over="groups",
+        margin=partial(margins.score_gap, scale=10 / 7), nll=NLL(coef=1.0), **AVERAGED,
+    )  # fmt: skip
+    first = (1 - 2 + 30 / 7 + 1 - 0.5 + 60 / 7) / 2
+    second = (9 - 40 + 10 / 7 + 9 - 1 + 10 / 7) / 2
+    assert second < 0 < first
+    assert loss_of(made, tensors) == pytest.approx((1.0 + 0.2 * first + 9.0) / 2)
 
 
 # ---------------------------------------------------------------------- identities

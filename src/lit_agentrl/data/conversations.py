@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from lit_agentrl.data.dialogues import TEXTS, THOUGHTS, DialogueWriter
 from lit_agentrl.envs.tasks.messages import BadRow, Messages
 from lit_agentrl.envs.tasks.spelling import spell_out
-from lit_agentrl.episode import EndReason, Episode, Segment, Turn
+from lit_agentrl.episode import EndReason, Episode, Message, Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import reply_segments
 from lit_agentrl.text.lost_characters import find_lost
+
+_REMEDIES = {
+    THOUGHTS: "write them into the contents, or set model.chat_template",
+    TEXTS: "leave them out, or set model.chat_template=append_only_chatml",
+}
+_TEXTS = ("content", "thought", "calls", "tools")  # keys of a message that hold outside text
 
 
 class Reader:
@@ -31,14 +38,20 @@ class Reader:
         num_folded: number of episodes whose system text begins the first user message.
         markers: the template's markers that messages spelt so far; they are learnt as plain characters.
         lost: the characters that the tokenizer dropped so far.
+        num_split: number of episodes whose turns are rows, since the template renders the past otherwise.
+        row_name: file and line of the row that is read, for notes.
     """
 
     def __init__(self, chat: ChatRenderer, max_context_tokens: int) -> None:
         self._chat = chat
+        self._writer = DialogueWriter(chat)
         self._max_tokens = max_context_tokens
         self.num_read = self.num_truncated = self.num_folded = 0
         self.markers: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
+        self.num_split = 0
+        self.row_name = ""
+        self._losing_rows: dict[str, list[str]] = {}  # names by what they lose
 
     def make_episode(self, context: Messages, learnt: Messages) -> Episode:
         """Make an episode with unknown log-probs (NaN).
@@ -50,75 +63,86 @@ class Reader:
         Raises:
             BadRow: there is no reply to train on, or none of its tokens fits.
         """
-        messages = spell_out([*context, *learnt])
-        first_learnt = len(messages) - len(learnt)
-        turns: list[Turn] = []
-        prefix, segments, start = [], [], 0
-        last: list[int] = []
-        for index, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            between = messages[start:index]
-            if not between and start:
-                raise BadRow("two_replies", "two assistant messages follow one another; join them")
-            if not between:
-                raise BadRow("no_prompt", "it begins with an assistant message; put a user message before it")
-            piece = (
-                self._chat.render_between(between, last_reply=last)
-                if start
-                else self._chat.render_opening(between)
-            )
-            last, start = self._encode_reply(message["content"]), index + 1
-            prefix += piece.tokens
-            segments += piece.segments
-            if index < first_learnt:
-                prefix += last
-                segments += [int(Segment.PAST)] * len(last)
-                continue
-            turns.append(self._make_turn(prefix, segments, last, message["content"], is_first=not turns))
-            prefix, segments = [], []
-        if not turns:
+        messages = [*context, *learnt]
+        _check_order(messages)
+        is_learnt = [
+            index >= len(context) and is_learnt_reply(message)
+            for index, message in enumerate(messages)
+            if message["role"] == "assistant"
+        ]
+        if not any(is_learnt):
             raise BadRow("no_reply", "it has no assistant message to train on")
+        turns: list[Turn] = []
+        prefix: list[int] = []
+        segments: list[int] = []
+        starts_row = True
+        lost: set[str] = set()
+        for reply, is_taught in zip(
+            self._writer.render(self._writer.spell(messages)), is_learnt, strict=True
+        ):
+            if reply.starts_row:  # the template renders the past otherwise than the row holds it
+                prefix, segments, starts_row = [], [], True
+            prefix += reply.prefix_tokens
+            segments += reply.prefix_segments
+            if not is_taught:
+                prefix += reply.tokens
+                segments += [int(Segment.PAST)] * len(reply.tokens)
+                continue
+            turn = self._make_turn(prefix, segments, reply.tokens, reply.text, reply.is_in_thought)
+            turn.starts_row = starts_row
+            turns.append(turn)
+            lost |= set(reply.lost)
+            prefix, segments, starts_row = [], [], False
         self._require_known(turns)
         fitting = self._truncate(turns)
-        self._count([message["content"] for message in messages])
-        self.num_folded += self._chat.folds_system and any(m["role"] == "system" for m in messages)
-        opening = messages[: _find_first_reply(messages)]
+        self.num_split += sum(turn.starts_row for turn in turns) > 1
+        self._count_lost(lost)
+        self._count(messages)
+        opening = spell_out(messages)
+        opening = opening[: _find_first_reply(opening)]
         return Episode(0, 0, 0, 0, "data", 0, opening=opening, turns=fitting, end=EndReason.TURN_LIMIT)
 
     def make_stepwise_episode(self, context: Messages, steps: Sequence[str], separator: str) -> Episode:
         """Make an episode whose single reply consists of steps, each a turn."""
-        context = spell_out(context)
-        piece = self._chat.render_opening(context)
-        prefix, segments = list(piece.tokens), list(piece.segments)
+        whole = separator.join(steps)
+        messages = [*context, {"role": "assistant", "content": whole}]
+        _check_order(messages)
+        prefix: list[int] = []
+        segments: list[int] = []
+        for reply in self._writer.render(self._writer.spell(messages)):
+            prefix = [*([] if reply.starts_row else prefix), *reply.prefix_tokens]
+            segments = [*([] if reply.starts_row else segments), *reply.prefix_segments]
+            last = reply
+            prefix, segments = prefix + reply.tokens, segments + [int(Segment.PAST)] * len(reply.tokens)
+        prefix, segments = prefix[: -len(last.tokens)], segments[: -len(last.tokens)]
+        # what the template writes before the first step, such as the end of a thought
+        before = last.text.partition(whole)[0] if whole in last.text else ""
         turns: list[Turn] = []
         for number, step in enumerate(steps, 1):
             is_last = number == len(steps)
-            reply = self._encode_reply(step) if is_last else self._chat.encode(step + separator)
-            turns.append(self._make_turn(prefix, segments, reply, step, is_first=not turns))
-            prefix, segments = [], []
+            tokens = self._chat.encode(step if is_last else step + separator)
+            tokens = [*self._chat.encode_text(before, {}).tokens, *tokens, *(last.ends if is_last else [])]
+            turn = self._make_turn(prefix, segments, tokens, step, last.is_in_thought and number == 1)
+            turn.starts_row = number == 1
+            turns.append(turn)
+            prefix, segments, before = [], [], ""
         self._require_known(turns)
         fitting = self._truncate(turns)
-        self._count([*(message["content"] for message in context), *steps])
-        return Episode(0, 0, 0, 0, "data", 0, opening=list(context), turns=fitting, end=EndReason.TURN_LIMIT)
-
-    def _encode_reply(self, text: str) -> list[int]:
-        """Encode a reply with the end marker of the template."""
-        opening = self._chat.dialect.think_start
-        if self._chat.forced_think and opening and text.startswith(opening):
-            text = text.removeprefix(opening)
-        return [*self._chat.encode(text), *self._chat.end_of_turn_ids[:1]]
+        self._count(messages)
+        return Episode(
+            0, 0, 0, 0, "data", 0, opening=spell_out(context), turns=fitting, end=EndReason.TURN_LIMIT
+        )
 
     def _make_turn(
-        self, prefix: list[int], segments: list[int], reply: list[int], text: str, *, is_first: bool
+        self, prefix: list[int], segments: list[int], reply: list[int], text: str, is_in_thought: bool
     ) -> Turn:
         unknown = np.full(len(reply), math.nan)
         roles = reply_segments(
-            self._chat.tokenizer, reply, forced_think=self._chat.forced_think, dialect=self._chat.dialect
+            self._chat.tokenizer, reply, forced_think=is_in_thought, dialect=self._chat.dialect
         )
         return Turn(
             observation="", prefix_tokens=np.array(prefix), prefix_segments=np.array(segments, np.int8),
-            starts_row=is_first, reply_tokens=np.array(reply), reply_segments=np.array(roles, np.int8),
+            reply_tokens=np.array(reply), reply_segments=np.array(roles, np.int8),
             reply_logps=unknown, reply_entropies=unknown, policy_version=-1, reply_text=text, is_valid=True,
         )  # fmt: skip
 
@@ -134,20 +158,43 @@ class Reader:
                 "unknown_text", f"{count} of its tokens are unknown to the tokenizer; use another model"
             )
 
-    def _count(self, texts: Sequence[str]) -> None:
+    def _count(self, messages: Messages) -> None:
         self.num_read += 1
+        self.num_folded += self._chat.folds_system and any(m["role"] == "system" for m in messages)
+        texts = [message[key] for message in messages for key in _TEXTS if key in message]
         self.lost += find_lost(self._chat.tokenizer, texts)
         for text in texts:
             self.markers.update(self._chat.find_markers(text))
 
+    def _count_lost(self, parts: Iterable[str]) -> None:
+        for part in parts:
+            names = self._losing_rows.setdefault(part, [])
+            if names[-1:] != [self.row_name]:  # the answers of a row are read one after the other
+                names.append(self.row_name)
+
+    def write_notes(self, num_rows: int) -> Iterator[str]:
+        """Write a line for each kind of loss, and for rows that were split."""
+        for part, names in sorted(self._losing_rows.items()):
+            yield (
+                f"data: {len(names)} of {num_rows} rows lose their {part}, which the chat template leaves out; "
+                f"the first: {names[0]}; {_REMEDIES[part]}"
+            )
+        if self.num_split:
+            yield (
+                f"data: the chat template renders earlier turns otherwise: in {self.num_split} of {self.num_read} "
+                "episodes of several turns each such turn is a row with its own prompt"
+            )
+
     def _truncate(self, turns: list[Turn]) -> list[Turn]:
         """Truncate the turns to the maximum length."""
         fitting: list[Turn] = []
-        left = self._max_tokens
+        left, is_cut = self._max_tokens, False
         for turn in turns:
+            left = self._max_tokens if turn.starts_row else left
             left -= len(turn.prefix_tokens)
             if left <= 0:
                 break
+            is_cut = is_cut or len(turn.reply_tokens) >= left
             if len(turn.reply_tokens) > left:
                 for name in ("reply_tokens", "reply_segments", "reply_logps", "reply_entropies"):
                     setattr(turn, name, getattr(turn, name)[:left])
@@ -159,9 +206,25 @@ class Reader:
                 f"rollout.max_context_tokens={self._max_tokens} leaves no room for a reply after "
                 f"{len(turns[0].prefix_tokens)} tokens",
             )
-        self.num_truncated += len(fitting) < len(turns) or left <= 0
+        self.num_truncated += len(fitting) < len(turns) or is_cut
         return fitting
 
 
 def _find_first_reply(messages: Messages) -> int:
     return next(k for k, message in enumerate(messages) if message["role"] == "assistant")
+
+
+def is_learnt_reply(message: Message) -> bool:
+    """Return whether a message is a reply that is trained on, unless it is context."""
+    return message["role"] == "assistant" and message.get("weight") != "0"
+
+
+def _check_order(messages: Messages) -> None:
+    """Check that a message precedes each reply."""
+    for index, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        if not index:
+            raise BadRow("no_prompt", "it begins with an assistant message; put a user message before it")
+        if messages[index - 1]["role"] == "assistant":
+            raise BadRow("two_replies", "two assistant messages follow one another; join them")

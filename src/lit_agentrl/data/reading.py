@@ -289,6 +289,7 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
             if not isinstance(row, dict):
                 raise BadRow("unreadable", 'it is not an object; write {"column": value, …}')
             markers, lost = reader.markers.total(), reader.lost.total()
+            reader.row_name = f"{shorten_path(path)} {row_name}"
             by, group = read_held_out_with(row), kind.read_group(row, reader)
             name = f"{shorten_path(path)} {row_name}"
             if reader.markers.total() > markers:
@@ -337,6 +338,7 @@ def _write_notes(tally: _Tally, reader: Reader) -> Iterator[str]:
             f"data: the chat template has no system role: the system texts of {reader.num_folded} of {reader.num_read} "
             "episodes begin the first user message"
         )
+    yield from reader.write_notes(tally.rows)
     if tally.without_group:
         yield f"data: {tally.without_group} prompts give no group, for example because all scores are equal"
     if reader.num_truncated:

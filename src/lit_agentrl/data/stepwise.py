@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from lit_agentrl.checks import require
-from lit_agentrl.data.conversations import Reader
+from lit_agentrl.data.conversations import Reader, is_learnt_reply
 from lit_agentrl.data.kinds import Kind, set_return
 from lit_agentrl.data.recordings import Group
 from lit_agentrl.envs.tasks.messages import BadRow, read_dialogue, read_prompt
@@ -62,7 +62,9 @@ class Stepwise(Kind):
     def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
         if row.get("completions") is None or row.get("messages") is not None:
             opening, replies = read_dialogue(row, "completions")
-            labels = _read_labels(row, sum(message["role"] == "assistant" for message in replies), "replies")
+            said = [message for message in replies if message["role"] == "assistant"]
+            labels = _read_labels(row, len(said), "replies")
+            labels = [label for label, reply in zip(labels, said, strict=True) if is_learnt_reply(reply)]
             return [set_step_returns(read.make_episode(opening, replies), labels)]
         steps = row["completions"]
         if not isinstance(steps, list) or not all(isinstance(step, str) and step.strip() for step in steps):

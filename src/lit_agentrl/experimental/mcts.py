@@ -182,7 +182,6 @@ class Mcts(StructureHook, Refill):
     nodes, and its score counts in all nodes of its path.  A state that cannot be expanded any more is not visited
     again; if no state of a group can be expanded, further episodes start from the opening.  ``rollout.members`` is the
     number of simulations, which equals the number of leaves.  Groups are refilled as by `Refill`.
-    `lit_agentrl.experimental.siblings` makes step pairs and values from the played episodes.
 
     Args:
         constant: c of UCT.

@@ -116,6 +116,19 @@ def tree_state(
     return widest_pairs(units, tokens_BT, min_gap=min_gap, most=most)
 
 
+def by_visits(
+    *, loss_P: Tensor, flipped_P: Tensor, chosen_visits_P: Tensor, rejected_visits_P: Tensor
+) -> Tensor:
+    """Smooth the label of each pair by the visits of its replies: MCTS-DPO, arXiv 2405.00451.
+
+    ``(1 - e) f(z) + e f(-z)`` with ``e = N_l / (N_w + N_l)``.  ``N_w`` and ``N_l`` count the episodes that hold
+    the chosen and the rejected reply, as `tree_state` counts them: the fewer hold the chosen one, the less certain is
+    the label.
+    """
+    epsilon_P = rejected_visits_P / (chosen_visits_P + rejected_visits_P)
+    return (1 - epsilon_P) * loss_P + epsilon_P * flipped_P
+
+
 def compute_turn_units(
     *,
     return_B: Tensor,
@@ -148,7 +161,8 @@ def compute_turn_units(
     )
     set_N = _number_pairs(units.set_N, turn_N)
     reply_N = _number_pairs(set_N, text_keys(units, tokens_BT))
-    units = replace(units, set_N=set_N, value_N=_average(to_go_N, reply_N), is_pooled=True)
+    visits_N = torch.bincount(reply_N)[reply_N].double()
+    units = replace(units, set_N=set_N, value_N=_average(to_go_N, reply_N), visits_N=visits_N, is_pooled=True)
     return units, _average(to_go_N, set_N)
 
 

@@ -111,25 +111,6 @@ def compute_mean_interval(values: Sequence[float], confidence: float = 0.95) -> 
     return Interval(mean, mean - half, mean + half, n)
 
 
-def compute_difference_interval(
-    successes_a: int, n_a: int, successes_b: int, n_b: int, confidence: float = 0.95
-) -> Interval:
-    """Compute the interval of p_a − p_b for two independent proportions.
-
-    Newcombe, Stat. Med. 1998, method 10: d − √((p_a−l_a)² + (u_b−p_b)²) … d + √((u_a−p_a)² + (p_b−l_b)²), with
-    Wilson's l and u of each proportion.  ``n`` of the result is the size of the smaller sample.
-
-    Raises:
-        ValueError: impossible counts or confidence.
-    """
-    a = compute_wilson_interval(successes_a, n_a, confidence)
-    b = compute_wilson_interval(successes_b, n_b, confidence)
-    difference = a.mean - b.mean
-    low = difference - math.hypot(a.mean - a.low, b.high - b.mean)
-    high = difference + math.hypot(a.high - a.mean, b.mean - b.low)
-    return Interval(difference, low, high, min(n_a, n_b))
-
-
 def compute_group_means(values: Sequence[float], groups: Sequence[int]) -> list[float]:
     """Return the mean of each group, in order of first appearance.
 

@@ -8,14 +8,14 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
 from lit_agentrl.episode import Segment
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect, has_tools_in_template
-from lit_agentrl.text.marker_guard import STAND_IN, Guarded, MarkerGuard
+from lit_agentrl.text.marker_guard import STAND_IN, Encoded, Guarded, MarkerGuard
 from lit_agentrl.text.token_bytes import require_fast
 
 if TYPE_CHECKING:
@@ -174,6 +174,60 @@ class ChatRenderer:
         guarded = self._guard.guard([_make_user_message(text)])
         return self._guard.encode(guarded.messages[0]["content"], guarded.contents).tokens
 
+    @property
+    def opening(self) -> str:
+        """The text at the end of the reply header that opens a thought, or empty."""
+        return self._lead or self._forced
+
+    @property
+    def end_text(self) -> str:
+        """The text that the template writes after a reply."""
+        return self._end
+
+    @property
+    def marker_ids(self) -> frozenset[int]:
+        """The ids of markers and of tokens that end a turn."""
+        return self._guard.ids | frozenset(self.end_of_turn_ids)
+
+    def guard(self, messages: Sequence[Mapping[str, str]]) -> Guarded:
+        """Return messages whose text cannot be mistaken for markers of the template."""
+        return self._guard.guard(messages, is_thrifty=True)
+
+    def render_text(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] = (), header: bool
+    ) -> str:
+        """Return the template's rendering of messages in its own form.
+
+        Args:
+            messages: Guarded messages, with keys such as ``tool_calls``.
+            tools: The tools that the template lists.
+            header: Whether the header of a reply follows.
+
+        Raises:
+            ValueError: If the template refuses the messages.
+        """
+        return self._apply(messages, tools, header=header) + (self._forced if header else "")
+
+    def encode_text(self, text: str, contents: Mapping[str, str]) -> Encoded:
+        """Return the tokens of a rendered text, with contents in place of their stand-ins."""
+        return self._guard.encode(text, contents)
+
+    def encode_prefix(
+        self, text: str, contents: Mapping[str, str], bounds: Sequence[tuple[int, Segment]] = ()
+    ) -> Prefix:
+        """Tokenise a rendered text that ends before a reply.
+
+        Args:
+            text: The text.
+            contents: The content of each stand-in.
+            bounds: Ends of stretches with their segments; the messages after them are OBSERVATION.  Without any,
+                all messages are PROMPT.  The reply header is FORCED.
+        """
+        header = self._header + self._forced
+        end = len(text) - (len(header) if text.endswith(header) else 0)
+        last = Segment.OBSERVATION if bounds else Segment.PROMPT
+        return self._encode_prefix(text, [*bounds, (end, last)], Guarded([], dict(contents)))
+
     def find_markers(self, text: str) -> list[str]:
         """Return the markers of the template that an external text spells."""
         return self._guard.find_markers(text)
@@ -199,20 +253,23 @@ class ChatRenderer:
     def _render(self, messages: Sequence[Mapping[str, str]], *, header: bool) -> str:
         tools = [tool for message in messages for tool in json.loads(message.get("tools", "[]"))]
         shown = [{key: text for key, text in message.items() if key != "tools"} for message in messages]
+        return self._apply(shown, tools, header=header)
+
+    def _apply(self, shown: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, header: bool) -> str:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    shown,
+                    [dict(message) for message in shown],
                     tokenize=False,
                     add_generation_prompt=header,
-                    tools=tools or None,
+                    tools=list(tools) or None,
                     chat_template=fix_date(
-                        str(self.tokenizer.get_chat_template(tools=tools or None)), self._date
+                        str(self.tokenizer.get_chat_template(tools=list(tools) or None)), self._date
                     ),
                 )  # fmt: skip
             )
-        except TemplateError as error:
-            roles = [message["role"] for message in messages]
+        except (TemplateError, TypeError, AttributeError, LookupError) as error:
+            roles = [message["role"] for message in shown]
             raise ValueError(
                 f"the chat template refuses messages of roles {roles} ({error}); {REMEDY}"
             ) from error

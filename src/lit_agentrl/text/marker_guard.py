@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 STAND_IN = "\ue000"  # a private-use character: templates neither write nor trim it
+_LAST_STAND_IN = 0xF8FF
+_PRIVATE = re.compile(r"[\ue000-\uf8ff]")
+_TEXTS = ("content", "thought")  # keys of a message whose whole text a stand-in can replace
 
 
 @dataclass(frozen=True)
@@ -82,25 +85,39 @@ class MarkerGuard:
         ids = {tokenizer.backend_tokenizer.token_to_id(token) for token in self._tokens}
         self._ids = ids - {None, self._unknown}
 
-    def guard(self, messages: Sequence[Mapping[str, str]]) -> Guarded:
-        """Return messages that are safe to render in place of these."""
+    def guard(self, messages: Sequence[Mapping[str, str]], *, is_thrifty: bool = False) -> Guarded:
+        """Return messages that are safe to render in place of these.
+
+        Args:
+            messages: The messages.
+            is_thrifty: Whether stand-ins replace the texts of those messages alone that spell a marker.
+        """
         broken, safe = 0, []
         for message in messages:
-            content, times = self._break_up_words(message["content"])
-            broken += times
-            safe.append({**message, "content": content})
-            if "tools" in message:  # the template renders tools itself, so no stand-in can replace them
-                tools, times = self._break_up_tools(json.loads(message["tools"]))
-                safe[-1]["tools"] = json.dumps(tools, ensure_ascii=False)
-                broken += times
-        if not any(self._has_marker(message["content"]) for message in safe):
+            safe.append(dict(message))
+            for key in _TEXTS:
+                if key in message:
+                    safe[-1][key], times = self._break_up_words(message[key])
+                    broken += times
+            # the template renders tools and calls itself, so no stand-in can replace them
+            for key in ("tools", "calls"):
+                if key in message:
+                    parts, times = self._break_up_parts(json.loads(message[key]))
+                    safe[-1][key] = json.dumps(parts, ensure_ascii=False)
+                    broken += times
+        if not any(self._has_marker(message.get(key, "")) for message in safe for key in _TEXTS):
             return Guarded(safe, broken=broken)
         contents: dict[str, str] = {}
         for number, message in enumerate(safe):
-            core, stand_in = message["content"].strip(), chr(ord(STAND_IN) + number)
-            if core:  # white space around it stays, since templates and tokenizers trim
-                contents[stand_in] = core
-                message["content"] = message["content"].replace(core, stand_in, 1)
+            for key in _TEXTS:
+                core = message.get(key, "").strip()
+                if is_thrifty and not self._has_marker(core) and not _PRIVATE.search(core):
+                    continue
+                if core:  # white space around it stays, since templates and tokenizers trim
+                    is_first = key == "content"
+                    stand_in = chr(ord(STAND_IN) + number if is_first else _LAST_STAND_IN - number)
+                    contents[stand_in] = core
+                    message[key] = message[key].replace(core, stand_in, 1)
         return Guarded(safe, contents, broken)
 
     def encode(self, text: str, contents: Mapping[str, str]) -> Encoded:
@@ -135,6 +152,11 @@ class MarkerGuard:
         """Return the markers that a content spells, in order of their kind."""
         return [*self._token.findall(content), *self._word.findall(content)]
 
+    @property
+    def ids(self) -> frozenset[int]:
+        """The ids of the tokens that are markers."""
+        return frozenset(token for token in self._ids if token is not None)
+
     def _break_up_words(self, content: str) -> tuple[str, int]:
         """Insert a space into each plain-text marker of a content; return the number too."""
         if not self._word.search(content):
@@ -142,8 +164,8 @@ class MarkerGuard:
         # look ahead, since markers may overlap
         return re.subn(f"(?=(?:{self._word.pattern}))(.)", r"\1 ", content, flags=re.DOTALL)
 
-    def _break_up_tools(self, part: Any) -> tuple[Any, int]:
-        """Insert a space into each marker that tools spell; return the number too."""
+    def _break_up_parts(self, part: Any) -> tuple[Any, int]:
+        """Insert a space into each marker that tools or calls spell; return the number too."""
         if isinstance(part, str):
             text, words = self._break_up_words(part)
             text, tokens = re.subn(f"(?=(?:{self._token.pattern}))(.)", r"\1 ", text, flags=re.DOTALL)
@@ -151,10 +173,10 @@ class MarkerGuard:
                 raise ValueError(f"a tool spells a marker of the template ({part[:40]!r}); rename it")
             return text, words + tokens
         if isinstance(part, dict):
-            pairs = [(self._break_up_tools(key), self._break_up_tools(value)) for key, value in part.items()]
+            pairs = [(self._break_up_parts(key), self._break_up_parts(value)) for key, value in part.items()]
             return {key[0]: value[0] for key, value in pairs}, sum(key[1] + value[1] for key, value in pairs)
         if isinstance(part, list):
-            entries = [self._break_up_tools(item) for item in part]
+            entries = [self._break_up_parts(item) for item in part]
             return [entry for entry, _ in entries], sum(times for _, times in entries)
         return part, 0
 

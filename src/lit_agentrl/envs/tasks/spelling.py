@@ -1,12 +1,14 @@
-"""Tools, tool calls and thoughts of messages, spelt in the contents as text."""
+"""Tools, tool calls, results and thoughts of messages, spelt in the contents as text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lit_agentrl.envs.tasks.messages import Messages
 from lit_agentrl.episode import Message
+
+Write = Callable[..., str]  # of the JSON of calls; as `text.dialects.base.Dialect.write`
 
 
 def spell_out(messages: Sequence[Message]) -> Messages:
@@ -15,14 +17,29 @@ def spell_out(messages: Sequence[Message]) -> Messages:
     >>> spell_out([{"role": "assistant", "content": "", "calls": '[{"name": "look", "arguments": {}}]'}])
     [{'role': 'assistant', 'content': '<tool_call>{"name": "look", "arguments": {}}</tool_call>'}]
     """
-    return [{"role": message["role"], "content": spell_reply(message)} for message in spell_tools(messages)]
+    spelt = []
+    for message in spell_calls(spell_tools(messages)):
+        thought = f"<think>{message['thought']}</think>" if message.get("thought") else ""
+        spelt.append({"role": message["role"], "content": thought + message["content"]})
+    return spelt
 
 
-def spell_reply(message: Message) -> str:
-    """Return the content of a message with its thought and its calls."""
-    thought = f"<think>{message['thought']}</think>" if message.get("thought") else ""
-    calls = [json.dumps(call, ensure_ascii=False) for call in json.loads(message.get("calls", "[]"))]
-    return thought + message["content"] + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
+def spell_calls(messages: Sequence[Message], write: Write | None = None) -> Messages:
+    """Return messages whose contents end with their calls.
+
+    Args:
+        messages: the messages.
+        write: writes the calls; None: each between ``<tool_call>`` tags.
+    """
+    spelt = []
+    for message in messages:
+        rest = {key: text for key, text in message.items() if key != "calls"}
+        calls = [json.dumps(call, ensure_ascii=False) for call in json.loads(message.get("calls", "[]"))]
+        if calls:
+            tagged = "".join(f"<tool_call>{call}</tool_call>" for call in calls)
+            rest["content"] += tagged if write is None else write(calls, thought=None)
+        spelt.append(rest)
+    return spelt
 
 
 def spell_tools(messages: Sequence[Message]) -> Messages:
@@ -35,3 +52,19 @@ def spell_tools(messages: Sequence[Message]) -> Messages:
     if rest[0]["role"] == "system":
         return [{**rest[0], "content": f"{rest[0]['content']}\n{lines}"}, *rest[1:]]
     return [{"role": "system", "content": lines}, *rest]
+
+
+def spell_results(messages: Sequence[Message]) -> Messages:
+    """Return messages whose results of tools are messages of the user."""
+    spelt: Messages = []
+    for place, message in enumerate(messages):
+        is_result = message["role"] == "tool"
+        text = message["content"]
+        if is_result:
+            text = f"<tool_response>\n{text}\n</tool_response>"
+        follows_result = bool(place) and messages[place - 1]["role"] == "tool"
+        if follows_result and (is_result or message["role"] == "user"):
+            spelt[-1]["content"] += f"\n{text}"
+        else:
+            spelt.append({**message, "role": "user" if is_result else message["role"], "content": text})
+    return spelt

@@ -33,11 +33,6 @@ def wanted_groups(select_groups: Callable[..., Selection]) -> int | None:
     return select_groups.keywords.get("target") if isinstance(select_groups, partial) else None
 
 
-def may_want_more(select_groups: Callable[..., Selection]) -> bool:
-    """Return True if a filter can ask for more groups, that is, has a ``target``."""
-    return wanted_groups(select_groups) is not None
-
-
 def keeps_all(select_groups: Callable[..., Selection]) -> bool:
     """Return True if a filter never drops a group: `keep_all`, or `top_std` with ratio 1."""
     rule = select_groups.func if isinstance(select_groups, partial) else select_groups

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from lit_agentrl.checks import require
+from lit_agentrl.rl.masked import segment_sum
 
 
 def logistic(*, z_P: Tensor) -> Tensor:
@@ -29,6 +30,19 @@ def hinge(*, z_P: Tensor, width: float = 1.0) -> Tensor:
     """
     require(0 <= width < math.inf, "width", width, "finite and >= 0")
     return (width - z_P).clamp(min=0)
+
+
+def hinge_of_mean(*, z_P: Tensor, set_P: Tensor, width: float = 0.0) -> Tensor:
+    """``max(0, width - mean of z over the pairs of a set)``: Stable Alignment, arXiv 2305.16960.
+
+    Each pair gets its share, so that the pairs of a set sum to the hinge: for ``algo.over=groups``.  ``set_P`` numbers
+    the group, or state, of each pair; ``width`` is >= 0.
+    """
+    require(0 <= width < math.inf, "width", width, "finite and >= 0")
+    _, index_P, size_S = torch.unique(set_P, return_inverse=True, return_counts=True)
+    mean_S = segment_sum(z_P, index_P, len(size_S)) / size_S
+    loss_P: Tensor = ((width - mean_S).clamp(min=0) / size_S)[index_P]
+    return loss_P
 
 
 def truncated_quadratic(*, z_P: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ def constant(*, z_P: Tensor, gamma: float = 1.0) -> Tensor:
 
 
 def score_gap(*, gap_P: Tensor, scale: float = 1.0) -> Tensor:
-    """``-scale * gap``: Llama 2, arXiv 2307.09288, and Stable Alignment, arXiv 2305.16960.
+    """``-scale * gap``: Llama 2, arXiv 2307.09288, and Stable Alignment.
 
     ``scale`` is per reward unit, finite and > 0.
     """

@@ -226,7 +226,9 @@ class PreferenceLoss(Objective):
             "kl": self.beta * units.sum(torch.expm1(x_A.clamp(max=20)) - x_A),
             "length": units.length_N,
         }
-        columns = {"gap_P": pairs.gap_P}
+        if units.visits_N is not None:
+            summed["visits"] = units.visits_N
+        columns = {"gap_P": pairs.gap_P, "set_P": pairs.set_P}
         for (side, side_P), other_P in zip(sides.items(), reversed(sides.values()), strict=True):
             with name_errors("score"):
                 score_P = self.score(x_A, units=units, side_S=side_P, other_S=other_P)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.checks import name_errors
-from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.binding import bind, tensor_names
 from lit_agentrl.rl.objective import Tensors
 from lit_agentrl.rl.preference.pairing import Pairs
 
@@ -48,7 +48,12 @@ def link_losses(
     }
     flipped["z_P"] = -columns["z_P"]
     with name_errors("smoothing"):
-        losses_P: Tensor = smoothing(bind(link, columns), bind(link, flipped))
+        if "chosen_visits_P" in tensor_names(smoothing) and "chosen_visits_P" not in columns:
+            raise ValueError(
+                "it counts the episodes that hold a reply, and this pairing does not: use algo/pairing=tree_state"
+            )
+        losses: Tensors = {"loss_P": bind(link, columns), "flipped_P": bind(link, flipped)}
+        losses_P: Tensor = bind(smoothing, columns | losses)
     return losses_P
 
 

@@ -165,6 +165,7 @@ class ComparedScores(Objective):
         return {
             "gap_P": pairs.gap_P, "chosen_P": chosen_P, "rejected_P": rejected_P, "z_P": chosen_P - rejected_P,
             "chosen_length_P": length_N[pairs.chosen_P], "rejected_length_P": length_N[pairs.rejected_P],
+            "set_P": pairs.set_P,
         }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ class Units:
         turn_A: turn of each token, counted from 0 within the unit.
         value_N: float64, value by which units are ranked, in reward units; the return of the trajectory.
         set_N: int64, units with the same number can be compared, such as those of a group.
+        visits_N: float64, episodes of the group that hold the unit; None where each unit is of one episode.
         is_pooled: values depend on other units of the group, so a group must be kept or dropped as a whole.
     """
 
@@ -34,6 +35,7 @@ class Units:
     turn_A: Tensor
     value_N: Tensor
     set_N: Tensor
+    visits_N: Tensor | None = None
     is_pooled: bool = False
 
     def __len__(self) -> int:
