@@ -222,6 +222,14 @@ def test_a_thought_is_not_opened_twice() -> None:
         assert [reply for _, reply in list_learnt(episode, forced)] == [f"{learnt}<|im_end|>"] * 2
         assert [turn.starts_row for turn in episode.turns] == [True, False]
         assert episode.turns[0].reply_segments[0] == Segment.THINK
+    spaced = ChatRenderer(
+        make_family("mistral")[0], force_think=True, shows_replies=False
+    )  # whose replies begin with a space
+    reader = Reader(spaced, 4000)
+    for text, learnt in (("<think>one</think>4", "one</think>4</s>"), ("4", "</think>4</s>")):
+        found = list_learnt(reader.make_episode([], [user("a"), says(text)]), spaced)
+        assert found == [("<s>[INST] a[/INST]<think>", learnt)]
+    assert not list(reader.write_notes(2))
 
 
 def test_steps_are_no_part_of_a_thought() -> None:

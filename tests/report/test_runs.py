@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lit_agentrl.report import sweep
-from lit_agentrl.report.page.cells import GameSplit, group_runs
+from lit_agentrl.report.page.cells import GameSplit, find_unnamed_differences, group_runs
+from lit_agentrl.report.page.results import build_report
 from lit_agentrl.report.page.runs import flatten_settings, load
 from tests.report.conftest import MakeRun, edit
 
@@ -39,6 +41,30 @@ def test_cells_are_runs_that_differ_in_their_seed_alone(make_run: MakeRun, tmp_p
     make_run("other", 1, env="sokoban", lr=2)
     runs = load([tmp_path])[0]
     assert len(group_runs(runs)) == 3 and len(group_runs(runs, ignored=("env",))) == 2
+
+
+def test_what_a_choice_brings_with_it_is_told(make_run: MakeRun, tmp_path: Path) -> None:
+    """Two algorithms, one of which sets another filter, more steps and a rate that both name."""
+    brought = {"filter": {"_target_": "lit_agentrl.rl.policy.filters.keep_all"}, "update": {"minibatches": 4}}
+    own = {
+        "filter": {"_target_": "lit_agentrl.rl.policy.filters.top_std", "ratio": 1.0},
+        "update": {"minibatches": 1},
+    }
+    for name, lr, others in (("grpo", 1, own), ("gspo", 2, brought)):
+        hydra = make_run(name) / ".hydra"
+        config = {"seed": 0, "algo": {"name": name, "clip": lr}, "optim": {"lr": lr}, **others}
+        (hydra / "config.yaml").write_text(yaml.safe_dump(config))
+        (hydra / "overrides.yaml").write_text(yaml.safe_dump([f"algo={name}", f"optim.lr={lr}"]))
+    runs, damaged = load([tmp_path])
+    assert find_unnamed_differences(group_runs(runs)) == {
+        "filter._target_": (
+            '"lit_agentrl.rl.policy.filters.top_std"',
+            '"lit_agentrl.rl.policy.filters.keep_all"',
+        ),
+        "update.minibatches": ("1", "4"),
+    }
+    (line,) = [line for line in build_report(runs, damaged).warnings if "differ in more" in line]
+    assert "filter (top_std, keep_all), update.minibatches (1, 4); set them alike" in line
 
 
 def test_what_was_lost_counts_and_what_may_go_on_does_not(make_run: MakeRun, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ class DialogueWriter:
             else:
                 prefix = self._chat.encode_prefix(prompt, guarded.contents)
                 tokens, segments = prefix.tokens, prefix.segments
-            text, lost = self._write_reply(dialogue, index, message, prompt)
+            text, lost = self._write_reply(dialogue, index, guarded.messages[index], prompt)
             reply, num_ends, body, covered = self._end_reply(
                 dialogue, index, message, prompt, text, guarded.contents
             )
@@ -196,11 +196,14 @@ class DialogueWriter:
                         f"the chat template rewrites the messages before a reply once it is there; {REMEDY}",
                     )
             text = closed[len(before) :]
-            if opening:  # the template leaves out the thought that its header opens
-                text = f"{thought}{self._close}{text.lstrip()}"
+            inside = text.lstrip()
+            if opening and inside.startswith(start):  # after white space that the header lacks
+                text = inside.removeprefix(start).removeprefix(opening.partition(start)[2])
+            elif opening:  # the template leaves out the thought that its header opens
+                text = f"{thought}{self._close}{inside}"
             elif thought and thought not in text:
                 lost.append(THOUGHTS)
-        if core and core not in text:
+        if "calls" in message and core not in text:
             lost.append(TEXTS)
         names = [call["name"] for call in json.loads(message.get("calls", "[]"))]
         if missing := [name for name in names if name not in text]:

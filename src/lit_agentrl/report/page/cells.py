@@ -19,6 +19,7 @@ _MAX_NAME = 40  # characters of the name of a cell
 _WORD = re.compile(r"[A-Za-z]\w+")  # a value that names an option by itself
 _DEFAULTS = "defaults"  # label of a cell without settings of its own
 _VALUES = ("true", "false", "null")
+_TARGET = "_target_"
 
 
 class GameSplit(NamedTuple):
@@ -143,6 +144,41 @@ def group_runs(runs: Sequence[Run], *, ignored: Sequence[str] = ()) -> list[Cell
         )
         for name, label, cell in zip(_name_cells(labels), labels, cells, strict=True)
     ]
+
+
+def find_unnamed_differences(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
+    """Find the settings that differ between cells although no override names them.
+
+    An algorithm may bring settings of other groups, such as its filter or learning rate.  Of a part whose ``_target_``
+    differs, its own options are left out.
+
+    Returns:
+        The values of each setting, in the order of the cells.
+    """
+    settings = [cell.runs[0].settings for cell in cells]
+    known = [values for values in settings if values is not None]
+    keys = {_get_key(override) for cell in cells for override in cell.runs[0].overrides}
+    found: dict[str, tuple[str, ...]] = {}
+    for name in sorted(
+        {name for values in known for name in values}, key=lambda name: (_get_part(name), name)
+    ):
+        values = tuple(dict.fromkeys(each.get(name, "–") for each in known))
+        parents = [name[: place + 1] for place in range(len(name)) if name[place] == "."]
+        if len(values) < 2 or keys & {name, *(parent.rstrip(".") for parent in parents)}:
+            continue
+        if not any(f"{parent}{_TARGET}" in found for parent in parents):
+            found[name] = values
+    return found
+
+
+def _get_key(override: str) -> str:
+    """Return the setting that an override names, such as ``algo.clip`` of ``algo/clip=none``."""
+    return override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".")
+
+
+def _get_part(name: str) -> str:
+    """Return the part of a setting, so that its ``_target_`` comes before its options."""
+    return name.removesuffix(_TARGET) if name.endswith(_TARGET) else name
 
 
 def _list_settings(run: Run, ignored: Sequence[str]) -> frozenset[tuple[str, str]]:

@@ -11,11 +11,13 @@ from itertools import combinations
 
 import numpy as np
 
+from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.report.page import inference, power
-from lit_agentrl.report.page.cells import Cell, GameSplit, group_runs
+from lit_agentrl.report.page.cells import Cell, GameSplit, find_unnamed_differences, group_runs
 from lit_agentrl.report.page.inference import Bounds, Difference
 from lit_agentrl.report.page.runs import Run
 
+_MOST_NAMED = 4  # most settings that a warning names
 _ALL_PAIRS = (
     4  # up to this number of cells all pairs are compared; with more, each is compared with the first
 )
@@ -237,7 +239,23 @@ def _list_warnings(report: Report) -> list[str]:
             lines.append(
                 f"{unfinished} of {_format_runs(len(cell.runs))} of {cell.name} are unfinished, and not in any mean"
             )
+    if unnamed := find_unnamed_differences(report.cells):
+        shown = ", ".join(
+            f"{name.removesuffix('._target_')} ({', '.join(_shorten_value(value) for value in values)})"
+            for name, values in list(unnamed.items())[:_MOST_NAMED]
+        )
+        more = f" and {len(unnamed) - _MOST_NAMED} more settings" if len(unnamed) > _MOST_NAMED else ""
+        lines.append(
+            f"cells differ in more than was chosen, since a choice brings other settings with it: {shown}{more}; set "
+            "them alike on the command line to compare the rest alone"
+        )
     return lines
+
+
+def _shorten_value(value: str) -> str:
+    """Return a value without quotes; of a path in code its last part."""
+    text = value.strip('"')
+    return escape_unprintable(text.rpartition(".")[2] if text.startswith("lit_agentrl.") else text)[:40]
 
 
 def _format_runs(number: int) -> str:

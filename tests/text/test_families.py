@@ -1,0 +1,49 @@
+"""Rollouts under the chat templates of nine families: what the policy reads is what the template renders."""
+
+from __future__ import annotations
+
+import pytest
+
+from lit_agentrl.text.chat import ChatRenderer
+from tests.text.families import FAMILIES, make_family
+
+REWRITING = {  # each is refused where prompts show past replies, in these words
+    "qwen_3": "it changes the reply of turn 1",
+    "mistral": "it changes the reply of turn 1",
+    "glm": "it changes the reply of turn 1",
+    "phi": "the reply header is not always the same",
+    "deepseek_r1": "it changes the reply of turn 1",
+    "gpt_oss": "it changes the reply of turn 1",
+}
+OPENING = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "a\n\nb"}]
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in REWRITING])
+def test_later_prompts_are_those_of_the_template(family: str) -> None:
+    tokenizer, ends = make_family(family)
+    chat = ChatRenderer(tokenizer, model_ends=ends)
+    reply = "<think>wall</think><answer>Up</answer>"
+    for is_ended in (False, True):  # whether the policy wrote the end of its reply
+        tokens = [*chat.encode(reply), *(chat.end_of_turn_ids[:1] if is_ended else ())]
+        shown = [
+            *chat.render_opening(OPENING).tokens,
+            *tokens,
+            *chat.render_next("c", last_reply=tokens).tokens,
+        ]
+        dialogue = [*OPENING, {"role": "assistant", "content": reply}, {"role": "user", "content": "c"}]
+        if family == "gemma":
+            dialogue[:2] = [{"role": "user", "content": "Rules.\n\na\n\nb"}]
+        expected = tokenizer.apply_chat_template(dialogue, tokenize=False, add_generation_prompt=True)
+        assert chat.decode(shown) == expected
+
+
+@pytest.mark.parametrize("family", sorted(REWRITING))
+def test_a_template_that_rewrites_shows_single_turns(family: str) -> None:
+    tokenizer, ends = make_family(family)
+    with pytest.raises(
+        ValueError, match=f"not append-only over turns \\({REWRITING[family]}.*or context=single"
+    ):
+        ChatRenderer(tokenizer, model_ends=ends)
+    chat = ChatRenderer(tokenizer, model_ends=ends, shows_replies=False)
+    expected = tokenizer.apply_chat_template(OPENING, tokenize=False, add_generation_prompt=True)
+    assert chat.decode(chat.render_opening(OPENING).tokens) == expected
