@@ -38,7 +38,11 @@ def served() -> Iterator[str]:
 
 def test_the_pages_show_the_files_as_they_are() -> None:
     page = (ROOT / "docs/extend.md").read_text(encoding="utf-8")
-    for name, language in (("corridor.py", "python"), ("conf/env/corridor.yaml", "yaml")):
+    for name, language in (
+        ("sums.py", "python"),
+        ("corridor.py", "python"),
+        ("conf/env/corridor.yaml", "yaml"),
+    ):
         assert f"```{language}\n{(OWN / name).read_text(encoding='utf-8')}```\n" in page
     page = (MCP / "README.md").read_text(encoding="utf-8")
     assert f"```json\n{(MCP / 'tasks.jsonl').read_text(encoding='utf-8').splitlines()[2]}\n```\n" in page
@@ -50,6 +54,22 @@ def test_a_game_of_30_lines_keeps_the_contract() -> None:
     check_env(task.make, episodes=5)
     lines = (OWN / "corridor.py").read_text(encoding="utf-8").splitlines()
     assert sum(bool(line.strip()) for line in lines) <= 32
+
+
+def test_a_world_of_three_methods_keeps_the_contract() -> None:
+    task: Task = instantiate(OmegaConf.load(OWN / "conf/env/sums.yaml"))
+    check_env(task.make)
+    env = task.make("train")
+    assert {name for name in vars(type(env)) if not name.startswith("_")} == {
+        "reset",
+        "step",
+        "close",
+        "rules",
+    }
+    first, second = env.reset(seed=0)[0].split(" = ")[0].split(" + ")
+    assert env.step(f" {int(first) + int(second)}\n")[1:] == (1.0, True, False, {"success": True})
+    env.reset()
+    assert env.step("no number")[1] == 0.0
 
 
 def test_a_server_without_the_package_is_played() -> None:
@@ -94,7 +114,7 @@ def test_every_training_of_the_pages_runs(
     page = " ".join(page.read_text(encoding="utf-8") for page in pages).replace("\n", " ")
     found = re.findall(r"lit-agentrl train ([^`]*?env=[^`]*?) *(?=`| lit-agentrl )", page)
     worlds = [line.split("env=")[1].split()[0] for line in found]
-    assert sorted(worlds) == ["corridor", "mcp", "remote", "remote", "safe"]
+    assert sorted(worlds) == ["corridor", "mcp", "remote", "remote", "safe", "sums"]
     monkeypatch.chdir(ROOT)
     with served() as url:
         # the pages have two servers, in Python and in another language, and one line for both

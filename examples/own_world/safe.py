@@ -1,16 +1,14 @@
 """Open the safe: a whole game of two tools in 40 lines, played with ``env=safe dialect=tool_call``."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from lit_agentrl.actions import ToolSpec
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng
+from lit_agentrl.envs.tools import call_tool, describe_tool
 
 NOTES = ["red", "green", "blue"]
-NOTE = {"type": "object", "properties": {"note": {"enum": NOTES}}, "required": ["note"]}
-CODE = {"type": "object", "properties": {"code": {"type": "integer"}}, "required": ["code"]}
 
 
 class Safe(TextEnv):
@@ -20,7 +18,18 @@ class Safe(TextEnv):
     max_solution = 2
 
     def tools(self) -> Sequence[ToolSpec]:
-        return ToolSpec("read", "Shows a number.", NOTE), ToolSpec("unlock", "Tries a number.", CODE)
+        return describe_tool(self.read), describe_tool(self.unlock)
+
+    def read(self, note: Literal["red", "green", "blue"]) -> Outcome:
+        """Shows a number."""
+        self.shown = f"It says {self.codes[NOTES.index(note)]}."
+        return Outcome({"safe": 0.0})
+
+    def unlock(self, code: int) -> Outcome:
+        """Tries a number."""
+        is_open = code == self.codes[self.goal]
+        self.shown = f"Open: {is_open}"
+        return Outcome({"safe": float(is_open)}, terminated=is_open, success=is_open)
 
     def _draw_instance(self, seed: int) -> str:
         def propose(attempt: int) -> Iterator[list[int]]:
@@ -34,12 +43,8 @@ class Safe(TextEnv):
         return self.shown
 
     def _play(self, action: str) -> Outcome:
-        name, arguments = json.loads(action).values()  # they follow the schema
-        is_open = name == "unlock" and arguments["code"] == self.codes[self.goal]
-        self.shown = (
-            f"It says {self.codes[NOTES.index(arguments['note'])]}." if name == "read" else f"Open: {is_open}"
-        )
-        return Outcome({"safe": float(is_open)}, terminated=is_open, success=is_open)
+        outcome: Outcome = call_tool((self.read, self.unlock), action)  # it follows the schema
+        return outcome
 
     def _get_state(self) -> dict[str, Any]:
         return {"codes": self.codes, "goal": self.goal, "shown": self.shown}

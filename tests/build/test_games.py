@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.build.games import check_prompts, check_thinking
+from lit_agentrl.build.games import Games, check_prompts, check_thinking, try_games
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.evaluate import results_file
@@ -171,3 +171,38 @@ def test_a_game_that_tells_no_costs_is_refused_where_they_are_held_within_a_limi
     ):
         check_costs(lake)
     check_costs(replace(lake, game=partial(lake.game.func, **lake.game.keywords | {"thin_share": 0.3})))
+
+
+class IgnoresItsSeed(Odd):
+    """Each reset shows something else."""
+
+    resets = 0
+
+    def reset(self, **given: Any) -> Any:
+        self.resets += 1
+        observation, info = super().reset(**given)
+        return f"{observation} {self.resets}", info
+
+
+class TakesNoSeed(Odd):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset(seed=0)
+
+
+def test_a_reset_that_ignores_or_lacks_its_seed_is_told_at_the_start(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def tried(game: Any) -> None:
+        try_games(Games([Task("odd", partial(game))], [1.0], [], []), RewardPipeline({}))
+
+    tried(Odd)
+    assert capsys.readouterr().out == ""
+    tried(IgnoresItsSeed)
+    assert (
+        "reset(seed=0) of odd gives another observation each time: the episodes of a group do not share their task"
+        in (capsys.readouterr().out.replace("\n", " "))
+    )
+    with pytest.raises(
+        ValueError, match=r"^env: reset of game odd takes no seed and no options; write reset\(self, "
+    ):
+        tried(TakesNoSeed)

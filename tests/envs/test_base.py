@@ -83,7 +83,17 @@ def test_no_instance_is_in_two_splits_over_2000_seeds(game):
             assert split_of_id.setdefault(info["instance_id"], split) == split
 
 
-@pytest.mark.parametrize("seed", [None, -1, 1.5, "3"])
+def test_a_reset_without_a_seed_is_determined_by_the_one_before():
+    def reset(*seeds):
+        env = Bandit()
+        return [env.reset(seed=seed)[1]["instance_id"] for seed in seeds]
+
+    first = reset(3, None, None, None)
+    assert first == reset(3, None, None, None) and len(set(first)) > 1
+    assert reset(4, None, None, None)[1:] != first[1:] != reset(None, None, None)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "3"])
 def test_reset_refuses_what_is_no_seed(seed):
     with pytest.raises(ValueError, match="seed="):
         Bandit().reset(seed=seed)

@@ -22,6 +22,7 @@ from lit_agentrl.envs.checker import ContractError, check_env
 from lit_agentrl.envs.games.bandit import Bandit
 from lit_agentrl.envs.games.frozen_lake import FrozenLake
 from lit_agentrl.envs.games.sokoban import Sokoban
+from lit_agentrl.envs.violations import Probe
 from lit_agentrl.envs.world import World
 from lit_agentrl.paths import CONFIG_DIR
 from tests.conftest import NO_LIBRARY, lacks_library, served_game, served_openenv
@@ -83,9 +84,9 @@ def _make(game: type[TextEnv], split: str, **options: object) -> TextEnv:
     return game(split=split, **options)
 
 
-class NoSeedNeeded(Bandit):
+class FailsWithoutASeed(Bandit):
     def reset(self, *, seed=None, options=None):
-        return super().reset(seed=0 if seed is None else seed, options=options)
+        return super().reset(seed=seed + 0, options=options)
 
 
 class NumpyReward(Bandit):
@@ -227,7 +228,7 @@ class IntegerId(Bandit):
 @pytest.mark.parametrize(
     ("game", "rule"),
     [
-        (NoSeedNeeded, "seeding"),
+        (FailsWithoutASeed, "seeding"),
         (NumpyReward, "types"),
         (NoSuccess, "info"),
         (IntegerId, "info"),
@@ -254,7 +255,8 @@ class IntegerId(Bandit):
 def test_broken_games_are_caught(game, rule):
     with pytest.raises(ContractError) as caught:
         check_env(functools.partial(_make, game), episodes=12)
-    assert caught.value.rule == rule
+    assert rule in {violation.rule for violation in caught.value.violations}
+    assert len(caught.value.violations) <= 4, "one fault is not told many times"
 
 
 def test_what_is_no_text_game_is_refused():
@@ -291,7 +293,7 @@ def test_a_world_may_say_nothing_about_itself():
 def test_draws_of_other_threads_are_not_the_games(
     disturbed: int, passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play, plays = checker._play, iter(range(99))
+    play, plays = checker.play, iter(range(99))
 
     def played(*arguments: Any) -> Any:
         if next(plays) < disturbed:
@@ -300,9 +302,98 @@ def test_draws_of_other_threads_are_not_the_games(
             other.join()
         return play(*arguments)
 
-    monkeypatch.setattr(checker, "_play", played)
-    if passes:
-        checker._check_determinism(lambda split: Sokoban(split=split), 1)
-    else:
-        with pytest.raises(ContractError, match="draws from a global random generator"):
-            checker._check_determinism(lambda split: Sokoban(split=split), 1)
+    monkeypatch.setattr(checker, "play", played)
+    probe = Probe(lambda split: Sokoban(split=split))
+    checker._run(checker._check_determinism, probe, 1)
+    told = ["the game draws from a global random generator"]
+    assert [violation.message for violation in probe.violations] == ([] if passes else told)
+
+
+class ManyFaults(World):
+    """Breaks rules of every kind, and can be asked on after each."""
+
+    def action_names(self):
+        return ["Up", "up"]
+
+    def state_key(self):
+        return "a"
+
+    def reset(self, *, seed=None):
+        return "x", {"instance_id": 3}
+
+    def step(self, action):
+        print("played", action)
+        return "x", 1, 1, False, {}
+
+
+def test_all_broken_rules_are_listed_at_once_each_with_its_remedy(capsys):
+    with pytest.raises(ContractError) as caught:
+        check_env(functools.partial(_make, ManyFaults), episodes=4)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"{len(lines) - 1} rules of the contract are broken"
+    for line in (
+        "rule 'seeding' is broken: reset takes no options, and so cannot repeat an episode; write reset(self, *, ",
+        "rule 'types' is broken: the reward is int 1, not a Python float; return float(reward)",
+        "rule 'types' is broken: terminated is int 1; return a bool: bool(value)",
+        "rule 'info' is broken: info at the end is a dict of 0, {}; say whether the game is solved: success",
+        "rule 'ending' is broken: step after the end went on; raise gymnasium.error.ResetNeeded where the game is over",
+        "rule 'info' is broken: instance_id is int 3; make it a str, or leave it out",
+        "rule 'state_key' is broken: state_key() is str 'a', no int of 63 bits; return lit_agentrl.envs.splits.stable_",
+        "rule 'actions' is broken: names clash: a list of 2, ['Up', 'up']; make action_names differ in more than their",
+        "rule 'unknown action' is broken: step('no such action') gave info a dict of 0, {}; mark it: info['action_is_",
+        "rule 'splits' is broken: every seed of train gives the same instance; let reset choose the task by its seed",
+        "rule 'output' is broken: the game prints to stdout: str 'played UP\\nplayed",
+    ):
+        assert [each for each in lines if each.startswith(line)], line
+    assert all("; " in line for line in lines[1:]) and capsys.readouterr().out == ""
+
+
+class Odd(Bandit):
+    """A bandit with one fault."""
+
+    def __init__(self, *, split="train", fault=""):
+        super().__init__(split=split)
+        self.fault = fault
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed, options=options)
+        if self.fault == "raise":
+            raise RuntimeError("no display\nfound")
+        return {"old gym": observation, "dict": ({"text": observation}, info)}.get(
+            self.fault, (observation, info)
+        )
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        info.pop("reward_parts")
+        reward = {"nan": float("nan"), "str": "good"}.get(self.fault, reward)
+        whole = (observation, reward, terminated, truncated, None if self.fault == "no info" else info)
+        return whole[:4] if self.fault == "four" else whole
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ("old gym", "reset gave str .*; return .observation, info."),
+        ("dict", "the observation of reset is a dict of 1, {'text': .*; return a str: what the policy reads"),
+        (
+            "raise",
+            r"reset\(seed=0.*\) raised RuntimeError: no display found \(test_checker.py:\d+\); mend reset for",
+        ),
+        ("nan", "the reward is nan; return a finite number"),
+        ("str", "the reward is str 'good', not a Python float; return float\\(reward\\)"),
+        ("no info", "the info of step is None; return a dict"),
+        ("four", "step gave a tuple of 4, .*; return .observation, reward, terminated, truncated, info."),
+    ],
+)
+def test_one_fault_is_one_line_of_part_value_and_remedy(fault, line):
+    with pytest.raises(ContractError, match=line) as caught:
+        check_env(functools.partial(_make, Odd, fault=fault), episodes=2)
+    assert len(caught.value.violations) == 1 and "\n" not in str(caught.value)
+
+
+def test_a_world_that_cannot_be_made_is_told_how():
+    with pytest.raises(
+        ContractError, match="abstract method.*; write reset and step, and let __init__ take split="
+    ):
+        check_env(lambda split: World(split=split))

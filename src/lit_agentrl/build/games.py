@@ -18,6 +18,8 @@ from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.envs.base import Mixture, Task
 from lit_agentrl.envs.levels import Levels, find_levels
+from lit_agentrl.envs.violations import list_missing
+from lit_agentrl.envs.world import World
 from lit_agentrl.report.iteration import describe_failure
 from lit_agentrl.requirements import Part
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -74,7 +76,8 @@ def check_prompts(
         played = list(rehearse(rules, index, is_trained=index < num_trained))
         if all(episode.failed for episode in played):
             raise ValueError(
-                f"env: every episode that was tried failed; the first, {describe_failure(played[0])}"
+                f"env: every episode that was tried failed; the first, {describe_failure(played[0])}; "
+                "lit_agentrl.envs.checker.check_env lists all that a game of your own breaks"
             )
         first = next(episode.turns[0] for episode in played if episode.turns)
         tokens = first.prefix_tokens
@@ -218,6 +221,17 @@ def load_game(load_task: TaskLoader, name: str, option: str) -> Task:
     return task
 
 
+def _is_repeatable(env: World) -> bool:
+    """Return whether two resets with a seed show the same.
+
+    True if they fail, which `rehearse` reports.
+    """
+    try:
+        return env.reset(seed=0)[0] == env.reset(seed=0)[0]
+    except Exception:
+        return True
+
+
 def try_games(games: Games, rewards: RewardPipeline) -> None:
     """Make each game, so that invalid options fail early, and let reward parts check it.
 
@@ -234,6 +248,17 @@ def try_games(games: Games, rewards: RewardPipeline) -> None:
         with name_errors("env" if is_trained and len(games.weights) == 1 else task.name):
             game = task.make("train")
         with closing(game) as env:
+            if missing := list_missing(env):
+                raise ValueError(
+                    f"env: reset of game {task.name} takes no {' and no '.join(missing)}; write "
+                    "reset(self, *, seed=None, options=None), and draw everything from seed and options['noise_seed']"
+                )
+            if task.hosting.where == "inline" and not _is_repeatable(env):
+                screen.note(
+                    f"reset(seed=0) of {task.name} gives another observation each time: the episodes of a group do not "
+                    "share their task, and the run cannot be repeated; draw everything from the seed "
+                    "(lit_agentrl.envs.checker.check_env)"
+                )
             if is_trained and rewards.parts:
                 with blame("env", f"env: game {task.name} instance seed 0, reset"):
                     observation, _ = env.reset(seed=0)

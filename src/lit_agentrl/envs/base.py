@@ -61,21 +61,22 @@ class TextEnv(World):
         """Start an episode.
 
         Args:
-            seed: picks the instance (room, map, arms) within the split; all episodes of a group share it.
+            seed: picks the instance (room, map, arms) within the split; all episodes of a group share it.  None: drawn,
+                as in Gymnasium.
             options: ``{"noise_seed": int}`` seeds the slips and sampled payoffs; default: ``seed``.
 
         Returns:
             The first observation, and ``info`` with ``instance_id`` (same content, same id).
 
         Raises:
-            ValueError: no seed, a negative seed, or an unknown option.
+            ValueError: a negative seed, or an unknown option.
         """
         options = options or {}
         unknown = sorted(set(options) - {"noise_seed"})
         if unknown:
             raise ValueError(f"reset: option {unknown[0]!r} is unknown; the only option is 'noise_seed'")
-        instance_seed = _check_seed("seed", seed)
-        noise_seed = _check_seed("noise_seed", options.get("noise_seed", seed))
+        instance_seed = self.choose_seed(None if seed is None else _check_seed("seed", seed))
+        noise_seed = _check_seed("noise_seed", options.get("noise_seed", instance_seed))
         content = self._draw_instance(instance_seed)
         # Both seeds key it, so that equal noise seeds of different instances share no random draws.
         self._noise = keyed_rng(instance_seed, noise_seed, _NOISE)
@@ -217,7 +218,11 @@ class Task:
             ValueError: it is no text game, or its instances may need more actions than the budget allows.
         """
         with blame("game", f"game {self.name}"):
-            env = self.game(split=split)
+            try:
+                env = self.game(split=split)
+            except TypeError as error:
+                text = f"{error}; write reset and step, and let __init__ take split="
+                raise TypeError(text) from error
         require(isinstance(env, World), "game", type(env).__name__, "a subclass of World, such as TextEnv")
         require_whole("game.max_solution", env.max_solution, 1, self.action_budget)
         return env

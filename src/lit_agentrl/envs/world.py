@@ -39,6 +39,8 @@ class World(gymnasium.Env[str, str], ABC):
     max_solution: int = 1
     instances: int | None = None
     has_state: bool = False
+    _last_seed: int | None = None  # of the last reset that was given one
+    _later_seeds: np.random.Generator | None = None  # of the resets without a seed since then
 
     def __init__(self, *, split: str = "train") -> None:
         if split not in SPLITS:
@@ -68,12 +70,24 @@ class World(gymnasium.Env[str, str], ABC):
         """Start an episode.
 
         Args:
-            seed: picks the instance within the split; all episodes of a group share it.
+            seed: picks the instance within the split; all episodes of a group share it.  None: see `choose_seed`.
             options: ``{"noise_seed": int}`` seeds everything random after the reset; default: ``seed``.
 
         Returns:
             The first observation, and ``info``, with ``instance_id`` where it is known (same content, same id).
         """
+
+    def choose_seed(self, seed: int | None) -> int:
+        """Return the seed of a reset, or draw one where it is None.
+
+        Resets without a seed are determined by the last reset that was given one; before that they are random.
+        """
+        if seed is not None:
+            self._last_seed, self._later_seeds = seed, None
+            return seed
+        if self._later_seeds is None:
+            self._later_seeds = np.random.default_rng(self._last_seed)
+        return int(self._later_seeds.integers(2**31))
 
     @abstractmethod
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

@@ -75,8 +75,8 @@ class Replayed(TextEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         self._done = []
+        seed = self.choose_seed(seed)
         result = super().reset(seed=seed, options=options)
-        assert seed is not None  # as TextEnv has checked
         self._seeds = int(seed), int((options or {}).get("noise_seed", seed))
         return result
 

@@ -129,9 +129,9 @@ class Mcp(World):
     ) -> tuple[str, dict[str, Any]]:
         unknown = sorted(set(options or {}) - {"noise_seed"})
         require(not unknown, "options", unknown, "empty, or {noise_seed: number}")
+        seed = self.choose_seed(seed)
         is_whole = isinstance(seed, int | np.integer) and seed >= 0
         require(bool(is_whole), "seed", seed, "a whole number >= 0: it addresses the draws")
-        assert seed is not None
         self._is_running = False
         self._task = self._tasks[int(keyed_rng(int(seed), 0, _ROW).integers(len(self._tasks)))]
         self._calls = []

@@ -94,6 +94,7 @@ class Remote(World):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
+        seed = self.choose_seed(seed)
         options_with_seed = {"noise_seed": seed, **(options or {})}
         unknown = sorted(set(options_with_seed) - {"noise_seed"})
         require(not unknown, "options", unknown, "empty, or {noise_seed: number}")
@@ -101,7 +102,6 @@ class Remote(World):
             is_whole = isinstance(value, int | np.integer) and value >= 0
             require(bool(is_whole), name, value, "a whole number >= 0: it addresses the draws")
         self._close_session()
-        assert seed is not None
         self._start_request = {
             "split": self.split,
             "seed": int(seed),

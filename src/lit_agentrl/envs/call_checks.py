@@ -1,0 +1,247 @@
+"""Checks of what a game's calls return, and plays for all checks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from gymnasium.error import ResetNeeded
+
+from lit_agentrl.envs.violations import Probe, describe, describe_error
+from lit_agentrl.envs.world import World
+
+HORIZON = 10  # actions of one checked episode
+_UNKNOWN_ACTION = "no such action"
+
+
+def make_rng(seed: int) -> np.random.Generator:
+    """Make the generator of random play."""
+    return np.random.default_rng([seed, 999])
+
+
+def start(probe: Probe, seed: int, *, split: str = "train", noise_seed: int = 7) -> World:
+    """Create an environment and start an episode."""
+    env = probe.make(split)
+    probe.reset(env, seed=seed, options={"noise_seed": noise_seed})
+    return env
+
+
+def play(
+    probe: Probe, env: World, rng: np.random.Generator, num_actions: int = HORIZON
+) -> tuple[list[Any], bool]:
+    """Play at random from the current state; return everything observed and whether the game ended."""
+    trace: list[Any] = [get_key(probe, env)]
+    for _ in range(num_actions):
+        action = _draw_action(probe, env, rng)
+        if action is None:  # random play is unknown beyond the start
+            break
+        step = probe.step(env, action)
+        is_number = isinstance(step[1], float) and math.isfinite(step[1])  # NaN differs from itself
+        trace.append(
+            (action, step[0], step[1] if is_number else repr(step[1]), *step[2:], get_key(probe, env))
+        )
+        if step[2]:
+            return trace, True
+    return trace, False
+
+
+def get_key(probe: Probe, env: World) -> Any:
+    """Return the hash of the state."""
+    return probe.call("state_key()", env.state_key)
+
+
+def _draw_action(probe: Probe, env: World, rng: np.random.Generator) -> Any:
+    return probe.call("random_action(rng)", lambda: env.random_action(rng))
+
+
+def check_reset(probe: Probe, episodes: int) -> None:
+    """Check what a reset returns, with and without a seed."""
+    env = probe.make("train")
+    for seed in range(episodes):
+        _, info = probe.reset(env, seed=seed)
+        name = info.get("instance_id", "")
+        probe.expect(
+            isinstance(name, str),
+            "info",
+            f"instance_id is {describe(name)}",
+            "make it a str, or leave it out",
+        )
+        names = probe.call("actions()", lambda: _list_actions(probe, env))
+        probe.expect(
+            len({name.lower() for name in names}) == len(names),
+            "actions",
+            f"names clash: {describe(list(names))}",
+            "make action_names differ in more than their case",
+        )
+        key = get_key(probe, env)
+        probe.expect(
+            type(key) is int and 0 <= key < 2**63,
+            "state_key",
+            f"state_key() is {describe(key)}, no int of 63 bits",
+            "return lit_agentrl.envs.splits.stable_hash(TEXT OF THE STATE), or 0 where it is unknown",
+        )
+    rules = probe.call("rules", lambda: env.rules)
+    probe.expect(isinstance(rules, str), "types", f"rules is {describe(rules)}", "make it a str")
+    try:
+        env.reset()
+    except ValueError:  # a game may refuse it
+        pass
+    except Exception as error:
+        probe.expect(
+            False,
+            "seeding",
+            f"reset() without a seed raised {describe_error(error)}",
+            "begin with seed = self.choose_seed(seed)",
+        )
+
+
+def _list_actions(probe: Probe, env: World) -> tuple[str, ...]:
+    try:
+        return env.actions().names
+    except ValueError as error:
+        probe.stop("actions", str(error), "correct action_names(), tools() or action_format()")
+
+
+def check_step(probe: Probe, episodes: int) -> None:
+    """Check what a step returns, and that a finished game cannot be played on."""
+    for seed in range(episodes):
+        env, rng, is_over, action = start(probe, seed), make_rng(seed), False, ""
+        for _ in range(HORIZON):
+            names = probe.call("action_names()", env.action_names)
+            chosen = _draw_action(probe, env, rng)
+            if chosen is None:  # how to play is not known here
+                if names is None and env.action_format() == "text":
+                    _check_result(probe, probe.step(env, _UNKNOWN_ACTION), None)
+                return
+            action = chosen
+            probe.expect(
+                names is None or action in names,
+                "actions",
+                f"random_action gave {describe(action)}, which is not in {describe(names)}",
+                "draw from action_names()",
+            )
+            # Names match whatever their case; free text goes in as it is.
+            is_over = _check_result(
+                probe, probe.step(env, action if names is None else action.upper()), action
+            )
+            if is_over:
+                break
+        if is_over:
+            try:
+                env.step(action)
+            except ResetNeeded:
+                continue
+            except Exception as error:
+                given = f"raised {describe_error(error)}"
+            else:
+                given = "went on"
+            probe.expect(
+                False,
+                "ending",
+                f"step after the end {given}",
+                "raise gymnasium.error.ResetNeeded where the game is over",
+            )
+
+
+def _check_result(probe: Probe, result: Any, action: str | None) -> bool:
+    """Check what a step returned; the action is None where it may be invalid."""
+    _, reward, terminated, truncated, info = result
+    is_number = probe.expect(
+        type(reward) is float,
+        "types",
+        f"the reward is {describe(reward)}, not a Python float",
+        "return float(reward)",
+    )
+    is_number = is_number and probe.expect(
+        math.isfinite(reward), "rewards", f"the reward is {reward}", "return a finite number"
+    )
+    probe.expect(
+        type(terminated) is bool,
+        "types",
+        f"terminated is {describe(terminated)}",
+        "return a bool: bool(value)",
+    )
+    probe.expect(
+        truncated is False,
+        "types",
+        f"truncated is {describe(truncated)}",
+        "return False: max_turns and max_actions of the YAML file end an episode",
+    )
+    if terminated:
+        probe.expect(
+            "success" in info,
+            "info",
+            f"info at the end is {describe(info)}",
+            "say whether the game is solved: success",
+        )
+    given = {
+        "success": False,
+        "action_is_valid": True,
+        "reward_parts": {"reward": reward},
+        "cost": 0.0,
+        **info,
+    }
+    for key, kind in (("success", bool), ("action_is_valid", bool), ("reward_parts", dict), ("cost", float)):
+        probe.expect(
+            type(given[key]) is kind,
+            "info",
+            f"info[{key!r}] is {describe(given[key])}, not a {kind.__name__}",
+            f"convert it: {kind.__name__}(value)",
+        )
+    probe.expect(
+        action is None or bool(given["action_is_valid"]),
+        "actions",
+        f"{describe(action)} of random_action was called invalid",
+        "accept what action_names lists, whatever its case",
+    )
+    if is_number and type(given["reward_parts"]) is dict:
+        _check_parts(probe, given["reward_parts"], reward)
+    if type(given["cost"]) is float:
+        is_finite = math.isfinite(given["cost"])
+        probe.expect(is_finite, "info", f"info['cost'] is {given['cost']}", "return a finite number")
+    return bool(terminated)
+
+
+def _check_parts(probe: Probe, parts: dict[str, Any], reward: float) -> None:
+    is_sum = all(isinstance(part, int | float) for part in parts.values())
+    probe.expect(
+        is_sum and abs(sum(parts.values()) - reward) < 1e-9,
+        "rewards",
+        f"info['reward_parts'] is {describe(parts)}, the reward is {reward}",
+        "let the parts sum to the reward",
+    )
+
+
+def check_unknown_action(probe: Probe, episodes: int) -> None:
+    """Check that an unknown action changes nothing."""
+    for seed in range(episodes):
+        env = start(probe, seed)
+        if probe.call("action_format()", env.action_format) == "text":
+            return
+        before = save_state(probe, env)
+        _, reward, terminated, _, info = probe.step(env, _UNKNOWN_ACTION)
+        is_number = isinstance(reward, int | float) and math.isfinite(reward)  # else this has been reported
+        is_noop = (
+            (reward == 0 or not is_number)
+            and not terminated
+            and not info.get("success")
+            and save_state(probe, env) == before
+        )
+        probe.expect(
+            bool(is_noop),
+            "unknown action",
+            f"step({_UNKNOWN_ACTION!r}) gave the reward {describe(reward)}, or changed the game",
+            "let an action that is unknown change nothing and earn 0",
+        )
+        probe.expect(
+            not info.get("action_is_valid", True),
+            "unknown action",
+            f"step({_UNKNOWN_ACTION!r}) gave info {describe(info)}",
+            "mark it: info['action_is_valid'] = False",
+        )
+
+
+def save_state(probe: Probe, env: World) -> object:
+    """Return the state of a game that can be saved; None for others."""
+    return probe.call("state_dict()", env.state_dict) if env.has_state else None

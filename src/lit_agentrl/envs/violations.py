@@ -1,0 +1,223 @@
+"""Broken rules of the contract, and a prober that calls a game and collects them."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from lit_agentrl.envs.world import World
+
+Make = Callable[[str], World]
+_MOST = 20  # violations that a message lists
+_SHOWN = 60  # characters of a value
+_SHOWN_ERROR = 160  # characters of an exception
+_REMEDY_OF_MAKE = (
+    "write reset and step, and let __init__ take split= and hand it to super().__init__(split=split)"
+)
+_OURS = ("violations.py", "checker.py")  # whose lines say nothing about a game
+_OF_STEP = "(observation, reward, terminated, truncated, info)"
+
+
+class Violation(NamedTuple):
+    """A broken rule of the contract.
+
+    Attributes:
+        rule: its name.
+        message: the part of the game and the value that breaks it.
+        remedy: what to do.
+    """
+
+    rule: str
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.remedy}"
+
+
+class ContractError(ValueError):
+    """The broken rules of the contract; ``rule`` names the first one."""
+
+    def __init__(self, violations: Sequence[Violation]) -> None:
+        self.violations, self.rule = tuple(violations), violations[0].rule
+        lines = [f"rule {each.rule!r} is broken: {each}" for each in violations[:_MOST]]
+        if len(violations) > 1:
+            lines = [f"{len(violations)} rules of the contract are broken", *lines]
+        super().__init__("\n".join(lines))
+
+
+class Stop(Exception):
+    """Ends a check that cannot go on; what stopped it has been recorded."""
+
+
+class Probe:
+    """Calls a game and records each rule that it breaks, once, with the first example.
+
+    Args:
+        make: creates an environment of the given split.
+    """
+
+    def __init__(self, make: Make) -> None:
+        self._make = make
+        self._found: dict[tuple[str, str], Violation] = {}
+
+    @property
+    def violations(self) -> list[Violation]:
+        """All violations, in the order in which they were found."""
+        return list(self._found.values())
+
+    def expect(self, condition: bool, rule: str, message: str, remedy: str) -> bool:
+        """Record a violation unless the condition holds; return the condition."""
+        if not condition:
+            self._found.setdefault((rule, remedy), Violation(rule, " ".join(message.split()), remedy))
+        return condition
+
+    def stop(self, rule: str, message: str, remedy: str) -> NoReturn:
+        """Record a violation and end the check.
+
+        Raises:
+            Stop: always.
+        """
+        self.expect(False, rule, message, remedy)
+        raise Stop
+
+    def make(self, split: str) -> World:
+        """Create an environment.
+
+        Raises:
+            Stop: that fails, or it is no World.
+        """
+        env = self.call(f"make({split!r})", lambda: self._make(split), _REMEDY_OF_MAKE)
+        if not isinstance(env, World):
+            self.stop(
+                "types", f"make({split!r}) gave {describe(env)}, not a World", "inherit World, or a TextEnv"
+            )
+        return env
+
+    def call(self, name: str, function: Callable[[], Any], remedy: str = "") -> Any:
+        """Call a function of the game.
+
+        Args:
+            name: how it is called in messages.
+            function: is called without arguments.
+            remedy: what to do if it fails.
+
+        Raises:
+            Stop: it raises an exception.
+        """
+        try:
+            return function()
+        except Stop:
+            raise
+        except Exception as error:
+            self.stop(
+                "exceptions",
+                f"{name} raised {describe_error(error)}",
+                remedy or f"mend {name.split('(')[0]} for this case",
+            )
+
+    def reset(self, env: World, **given: Any) -> tuple[str, dict[str, Any]]:
+        """Start an episode, with those arguments that the game takes.
+
+        Raises:
+            Stop: the reset fails, or returns another form.
+        """
+        missing = list_missing(env)
+        self.expect(
+            not missing,
+            "seeding",
+            f"reset takes no {' and no '.join(missing)}, and so cannot repeat an episode",
+            "write reset(self, *, seed=None, options=None), and draw everything from seed and options['noise_seed']",
+        )
+        given = {name: value for name, value in given.items() if name not in missing}
+        words = ", ".join(f"{name}={value}" for name, value in given.items())
+        result = self.call(f"reset({words})", lambda: env.reset(**given))
+        if not isinstance(result, tuple) or len(result) != 2:
+            self.stop("types", f"reset gave {describe(result)}", "return (observation, info)")
+        observation, info = result
+        is_text = self.expect(
+            isinstance(observation, str),
+            "types",
+            f"the observation of reset is {describe(observation)}",
+            "return a str: what the policy reads",
+        )
+        is_dict = self.expect(
+            isinstance(info, dict),
+            "types",
+            f"the info of reset is {describe(info)}",
+            "return a dict, {} if empty",
+        )
+        if not (is_text and is_dict):
+            raise Stop
+        return result
+
+    def step(self, env: World, action: str) -> tuple[str, Any, Any, Any, dict[str, Any]]:
+        """Play an action.
+
+        Raises:
+            Stop: the step fails, or returns another form.
+        """
+        result = self.call(f"step({shorten(repr(action))})", lambda: env.step(action))
+        if not isinstance(result, tuple) or len(result) != 5:
+            self.stop("types", f"step gave {describe(result)}", f"return {_OF_STEP}")
+        is_text = self.expect(
+            isinstance(result[0], str),
+            "types",
+            f"the observation of step is {describe(result[0])}",
+            "return a str: what the policy reads, '' at the end",
+        )
+        is_dict = self.expect(
+            isinstance(result[4], dict),
+            "types",
+            f"the info of step is {describe(result[4])}",
+            "return a dict",
+        )
+        if not (is_text and is_dict):
+            raise Stop
+        return result
+
+
+def describe(value: Any) -> str:
+    """Describe a value of any type in one short line."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<its repr raises {type(error).__name__}>"
+    text = shorten(" ".join(text.split()))
+    if isinstance(value, tuple | list | dict):
+        return f"a {type(value).__name__} of {len(value)}, {text}"
+    return text if value is None else f"{type(value).__name__} {text}"
+
+
+def shorten(text: str, most: int = _SHOWN) -> str:
+    """Cut a text to the length that messages show."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def describe_error(error: BaseException) -> str:
+    """Describe an exception in one line, with the place where the game raised it."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    frames = traceback.extract_tb(error.__traceback__)
+    names = ((Path(frame.filename).name, frame.lineno) for frame in frames)
+    own = [place for place in names if place[0] not in _OURS and not place[0].startswith("<")]
+    return shorten(text, _SHOWN_ERROR) + (f" ({own[-1][0]}:{own[-1][1]})" if own else "")
+
+
+def list_missing(env: World) -> list[str]:
+    """List the arguments of the contract that the reset of a game does not take."""
+    taken = _list_parameters(env.reset)
+    return [name for name in ("seed", "options") if taken is not None and name not in taken]
+
+
+def _list_parameters(function: Callable[..., Any]) -> set[str] | None:
+    """Return the names that a function takes by keyword; None: all, or unknown."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return {each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY}
