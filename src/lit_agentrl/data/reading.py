@@ -17,7 +17,7 @@ from lit_agentrl.data.recordings import Group, Recordings
 from lit_agentrl.data.referred import measure_longest_row
 from lit_agentrl.data.row_folder import read_kind
 from lit_agentrl.envs.tasks.messages import BadRow, read_held_out_with
-from lit_agentrl.envs.tasks.tables import READERS, read_table, shorten_path
+from lit_agentrl.envs.tasks.tables import READERS, drop_nulls, read_table, shorten_path
 from lit_agentrl.episode import Episode
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger
@@ -288,6 +288,7 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
                 raise BadRow("unreadable", str(row))
             if not isinstance(row, dict):
                 raise BadRow("unreadable", 'it is not an object; write {"column": value, …}')
+            row = drop_nulls(row) if path.suffix == ".parquet" else row
             markers, lost = reader.markers.total(), reader.lost.total()
             reader.row_name = f"{shorten_path(path)} {row_name}"
             by, group = read_held_out_with(row), kind.read_group(row, reader)

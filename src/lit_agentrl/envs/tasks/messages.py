@@ -7,24 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lit_agentrl.envs.tasks.message_parts import BadRow, join_calls, parse_message, require_whole_characters
+from lit_agentrl.envs.tasks.tables import parse_json
 from lit_agentrl.episode import Message
 
-ROLES = ("system", "user", "assistant", "tool")
 SIDES = ("chosen", "rejected")
 Messages = list[Message]
-
-
-class BadRow(ValueError):
-    """A row that cannot be used.
-
-    Args:
-        reason: a short name under which such rows are counted.
-        message: one line.
-    """
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 def parse_messages(value: object, column: str, role: str) -> Messages:
@@ -48,64 +36,7 @@ def parse_messages(value: object, column: str, role: str) -> Messages:
         raise BadRow(
             "no_messages", f"column {column} must be a text, or a list of messages with role and content"
         )
-    return [_parse_message(message, column) for message in value]
-
-
-def _parse_message(value: object, column: str) -> Message:
-    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
-        raise BadRow("no_messages", f"column {column} holds what is no message; write role and content")
-    role, content = value["role"], value.get("content")
-    if role not in ROLES:
-        raise BadRow(
-            "unknown_role", f"column {column}: role {role[:40]!r} is unknown; valid: {', '.join(ROLES)}"
-        )
-    if isinstance(content, list) and all(
-        isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content
-    ):
-        content = "".join(part["text"] for part in content)
-    if isinstance(content, list) and (kind := _find_other_part(content)):
-        raise BadRow(
-            "not_text",
-            f"column {column}: a message of {role} has a part of type {kind[:40]!r}; images, sound and files cannot be "
-            "read, only text: leave such rows out",
-        )
-    given = value.get("tool_calls") if role == "assistant" else None
-    calls = _format_calls(given, column) if given else ""
-    content = content or "" if calls else content
-    if not isinstance(content, str):
-        raise BadRow("no_messages", f"column {column}: a message of {role} has no content; write a text")
-    if not content.strip() and not calls:
-        raise BadRow("empty", f"column {column}: a message of {role} is blank; fill it in")
-    if (text := content + calls) != text.encode("utf-8", "replace").decode():
-        raise BadRow(
-            "half_character", f"column {column} holds half a character (a lone surrogate); write it whole"
-        )
-    return {"role": role, "content": content, **({"calls": calls} if calls else {})}
-
-
-def _find_other_part(content: list[Any]) -> str | None:
-    """Return the type of the first part that is no text, such as ``image_url``."""
-    kinds = [str(part.get("type") or "") for part in content if isinstance(part, Mapping)]
-    return next((kind for kind in kinds if kind and kind != "text"), None)
-
-
-def _format_calls(calls: object, column: str) -> str:
-    """Return the JSON of tool calls."""
-    parsed = []
-    for call in calls if isinstance(calls, list) else [None]:
-        function = call.get("function", call) if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise BadRow(
-                "bad_call", f"column {column}: a tool call has no function name; write name and arguments"
-            )
-        arguments = function.get("arguments", {})
-        if isinstance(arguments, str):
-            try:
-                arguments = json.loads(arguments)
-            except ValueError as error:
-                raise BadRow("bad_call", f"column {column}: arguments of a tool call are no JSON") from error
-        parsed.append({"name": function["name"], "arguments": arguments})
-    return json.dumps(parsed, ensure_ascii=False)
+    return join_calls(parse_message(message, column) for message in value)
 
 
 def read_dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messages]:
@@ -117,11 +48,58 @@ def read_dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messag
         BadRow: it has neither.
     """
     if row.get("messages") is not None:
-        return [], _add_tools(row, parse_messages(row["messages"], "messages", "user"))
+        return [], _add_context(row, parse_messages(row["messages"], "messages", "user"))
     if row.get(answer) is None:
         columns = ", ".join(map(str, row)) or "none"
         raise BadRow("no_column", f"it has neither messages nor {answer} (there are {columns})")
-    return read_prompt(row), parse_messages(row[answer], answer, "assistant")
+    opening, [rest] = _take_off(
+        read_prompt(row), [parse_messages(row[answer], answer, "assistant")], [answer]
+    )
+    return opening, rest
+
+
+def _take_off(
+    prompt: Messages, answers: Sequence[Messages], columns: Sequence[str]
+) -> tuple[Messages, list[Messages]]:
+    """Take the prompt off answers that repeat it.
+
+    A system message that all answers begin with, and the prompt has not, goes to the prompt.
+
+    Raises:
+        BadRow: an answer begins with something other than the prompt.
+    """
+    bare = [_strip_extras(message) for message in prompt]
+    begins = [[_strip_extras(message) for message in answer] for answer in answers]
+    is_new = begins[0][0]["role"] == "system" != bare[0]["role"]
+    if is_new and all(begin[: len(bare) + 1] == [begins[0][0], *bare] for begin in begins):
+        tools = {key: text for key, text in prompt[0].items() if key == "tools"}
+        first = {key: text for key, text in prompt[0].items() if key != "tools"}
+        return [{**answers[0][0], **tools}, first, *prompt[1:]], [
+            answer[len(prompt) + 1 :] for answer in answers
+        ]
+    rests: list[Messages] = []
+    for answer, begin, column in zip(answers, begins, columns, strict=True):
+        without_system = bare[bare[0]["role"] == "system" :]
+        repeated = next((part for part in (bare, without_system) if part and begin[: len(part)] == part), [])
+        role = begin[0]["role"]
+        # behind a reply of the prompt a user may go on
+        goes_on = role != "system" and (role != "user" or bare[-1]["role"] == "assistant")
+        if not repeated and not goes_on:
+            raise BadRow(
+                "other_beginning",
+                f"column {column} begins with a message of {role} that is not the prompt; write the answer alone, or "
+                "the prompt before it as in column prompt",
+            )
+        rests.append(answer[len(repeated) :])
+        if not rests[-1]:
+            raise BadRow("no_reply", f"column {column} repeats the prompt alone; write an answer")
+    return prompt, rests
+
+
+def _strip_extras(message: Message) -> Message:
+    """Return what identifies a message of a prompt: all but tools and weight."""
+    bare = {key: text for key, text in message.items() if key not in ("tools", "weight")}
+    return {**bare, "content": bare["content"].strip()}
 
 
 def read_pair(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Messages, list[Messages]]:
@@ -136,7 +114,7 @@ def read_pair(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Mes
             raise BadRow("no_column", f"column {side} is missing (there are {columns})")
     parsed = [parse_messages(row[side], side, "assistant") for side in sides]
     if row.get("prompt") is not None:
-        return read_prompt(row), parsed
+        return _take_off(read_prompt(row), parsed, sides)
     first, second = parsed
     shared = next(
         (k for k, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(map(len, parsed))
@@ -147,7 +125,7 @@ def read_pair(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Mes
         )
     if shared == len(first) == len(second):
         raise BadRow("identical", "chosen and rejected are the same")
-    return _add_tools(row, first[:shared]), [messages[shared:] for messages in parsed]
+    return _add_context(row, first[:shared]), [messages[shared:] for messages in parsed]
 
 
 def read_pair_scores(row: Mapping[str, Any]) -> list[float]:
@@ -180,10 +158,8 @@ def read_answers(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list
     given = row.get("completions")
     if not isinstance(given, list) or len(given) < 2:
         raise BadRow("no_column", "column completions must be a list of at least two answers")
-    opening, answers = (
-        read_prompt(row),
-        [parse_messages(answer, "completions", "assistant") for answer in given],
-    )
+    parsed = [parse_messages(answer, "completions", "assistant") for answer in given]
+    opening, answers = _take_off(read_prompt(row), parsed, ["completions"] * len(parsed))
     scores = row.get("scores")
     if not isinstance(scores, list) or len(scores) != len(given):
         raise BadRow("no_scores", "column scores must be a list with a number for each of completions")
@@ -243,22 +219,41 @@ def read_prompt(row: Mapping[str, Any]) -> Messages:
         raise BadRow(
             "no_prompt", f"column prompt is missing (there are {', '.join(map(str, row)) or 'none'})"
         )
-    return _add_tools(row, parse_messages(row["prompt"], "prompt", "user"))
+    return _add_context(row, parse_messages(row["prompt"], "prompt", "user"))
 
 
-def _add_tools(row: Mapping[str, Any], messages: Messages) -> Messages:
-    """Add the tools of a row to its first message."""
+def _add_context(row: Mapping[str, Any], messages: Messages) -> Messages:
+    """Add the system text and the tools of a row to its first messages."""
+    messages = _add_system(row, messages)
     tools = row.get("tools")
-    if not tools:
+    if not tools or (isinstance(tools, str) and not tools.strip()):
         return messages
     if isinstance(tools, str):
-        try:
-            tools = json.loads(tools)
-        except ValueError as error:
-            raise BadRow("bad_tools", "column tools is no JSON; write a list of tools") from error
+        tools = parse_json(tools)
+        if isinstance(tools, ValueError):
+            raise BadRow("bad_tools", "column tools is no JSON; write a list of tools") from tools
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
         raise BadRow("bad_tools", "column tools must be a list of tools, each with a name and parameters")
+    if not tools:
+        return messages
     return [{**messages[0], "tools": json.dumps(tools, ensure_ascii=False)}, *messages[1:]]
+
+
+def _add_system(row: Mapping[str, Any], messages: Messages) -> Messages:
+    """Put the text of column ``system`` before the messages; blank: there is none."""
+    text = row.get("system")
+    if text is None or (isinstance(text, str) and not text.strip()):
+        return messages
+    if not isinstance(text, str):
+        raise BadRow("bad_system", f"column system is {str(text)[:40]!r}; write a text")
+    require_whole_characters(text, "system")
+    if messages[0]["role"] != "system":
+        return [{"role": "system", "content": text}, *messages]
+    if messages[0]["content"].strip() != text.strip():
+        raise BadRow(
+            "two_systems", "column system and the system message of the dialogue differ; keep one of them"
+        )
+    return messages
 
 
 def read_number(row: Mapping[str, Any], column: str) -> float:
@@ -268,6 +263,10 @@ def read_number(row: Mapping[str, Any], column: str) -> float:
         BadRow: it is none.
     """
     value = row.get(column)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        number = math.nan if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+    except OverflowError:  # of a whole number of more than 308 digits
+        number = math.inf
+    if not math.isfinite(number):
         raise BadRow("bad_number", f"column {column} is {str(value)[:40]!r}; write a finite number")
-    return float(value)
+    return number

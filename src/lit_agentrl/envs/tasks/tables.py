@@ -36,11 +36,20 @@ def _read_jsonl(path: Path) -> Rows:
 def _parse_line(line: bytes) -> object:
     try:
         text = line.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        return ValueError(f"it is not UTF-8 (byte {error.start + 1} of the line); save the file as UTF-8")
+    value = parse_json(text)
+    if isinstance(value, ValueError) and "\0" in text:
+        return ValueError("it holds bytes of zero, as of UTF-16; save the file as UTF-8")
+    return value
+
+
+def parse_json(text: str) -> object:
+    """Parse a text; what is wrong with it is returned as an error."""
+    try:
         return json.loads(
             text, object_pairs_hook=_check_repeated, parse_constant=_refuse_constant, parse_int=_parse_whole
         )
-    except UnicodeDecodeError as error:
-        return ValueError(f"it is not UTF-8 (byte {error.start + 1} of the line); save the file as UTF-8")
     except json.JSONDecodeError as error:
         return ValueError(f"it is no JSON ({error.msg}, character {error.colno}); write one object a line")
     except RecursionError:
@@ -86,6 +95,16 @@ def _read_parquet(path: Path) -> Rows:
             f"path={shorten_path(path)} cannot be read as Parquet ({reason}); write it again"
         ) from error
     yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
+
+
+def drop_nulls(value: Any) -> Any:
+    """Leave out the fields of structs that are None, at any depth.
+
+    Arrow gives all structs of a column the same fields, and None where a row has none.
+    """
+    if isinstance(value, dict):
+        return {key: drop_nulls(part) for key, part in value.items() if part is not None}
+    return [drop_nulls(part) for part in value] if isinstance(value, list) else value
 
 
 READERS: dict[str, Callable[[Path], Rows]] = {".jsonl": _read_jsonl, ".parquet": _read_parquet}

@@ -1,0 +1,174 @@
+"""Messages of rows as people write them: other roles and keys, calls, weights, system texts, repeated prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_agentrl.data.demonstrations import Demonstrations
+from lit_agentrl.data.reading import read
+from lit_agentrl.envs.tasks.message_parts import BadRow
+from lit_agentrl.envs.tasks.messages import read_answers, read_dialogue, read_pair
+from tests.data.test_reading import learnt, student
+
+USER = {"role": "user", "content": "time?"}
+NOON = {"role": "assistant", "content": "noon"}
+
+
+def says(**keys: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, **keys}
+
+
+def call(arguments: Any, **more: Any) -> dict[str, Any]:
+    return says(
+        tool_calls=[{"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}],
+        **more,
+    )
+
+
+def parse(*messages: Any) -> list[dict[str, str]]:
+    _, parsed = read_dialogue({"messages": [USER, *messages]}, "completion")
+    return parsed[1:]
+
+
+def calls(*arguments: Any) -> dict[str, str]:
+    given = [{"name": "f", "arguments": each} for each in arguments]
+    return {"role": "assistant", "content": "", "calls": json.dumps(given)}
+
+
+@pytest.mark.parametrize("arguments", ["", " ", "null", None, "{}", {}])
+def test_a_call_without_arguments_has_none(arguments: Any) -> None:
+    assert parse(call(arguments)) == [calls({})]
+
+
+@pytest.mark.parametrize(
+    ("message", "parsed"),
+    [
+        (call('{"a": null}'), calls({"a": None})),  # a null that the row itself wrote
+        (says(tool_calls='[{"name": "f", "arguments": {"a": 1}}]'), calls({"a": 1})),
+        (says(function_call={"name": "f", "arguments": "{}"}), calls({})),
+        (says(function_call={"name": "f"}, content="I look."), {**calls({}), "content": "I look."}),
+        ({"role": "tool_call", "content": '{"name": "f", "arguments": {"a": 2}}'}, calls({"a": 2})),
+        ({"from": "function_call", "value": '{"name": "f", "arguments": {}}'}, calls({})),
+        ({**NOON, "tool_calls": None}, NOON),
+        ({**NOON, "tool_calls": [], "function_call": None}, NOON),
+        ({"from": "gpt", "value": "noon"}, NOON),
+        ({"role": "model", "content": [{"type": "text", "text": "noon"}]}, NOON),
+        ({"role": "function", "name": "f", "content": "x"}, {"role": "tool", "content": "x"}),
+        ({"role": "ipython", "content": {"hour": 12}}, {"role": "tool", "content": '{"hour": 12}'}),
+        ({"role": "tool", "content": [1, None]}, {"role": "tool", "content": "[1, null]"}),
+        ({"role": "tool", "content": ""}, {"role": "tool", "content": ""}),
+        ({"role": "tool", "content": None}, {"role": "tool", "content": ""}),
+        ({"role": "developer", "content": "Be brief."}, {"role": "system", "content": "Be brief."}),
+        ({**NOON, "weight": 0}, {**NOON, "weight": "0"}),
+        ({**NOON, "train": False}, {**NOON, "weight": "0"}),
+        ({**NOON, "loss": False}, {**NOON, "weight": "0"}),
+        ({**NOON, "weight": 1.0, "train": True, "loss": None}, NOON),
+        ({**NOON, "reasoning_content": "sun"}, {**NOON, "thought": "sun"}),
+        ({**NOON, "thinking": "sun", "reasoning": "sun"}, {**NOON, "thought": "sun"}),
+        ({**NOON, "reasoning_content": " "}, NOON),
+        (
+            {**NOON, "content": [{"type": "thinking", "thinking": "sun"}, {"type": "text", "text": "noon"}]},
+            {**NOON, "thought": "sun"},
+        ),
+    ],
+)
+def test_a_message_is_read_as_it_is_meant(message: Any, parsed: dict[str, str]) -> None:
+    assert parse(message) == [parsed]
+
+
+def test_calls_that_follow_a_reply_belong_to_it() -> None:
+    one, two = ({"role": "tool_call", "content": {"name": "f", "arguments": {"a": k}}} for k in (1, 2))
+    assert parse({**NOON, "content": "I look."}, one, two) == [
+        {**calls({"a": 1}, {"a": 2}), "content": "I look."}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({**NOON, "weight": 0.5}, "weight of a message is '0.5'; write 1 (learnt) or 0 (not learnt)"),
+        ({**NOON, "weight": -1}, "weight of a message is '-1'"),
+        ({**NOON, "train": "no"}, "train of a message is 'no'"),
+        ({**NOON, "thinking": "a", "reasoning": "b"}, "has thinking and reasoning, which differ; keep one"),
+        ({**NOON, "thinking": {"a": 1}}, "thinking of a message is no text"),
+        (call("[1]"), "arguments of a tool call are no object"),
+        (call('{"a": 1, "a": 2}'), "column a stands there twice"),
+        (call('{"a": NaN}'), "NaN is no number of JSON"),
+        (
+            says(tool_calls=[{"name": "f"}], function_call={"name": "g"}),
+            "tool_calls and function_call; keep one",
+        ),
+        ({"role": "assistant", "content": [{"type": "image", "text": ""}]}, "a part of type 'image'"),
+        ({"role": "assistant", "content": {"answer": 1}}, "has no content; write a text"),
+    ],
+)
+def test_a_message_that_would_lose_something_is_refused(message: Any, said: str) -> None:
+    with pytest.raises(BadRow) as raised:
+        parse(message)
+    assert said in str(raised.value)
+
+
+def test_the_column_system_is_the_system_message() -> None:
+    rules = {"role": "system", "content": "Be brief."}
+    for row in ({"messages": [USER, NOON]}, {"messages": [rules, USER, NOON]}):
+        assert read_dialogue({"system": "Be brief.", **row}, "completion")[1] == [rules, USER, NOON]
+    row = {"system": "Be brief.", "prompt": "time?", "completion": "noon", "tools": [{"name": "f"}]}
+    [first, second], _ = read_dialogue(row, "completion")
+    assert first == {**rules, "tools": '[{"name": "f"}]'} and second == USER
+    opening, _ = read_pair(
+        {"system": "Be brief.", "chosen": [USER, NOON], "rejected": [USER, {**NOON, "content": "?"}]}
+    )
+    assert opening == [rules, USER]
+    assert read_dialogue({"system": " ", "messages": [USER, NOON]}, "completion")[1] == [USER, NOON]
+    with pytest.raises(BadRow, match="column system and the system message of the dialogue differ; keep one"):
+        read_dialogue({"system": "Be long.", "messages": [rules, USER, NOON]}, "completion")
+    with pytest.raises(BadRow, match="column system is '3'; write a text"):
+        read_dialogue({"system": 3, "messages": [USER, NOON]}, "completion")
+
+
+def test_a_prompt_that_an_answer_repeats_is_taken_off() -> None:
+    rules = {"role": "system", "content": "Be brief."}
+    late = {**NOON, "content": "late"}
+    for first in ([], [USER]):
+        pair = {"prompt": "time?", "chosen": [*first, NOON], "rejected": [USER, late]}
+        assert read_pair(pair) == ([USER], [[NOON], [late]])
+    pair = {"prompt": "time?", "chosen": [rules, USER, NOON], "rejected": [rules, USER, late]}
+    assert read_pair(pair) == ([rules, USER], [[NOON], [late]])
+    assert read_pair({"system": "Be brief.", **pair}) == ([rules, USER], [[NOON], [late]])
+    ranked = {"prompt": "time?", "completions": [[USER, NOON], "late"], "scores": [1, 0]}
+    assert read_answers(ranked)[:2] == ([USER], [[NOON], [late]])
+    assert read_dialogue({"prompt": [USER], "completion": [USER, NOON]}, "completion") == ([USER], [NOON])
+    more = {"role": "user", "content": "sure?"}
+    goes_on = {"prompt": [USER, NOON], "chosen": [more, NOON], "rejected": [more, late]}
+    assert read_pair(goes_on) == ([USER, NOON], [[more, NOON], [more, late]])
+    for other in ([{**USER, "content": "where?"}, late], [rules, late], [USER]):
+        with pytest.raises(BadRow, match="column rejected (begins with a message|repeats the prompt alone)"):
+            read_pair(pair | {"chosen": [USER, NOON], "rejected": other})
+
+
+def test_a_reply_of_weight_0_is_context(tmp_path: Path) -> None:
+    row = {"messages": [USER, {**NOON, "weight": 0}, USER, {**NOON, "content": "late"}]}
+    (tmp_path / "d.jsonl").write_text(json.dumps(row))
+    [[episode]] = read(Demonstrations(path=str(tmp_path / "d.jsonl"), batch=1), student(), seed=0).groups
+    assert [text.startswith("late") for text in learnt(episode)] == [True]
+
+
+def test_fields_that_arrow_adds_are_left_out(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    tools = [
+        {"name": "f", "parameters": {"a": {"type": "x"}}},
+        {"name": "g", "parameters": {"b": {"type": "y"}}},
+    ]
+    messages = [USER, call({"a": 1}), call({"b": 2}), {"role": "tool", "content": "x"}, NOON]
+    rows = [{"messages": messages, "tools": tools}]
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "d.parquet")
+    (tmp_path / "d.jsonl").write_text(json.dumps(rows[0]))
+    found = [
+        read(Demonstrations(path=str(tmp_path / name), batch=1), student(400), seed=0).groups
+        for name in ("d.parquet", "d.jsonl")
+    ]
+    assert repr(found[0]) == repr(found[1]) and "null" not in found[0][0][0].opening[0]["content"]
