@@ -10,7 +10,6 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl import screen
-from lit_agentrl.build.instantiation import as_list
 from lit_agentrl.build.matching import match_game
 from lit_agentrl.checks import blame, format_value, name_errors, require
 from lit_agentrl.config.composition import compose_job
@@ -154,7 +153,7 @@ def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
                 named = format_value(names)
                 raise ValueError(
                     f"{split}.envs={named}: no env is named, so that held-out data judge and nothing is played; add "
-                    f"env={as_list(names)[0]}, or leave it out"
+                    "env=WORLD, or leave it out"
                 )
         return Games([], [], [], [])
     chosen = instantiate(cfg.env)
