@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 _OPTION = re.compile(r"[A-Za-z_]\w*(\.\w+)*=")  # the beginning of a message about an option
+MOST_EPISODES = 1_000_000  # planned at a time, as objects in memory
 
 
 class NotFinite(ValueError):

@@ -140,3 +140,8 @@ def _remove(folder: Path) -> None:
         folder.unlink()
     elif folder.exists():
         shutil.rmtree(folder)
+
+
+def has_checkpoint(path: str | Path) -> bool:
+    """Check whether ``path`` or its predecessor ``<path>.prev`` exists."""
+    return os.path.exists(path) or os.path.exists(f"{path}.prev")

@@ -18,8 +18,9 @@ import pytest
 import torch
 
 from lit_agentrl.episode import EndReason
+from lit_agentrl.files import has_checkpoint
 from lit_agentrl.strategies import sharded_io
-from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, SaveOptions, has_checkpoint
+from lit_agentrl.strategies.checkpoint_io import AtomicIO, CheckpointError, SaveOptions
 
 # every call of the operating system through which a save touches the disk
 CALLS = ("makedirs", "open", "fsync", "close", "link", "unlink", "replace", "stat")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,25 @@ def test_help_and_typing_errors_wait_for_no_library() -> None:
         loaded, printed = found[entry, arguments]
         assert expected in printed and "loading" not in printed, (arguments, printed[-500:])
         assert not loaded, f"{entry}.py {arguments} imports {', '.join(loaded)}"
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+def test_values_of_an_evaluation_are_checked_before_torch_is_loaded(tmp_path: Path) -> None:
+    hydra = tmp_path / ".hydra"
+    hydra.mkdir()
+    (hydra / "config.yaml").write_text("seed: 0")
+    commands = [
+        ("evaluate", f"run={tmp_path} split=tset", "split=tset must be one of"),
+        ("evaluate", f"run={tmp_path} shots=1001", "shots=1001 must be a whole number from 0 to 1000"),
+        ("evaluate", f"run={tmp_path} checkpoint=betst", "checkpoint=betst is unknown"),
+        ("evaluate", f"run={tmp_path}", "has no last checkpoint"),
+        ("evaluate", "model=nano env=bandit temperature=-1", "temperature=-1 must be a number >= 0"),
+    ]
+    found = loaded_by(commands)
+    for entry, arguments, expected in commands:
+        loaded, printed = found[entry, arguments]
+        assert expected in printed and "torch" not in loaded, (arguments, printed[-500:])
 
 
 @pytest.mark.slow

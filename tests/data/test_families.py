@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from functools import lru_cache
 from pathlib import Path
@@ -253,6 +254,25 @@ def test_what_a_template_leaves_out_is_counted_or_refused() -> None:
         Reader(odd, 4000).make_episode([], [user("a"), says("I look.", calls=call)])
     with pytest.raises(ValueError, match="one call at once"):
         reader.make_episode([], [user("a"), says("", calls=json.dumps([CALL, CALL]))])
+
+
+NO_THINK = (  # as Qwen 3.5: the header closes an empty thought
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}"
+    "<think>\n{{ m.reasoning_content or '' }}\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n\n</think>\n\n{% endif %}"
+)
+
+
+def test_no_thought_is_learnt_behind_a_closed_one() -> None:
+    tokenizer, ends = make_family("qwen_3")
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = NO_THINK
+    chat = ChatRenderer(tokenizer, shows_replies=False, model_ends=ends)
+    reader = Reader(chat, 4000)
+    for more in ({}, {"thought": "I count."}):
+        [(prompt, reply)] = list_learnt(reader.make_episode([], [user("one"), says("two", **more)]), chat)
+        assert prompt.endswith("<think>\n\n</think>\n\n") and reply == "two<|im_end|>"
+        assert len(list(reader.write_notes(1))) == len(more)
 
 
 class NoThoughts(Plain):

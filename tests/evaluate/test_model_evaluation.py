@@ -207,7 +207,7 @@ def test_a_run_is_evaluated_after_shots_alone(run_copy: Path) -> None:
         (REMOTE + "http://x", "env has no value; name the games"),
         (REMOTE + "http://x env=mixture", "env=mixture is a mixture"),
         ("model=nano env=bandit shots=[]", "shots=[] must be a whole number >= 0, or a list of them"),
-        ("model=nano env=bandit shots=[1,-1]", "shots=-1 must be a whole number >= 0"),
+        ("model=nano env=bandit shots=[1,-1]", "shots=-1 must be a whole number from 0 to 1000"),
         ("model=nano env=bandit shots=[1,1]", "shots=[1, 1] names a value twice"),
         ("model=nano env=bandit temperature=[1,1]", "temperature=[1, 1] names a value twice"),
         (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from lit_agentrl.text.chat import ChatRenderer
@@ -47,3 +49,17 @@ def test_a_template_that_rewrites_shows_single_turns(family: str) -> None:
     chat = ChatRenderer(tokenizer, model_ends=ends, shows_replies=False)
     expected = tokenizer.apply_chat_template(OPENING, tokenize=False, add_generation_prompt=True)
     assert chat.decode(chat.render_opening(OPENING).tokens) == expected
+
+
+def test_a_template_that_leaves_out_texts_is_refused() -> None:
+    """As those of models that see images, whose contents are lists of parts."""
+    tokenizer = copy.deepcopy(make_family("qwen_2_5")[0])
+    parts = (
+        "{% if m.content is not string %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}"
+    )
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n" + parts + "<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    with pytest.raises(ValueError, match="leaves out contents that are texts; set model.chat_template="):
+        ChatRenderer(tokenizer)

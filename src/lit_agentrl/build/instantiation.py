@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.actions import Actions, ToolSpec
 from lit_agentrl.checks import blame, require_members
@@ -26,11 +26,6 @@ _ACTIONS = {  # format of actions -> the possible actions, and an example
     "text": (Actions("text"), "Up"),
     "tools": (Actions("tools", tools=_TOOLS), '{"name": "go", "arguments": {}}'),
 }
-
-
-def as_list(value: Any) -> list[Any]:
-    """Return a value as a list; options allow a single value without brackets."""
-    return list(value) if isinstance(value, ListConfig | list) else [value]
 
 
 def instantiate_as(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:

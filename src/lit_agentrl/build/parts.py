@@ -23,7 +23,7 @@ from lit_agentrl.build.precision import check_sync_gap
 from lit_agentrl.build.recorded import build_kind
 from lit_agentrl.build.strategy import check_trainer
 from lit_agentrl.build.structure import build_algorithm, check_trained
-from lit_agentrl.checks import format_value, name_errors, require_whole
+from lit_agentrl.checks import MOST_EPISODES, format_value, name_errors, require_whole
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.models.policy import Policy
@@ -32,7 +32,7 @@ from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import try_out, with_computed
 from lit_agentrl.rl.objective import Objective, try_loss
 from lit_agentrl.rl.policy.filters import Selection
-from lit_agentrl.rollout.settings import MOST, RolloutSettings
+from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.rollout.workers.inline import Here
@@ -84,8 +84,8 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     require_whole("trainer.max_epochs", cfg.trainer.get("max_epochs"), 1)
     check_trainer(cfg.trainer)
     require_whole("val.every", cfg.val.every, 1)
-    require_whole("val.episodes", cfg.val.episodes, 1, MOST)
-    require_whole("test.episodes", cfg.test.episodes, 0, MOST)
+    require_whole("val.episodes", cfg.val.episodes, 1, MOST_EPISODES)
+    require_whole("test.episodes", cfg.test.episodes, 0, MOST_EPISODES)
     add_worker(cfg)
     add_correction(cfg)
     algorithm, structure = build_algorithm(cfg)

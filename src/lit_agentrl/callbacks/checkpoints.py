@@ -18,13 +18,12 @@ from lit_agentrl.callbacks.iteration_log import get_iteration_metrics
 from lit_agentrl.callbacks.save_period import SavePeriod
 from lit_agentrl.checks import require, require_one_of, require_whole
 from lit_agentrl.distributed import gather_objects
-from lit_agentrl.files import recover_folder
+from lit_agentrl.files import has_checkpoint, recover_folder
 from lit_agentrl.report.summary import Saves
 from lit_agentrl.strategies.background import Writer
 from lit_agentrl.strategies.checkpoint_io import (
     LEFTOVERS,
     AtomicIO,
-    has_checkpoint,
     remove_checkpoint,
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from lit_agentrl.cli._running import read_options, run_command
 from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.config.overrides import split_arguments
 from lit_agentrl.config.run_options import open_run, split_model_options, split_models
+from lit_agentrl.config.saved import find_run_folder, require_run_folder
 from lit_agentrl.runs import ranks
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         model_options = None if flags else split_model_options(overrides)
         if model_options is not None:
             ranks.require_one_process("evaluate plays on one device")
+            from lit_agentrl.evaluate.options import check_options
+
+            check_options(model_options[0])
             from lit_agentrl.evaluate.model_evaluation import evaluate_models
 
             with initialize_hydra():
@@ -34,6 +39,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         if cfg is None:
             return
+        named = find_run_folder(Path(str(cfg.run)))
+        require_run_folder(named, "run")
+        from lit_agentrl.evaluate.options import check_options, find_checkpoint
+
+        check_options(cfg)  # before torch is loaded, which takes seconds
+        find_checkpoint(cfg, named)
         folder, saved, load_task = open_run(cfg)
         from lit_agentrl.evaluate.evaluation import evaluate
 

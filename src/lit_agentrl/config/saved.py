@@ -171,10 +171,11 @@ def _require_inner_links(folder: Path) -> None:
             )
 
 
-def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
-    """Return a folder's saved config in this version's form, and its config folders.
+def require_run_folder(folder: Path, option: str) -> Path:
+    """Require that a folder is that of a run, and return the file of its saved config.
 
-    References such as ``${rollout.prompts}`` are not resolved yet.
+    Raises:
+        UserError: it is not; the message names ``option``.
     """
     if not folder.is_dir():
         raise UserError(
@@ -187,6 +188,15 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
         if option == "resume" and (folder / records.FILE).is_file():
             hint += "; to resume the whole sweep, give -m, the options of the sweep, and resume=FOLDER"
         raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{hint}")
+    return file
+
+
+def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
+    """Return a folder's saved config in this version's form, and its config folders.
+
+    References such as ``${rollout.prompts}`` are not resolved yet.
+    """
+    file = require_run_folder(folder, option)
     try:
         raw, hydra_config = (_load_plain(path) for path in (file, file.with_name("hydra.yaml")))
     except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeError) as error:

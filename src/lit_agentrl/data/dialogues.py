@@ -197,7 +197,10 @@ class DialogueWriter:
                     )
             text = closed[len(before) :]
             inside = text.lstrip()
-            if opening and inside.startswith(start):  # after white space that the header lacks
+            if end and end in prompt[len(before) :] and end in text:  # the header has closed an empty thought
+                text = text.partition(end)[2].lstrip()
+                lost += [THOUGHTS] if thought else []
+            elif opening and inside.startswith(start):  # after white space that the header lacks
                 text = inside.removeprefix(start).removeprefix(opening.partition(start)[2])
             elif opening:  # the template leaves out the thought that its header opens
                 text = f"{thought}{self._close}{inside}"

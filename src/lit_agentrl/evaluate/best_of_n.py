@@ -11,9 +11,6 @@ import torch
 from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 
-from lit_agentrl.build.instantiation import as_list
-from lit_agentrl.checks import format_value, require, require_whole
-from lit_agentrl.config.errors import UserError
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.reward_model import RewardModel, load_model, read_about
 from lit_agentrl.report.statistics import (
@@ -27,48 +24,6 @@ from lit_agentrl.rewards.learned.scoring import turn_values
 from lit_agentrl.text.token_bytes import hash_tokenizer
 
 _TOKENS = 8192  # tokens per batch of the reward model
-
-
-def check_options(cfg: DictConfig) -> None:
-    """Check the options ``best_of`` and ``reward_model``.
-
-    Raises:
-        ValueError: an option is invalid; the message names it.
-    """
-    cfg.best_of = as_list(cfg.best_of)  # a single number needs no brackets
-    require_enough_episodes(cfg, "best_of", 2)
-    path = cfg.reward_model
-    if path is None:
-        if cfg.best_of:
-            raise UserError(
-                f"best_of={format_value(cfg.best_of)} needs reward_model=RUN, the folder of a run that trained one"
-            )
-        return
-    require(isinstance(path, str) and bool(path.strip()), "reward_model", path, "the folder of a run")
-    if not cfg.best_of:
-        raise UserError(
-            "reward_model has no effect without best_of; set best_of=8 members=8, or leave it out"
-        )
-    with _name_option():
-        if heads := read_about(path).heads:
-            raise ValueError(
-                f"path={path} has several heads ({', '.join(heads)}), and best_of needs a single score; name a model "
-                "with one head"
-            )
-
-
-def require_enough_episodes(cfg: DictConfig, option: str, least: int) -> None:
-    """Check that each k of an option is from ``least`` to ``members``.
-
-    Raises:
-        ValueError: the message names the option.
-    """
-    for k in cfg[option]:
-        require_whole(option, k, least)
-        if k > cfg.members:
-            raise UserError(
-                f"{option}={format_value(cfg[option])} needs members >= {k}, and members={cfg.members}"
-            )
 
 
 @contextmanager
@@ -137,6 +92,11 @@ def load_chooser(cfg: DictConfig, tokenizer: PreTrainedTokenizerBase) -> Chooser
         return None
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with _name_option():
+        if heads := read_about(cfg.reward_model).heads:
+            raise ValueError(
+                f"path={cfg.reward_model} has several heads ({', '.join(heads)}), and best_of needs a single score; "
+                "name a model with one head"
+            )
         model = load_model(cfg.reward_model, hash_tokenizer(tokenizer))
     network: torch.nn.Module = model.policy.network
     for part in (network, model.head):

@@ -16,18 +16,17 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.assembly import Run, build
 from lit_agentrl.build.critics import set_beta
 from lit_agentrl.build.games import TaskLoader
-from lit_agentrl.build.instantiation import as_list, load_other_engine
+from lit_agentrl.build.instantiation import load_other_engine
 from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.build.structure import build_algorithm
-from lit_agentrl.checks import format_value, require, require_number, require_one_of, require_whole
 from lit_agentrl.config.composition import load_option
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.support import require_positions
-from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate import best_of_n, diagnostics
 from lit_agentrl.evaluate.baselines import GREEDY, START, make_records
+from lit_agentrl.evaluate.options import as_list, check_options, find_checkpoint, list_shots
 from lit_agentrl.evaluate.replay import load_weights, replay_episodes, require_shared_weights
 from lit_agentrl.evaluate.results_file import can_write, describe_options, read_compared, write_results
 from lit_agentrl.evaluate.score_table import build_table
@@ -35,13 +34,9 @@ from lit_agentrl.evaluate.scores import Scores, warn_of_cut_replies
 from lit_agentrl.evaluate.variants import find_games
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.rules import Rules
-from lit_agentrl.rollout.settings import MOST
 from lit_agentrl.rollout.shots import with_shots
 from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.run_folder import require_idle
-from lit_agentrl.strategies.checkpoint_io import has_checkpoint
-
-CHECKPOINTS = ("last", "best", "start")
 
 
 def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> Scores:
@@ -57,8 +52,8 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
         UserError: an option is out of range, a checkpoint does not exist, or the run is still training.
     """
     require_idle("run", folder)
+    check_options(cfg)
     temperatures = as_list(cfg.temperature)
-    check_options(cfg, temperatures)
     shots, compared = list_shots(cfg), read_compared(cfg)
     checkpoint = find_checkpoint(cfg, folder)
     totals = Totals()
@@ -206,71 +201,6 @@ class Announcer(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
     ) -> None:
         self.episodes += batch.episodes if self._keeps_episodes else []
-
-
-def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
-    """Find the requested checkpoint; None stands for the policy before training.
-
-    Raises:
-        UserError: there is no such checkpoint.
-    """
-    run_path = Path(str(cfg.run))
-    stage = "last" if cfg.checkpoint is None else cfg.checkpoint
-    if stage not in CHECKPOINTS:
-        raise UserError(f"checkpoint={stage} is unknown; valid: {', '.join(CHECKPOINTS)}")
-    if run_path.suffix == ".ckpt" and cfg.checkpoint is not None:
-        raise UserError(
-            f"checkpoint={stage} would be ignored: run={run_path} names a file; leave one of them out"
-        )
-    if run_path.suffix == ".ckpt":
-        return run_path
-    if stage == "start":
-        return None
-    path = folder / "checkpoints" / f"{stage}.ckpt"
-    if not has_checkpoint(path):
-        raise UserError(f"{folder} has no {stage} checkpoint; checkpoint=start measures the untrained policy")
-    return path
-
-
-def check_options(cfg: DictConfig, temperatures: Sequence[Any]) -> None:
-    """Check that the options of ``conf/evaluate.yaml`` are in range.
-
-    Raises:
-        ValueError: an option is out of range; the message names it.
-    """
-    require_one_of("split", cfg.split, SPLITS)
-    require_whole("seed", cfg.seed, 0, 2**32 - 1)
-    for name in ("diagnostics", "baselines"):
-        require(isinstance(cfg[name], bool), name, cfg[name], "true or false")
-    cfg.shots = as_list(cfg.shots)  # a single number needs no brackets
-    require(bool(cfg.shots), "shots", cfg.shots, "a whole number >= 0, or a list of them")
-    for value in cfg.shots:
-        require_whole("shots", value, 0)
-    for name in ("episodes", "members"):
-        require_whole(name, cfg[name], 1, MOST)
-    cfg.pass_k = as_list(cfg.pass_k)  # a single number needs no brackets
-    best_of_n.require_enough_episodes(cfg, "pass_k", 1)
-    if 0 not in list_shots(cfg) and (cfg.diagnostics or cfg.best_of):
-        option = "diagnostics=true" if cfg.diagnostics else f"best_of={format_value(as_list(cfg.best_of))}"
-        raise UserError(
-            f"{option} looks at episodes without shots, and shots={format_value(cfg.shots)} plays none; add 0 to shots"
-        )
-    best_of_n.check_options(cfg)
-    require(bool(temperatures), "temperature", cfg.temperature, "a number >= 0, or a list of them")
-    for option, values in (("shots", cfg.shots), ("temperature", temperatures)):
-        if len(set(values)) < len(values):
-            raise UserError(f"{option}={format_value(values)} names a value twice; keep one")
-    for value in temperatures:
-        require_number("temperature", value, "a number >= 0, or a list of them", lambda number: number >= 0)
-    if cfg.members > 1 and 0 in temperatures:
-        raise UserError(
-            f"members={cfg.members} with temperature=0 would repeat the same episode; use members=1"
-        )
-
-
-def list_shots(cfg: DictConfig) -> list[int]:
-    """Return the numbers of solved episodes to show; ``baselines=true`` compares them with 0."""
-    return sorted({*cfg.shots, *([0] if cfg.baselines else [])})
 
 
 # settings of training that an evaluation replaces by defaults

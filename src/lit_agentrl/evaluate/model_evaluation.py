@@ -16,7 +16,6 @@ from lit_agentrl import screen
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.games import Games, build_games, check_prompts, check_thinking
 from lit_agentrl.build.instantiation import (
-    as_list,
     get_engine_factory,
     instantiate_as,
     instantiate_like,
@@ -33,7 +32,8 @@ from lit_agentrl.engines.needs import ALONE, check_engine_options, check_server,
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate import best_of_n
 from lit_agentrl.evaluate.baselines import GREEDY, make_records
-from lit_agentrl.evaluate.evaluation import check_options, list_shots, require_room
+from lit_agentrl.evaluate.evaluation import require_room
+from lit_agentrl.evaluate.options import as_list, check_options, list_shots
 from lit_agentrl.evaluate.replay import play_inline, require_shared_weights
 from lit_agentrl.evaluate.results_file import can_write, describe_options, read_compared, write_results
 from lit_agentrl.evaluate.score_table import build_table
@@ -71,7 +71,7 @@ def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]]) -> Scores:
     Raises:
         UserError: an option is out of range, or a file of ``compare`` is no such evaluation.
     """
-    check_options(cfg, as_list(cfg.temperature))
+    check_options(cfg)
     compared = read_compared(cfg)
     for described in models[1:]:
         _compose_config(cfg, described)  # a name that is unknown is refused before the first model plays
@@ -95,8 +95,8 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
         UserError: an option is out of range.
         ValueError: an option is invalid, or too many episodes failed.
     """
+    check_options(cfg)
     temperatures = as_list(cfg.temperature)
-    check_options(cfg, temperatures)
     if cfg.diagnostics:
         raise UserError("diagnostics=true needs the policy of a run; set run=FOLDER, or leave it out")
     shots = list_shots(cfg)

@@ -19,7 +19,8 @@ from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.evaluate.episode_view import render_episode
-from lit_agentrl.evaluate.evaluation import Announcer, find_checkpoint, rebuild_run
+from lit_agentrl.evaluate.evaluation import Announcer, rebuild_run
+from lit_agentrl.evaluate.options import find_checkpoint
 from lit_agentrl.evaluate.replay import load_weights
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.table import as_text

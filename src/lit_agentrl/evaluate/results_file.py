@@ -11,10 +11,10 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.build.instantiation import as_list
 from lit_agentrl.checks import format_value, require_local
 from lit_agentrl.config.errors import UserError, get_first_line
 from lit_agentrl.config.overrides import VARIANT
+from lit_agentrl.evaluate.options import as_list
 from lit_agentrl.files import write_atomic
 from lit_agentrl.runs.run_folder import lock_folder
 

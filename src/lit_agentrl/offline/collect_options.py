@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from lit_agentrl.checks import require, require_number, require_one_of, require_whole
+from lit_agentrl.checks import MOST_EPISODES, require, require_number, require_one_of, require_whole
 from lit_agentrl.config.errors import refuse_first
 from lit_agentrl.envs.splits import SPLITS
-from lit_agentrl.rollout.settings import MOST
 
 BEST = "best"  # value of ``plays``: best play of the game instead of the policy
 
@@ -25,8 +24,8 @@ def check_options(cfg: DictConfig) -> None:
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     require_whole("first", cfg.first, 0)
     for name in ("episodes", "members", "shard"):
-        require_whole(name, cfg[name], 1, MOST)
-    require_whole("continuations", cfg.continuations, 0, MOST)
+        require_whole(name, cfg[name], 1, MOST_EPISODES)
+    require_whole("continuations", cfg.continuations, 0, MOST_EPISODES)
     if cfg.trained_in is not None:
         require_whole("trained_in", cfg.trained_in, 0, 2**32 - 1, alternative=", or null")
     require_number("temperature", cfg.temperature, "a number >= 0", lambda value: value >= 0)

@@ -24,8 +24,9 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.levels import Levels, find_levels
 from lit_agentrl.episode import Episode, Outcome
-from lit_agentrl.evaluate.evaluation import find_checkpoint, rebuild_run
+from lit_agentrl.evaluate.evaluation import rebuild_run
 from lit_agentrl.evaluate.model_evaluation import OpenedModel, describe_model, open_model
+from lit_agentrl.evaluate.options import find_checkpoint
 from lit_agentrl.evaluate.playthroughs import EpisodeCollector
 from lit_agentrl.evaluate.replay import load_weights, require_shared_weights
 from lit_agentrl.evaluate.scores import make_record

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lit_agentrl.checks import require, require_number, require_whole
+from lit_agentrl.checks import MOST_EPISODES, require, require_number, require_whole
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.facts import GROUP_SIZE, IN_ORDER
 from lit_agentrl.requirements import Fact, Offer
-
-MOST = 1_000_000  # episodes planned at a time, as objects in memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +41,12 @@ class RolloutSettings:
     overlap: bool = False
 
     def __post_init__(self) -> None:
-        require_whole("prompts", self.prompts, 1, MOST)
-        require_whole("members", self.members, 1, MOST)
-        if self.prompts * self.members > MOST:
+        require_whole("prompts", self.prompts, 1, MOST_EPISODES)
+        require_whole("members", self.members, 1, MOST_EPISODES)
+        if self.prompts * self.members > MOST_EPISODES:
             raise ValueError(
-                f"prompts={self.prompts}: with members={self.members} an iteration has more than {MOST} episodes, "
-                "which are held in memory; lower one of them"
+                f"prompts={self.prompts}: with members={self.members} an iteration has more than {MOST_EPISODES} "
+                "episodes, which are held in memory; lower one of them"
             )
         require_number(
             "temperature",
@@ -64,7 +62,7 @@ class RolloutSettings:
             )
         require_number("max_failed_share", self.max_failed_share, "in [0, 1]", lambda share: 0 <= share <= 1)
         if self.instances is not None:
-            require_whole("instances", self.instances, 1, MOST)
+            require_whole("instances", self.instances, 1, MOST_EPISODES)
         require(isinstance(self.overlap, bool), "overlap", self.overlap, "true or false")
 
     @property

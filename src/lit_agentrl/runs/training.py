@@ -27,12 +27,13 @@ from lit_agentrl.config.composition import make_task_loader
 from lit_agentrl.config.overrides import get_program
 from lit_agentrl.config.saved import format_trust_option
 from lit_agentrl.facts import READS_OLD_LOG_PROBS
+from lit_agentrl.files import has_checkpoint
 from lit_agentrl.monitor.callback import CollapseMonitor
 from lit_agentrl.report import summary as reports
 from lit_agentrl.runs import process, ranks, record, run_folder
 from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.recovery import name_good_checkpoint
-from lit_agentrl.strategies.checkpoint_io import has_checkpoint, load_progress
+from lit_agentrl.strategies.checkpoint_io import load_progress
 from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.strategies.launching import is_on_cuda
 

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import DeviceMesh
 
 from lit_agentrl.distributed import get_rank
-from lit_agentrl.files import fsync_folder
+from lit_agentrl.files import fsync_folder, has_checkpoint
 from lit_agentrl.strategies import sharded_io
 from lit_agentrl.strategies.background import Writer, copy_to_host
 from lit_agentrl.strategies.plain_data import PLAIN, NotPlain, save_plain
@@ -56,11 +56,6 @@ def is_intact(path: str | Path) -> bool:
     except Exception:  # a flipped bit can raise any error in the readers, and each means damage
         return False
     return True
-
-
-def has_checkpoint(path: str | Path) -> bool:
-    """Check whether ``path`` or its predecessor ``<path>.prev`` exists."""
-    return os.path.exists(path) or os.path.exists(f"{path}.prev")
 
 
 class SaveOptions(TypedDict, total=False):

@@ -88,6 +88,9 @@ class ChatRenderer:
         self.dialect = dialect
         # a placeholder reply with thinking, to detect templates that edit thinking
         self._sentinel = dialect.write(["q2"], thought="q1")
+        shown = self._render([_make_user_message(STAND_IN), _make_assistant_message(STAND_IN)], header=False)
+        if shown.count(STAND_IN) < 2:  # as of models that also see images
+            raise ValueError(f"the chat template leaves out contents that are texts; {REMEDY}")
         self.folds_system = not self._has_system_role()
         opened = self._render([_make_user_message("u")], header=True)
         self._header = opened.removeprefix(self._render([_make_user_message("u")], header=False))

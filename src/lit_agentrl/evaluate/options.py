@@ -1,0 +1,130 @@
+"""Options of ``conf/evaluate.yaml``, checked before torch is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig
+
+from lit_agentrl.checks import (
+    MOST_EPISODES,
+    format_value,
+    require,
+    require_number,
+    require_one_of,
+    require_whole,
+)
+from lit_agentrl.config.errors import UserError
+from lit_agentrl.envs.splits import SPLITS
+from lit_agentrl.files import has_checkpoint
+
+CHECKPOINTS = ("last", "best", "start")
+_MOST_SHOTS = 1000  # solved episodes in a prompt
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a value as a list; options allow a single value without brackets."""
+    return list(value) if isinstance(value, ListConfig | list) else [value]
+
+
+def check_options(cfg: DictConfig) -> None:
+    """Check that the options of ``conf/evaluate.yaml`` are in range.
+
+    Raises:
+        ValueError: an option is out of range; the message names it.
+    """
+    temperatures = as_list(cfg.temperature)
+    require_one_of("split", cfg.split, SPLITS)
+    require_whole("seed", cfg.seed, 0, 2**32 - 1)
+    for name in ("diagnostics", "baselines"):
+        require(isinstance(cfg[name], bool), name, cfg[name], "true or false")
+    cfg.shots = as_list(cfg.shots)  # a single number needs no brackets
+    require(bool(cfg.shots), "shots", cfg.shots, "a whole number >= 0, or a list of them")
+    for value in cfg.shots:
+        require_whole("shots", value, 0, _MOST_SHOTS)
+    for name in ("episodes", "members"):
+        require_whole(name, cfg[name], 1, MOST_EPISODES)
+    cfg.pass_k = as_list(cfg.pass_k)  # a single number needs no brackets
+    _require_enough_episodes(cfg, "pass_k", 1)
+    if 0 not in list_shots(cfg) and (cfg.diagnostics or cfg.best_of):
+        option = "diagnostics=true" if cfg.diagnostics else f"best_of={format_value(as_list(cfg.best_of))}"
+        raise UserError(
+            f"{option} looks at episodes without shots, and shots={format_value(cfg.shots)} plays none; add 0 to shots"
+        )
+    _check_best_of(cfg)
+    require(bool(temperatures), "temperature", cfg.temperature, "a number >= 0, or a list of them")
+    for option, values in (("shots", cfg.shots), ("temperature", temperatures)):
+        if len(set(values)) < len(values):
+            raise UserError(f"{option}={format_value(values)} names a value twice; keep one")
+    for value in temperatures:
+        require_number("temperature", value, "a number >= 0, or a list of them", lambda number: number >= 0)
+    if cfg.members > 1 and 0 in temperatures:
+        raise UserError(
+            f"members={cfg.members} with temperature=0 would repeat the same episode; use members=1"
+        )
+
+
+def list_shots(cfg: DictConfig) -> list[int]:
+    """Return the numbers of solved episodes to show; ``baselines=true`` compares them with 0."""
+    return sorted({*cfg.shots, *([0] if cfg.baselines else [])})
+
+
+def _check_best_of(cfg: DictConfig) -> None:
+    """Check the options ``best_of`` and ``reward_model``.
+
+    Raises:
+        ValueError: an option is invalid; the message names it.
+    """
+    cfg.best_of = as_list(cfg.best_of)  # a single number needs no brackets
+    _require_enough_episodes(cfg, "best_of", 2)
+    path = cfg.reward_model
+    if path is None:
+        if cfg.best_of:
+            raise UserError(
+                f"best_of={format_value(cfg.best_of)} needs reward_model=RUN, the folder of a run that trained one"
+            )
+        return
+    require(isinstance(path, str) and bool(path.strip()), "reward_model", path, "the folder of a run")
+    if not cfg.best_of:
+        raise UserError(
+            "reward_model has no effect without best_of; set best_of=8 members=8, or leave it out"
+        )
+
+
+def _require_enough_episodes(cfg: DictConfig, option: str, least: int) -> None:
+    """Check that each k of an option is from ``least`` to ``members``.
+
+    Raises:
+        ValueError: the message names the option.
+    """
+    for k in cfg[option]:
+        require_whole(option, k, least)
+        if k > cfg.members:
+            raise UserError(
+                f"{option}={format_value(cfg[option])} needs members >= {k}, and members={cfg.members}"
+            )
+
+
+def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
+    """Find the requested checkpoint; None stands for the policy before training.
+
+    Raises:
+        UserError: there is no such checkpoint.
+    """
+    run_path = Path(str(cfg.run))
+    stage = "last" if cfg.checkpoint is None else cfg.checkpoint
+    if stage not in CHECKPOINTS:
+        raise UserError(f"checkpoint={stage} is unknown; valid: {', '.join(CHECKPOINTS)}")
+    if run_path.suffix == ".ckpt" and cfg.checkpoint is not None:
+        raise UserError(
+            f"checkpoint={stage} would be ignored: run={run_path} names a file; leave one of them out"
+        )
+    if run_path.suffix == ".ckpt":
+        return run_path
+    if stage == "start":
+        return None
+    path = folder / "checkpoints" / f"{stage}.ckpt"
+    if not has_checkpoint(path):
+        raise UserError(f"{folder} has no {stage} checkpoint; checkpoint=start measures the untrained policy")
+    return path
