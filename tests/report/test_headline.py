@@ -61,6 +61,28 @@ def test_the_better_cell_is_named_by_how_much_and_by_how_many_seeds(
     )
 
 
+def test_many_cells_and_games_are_counted(make_run: MakeRun, tmp_path: Path) -> None:
+    for game, best in (("a1", 7), ("b1", 6), ("c1", 3), ("d1", 7)):
+        for algo, solved in (("w", 1), ("x", 2), ("y", 2), ("zz", best)):
+            for seed in range(3):
+                count = solved + (1, 0, 1 if algo == "zz" else 0)[seed]
+                make_run(f"runs/{game}{algo}{seed}", seed, (2, 6, count), algo=algo, env=game)
+    runs, damaged = load([tmp_path / "runs"])
+    report = build_report(runs, damaged)
+    assert make_title(report) == "16 cells of env and algo on 4 games"
+    assert state_result(report) == (
+        "Of 4 games (last weights), env=a1 algo=zz is better than all others on 1 (a1); env=b1 algo=zz is better than "
+        "all others on 1 (b1); env=d1 algo=zz is better than all others on 1 (d1); 1 is undecided."
+    )
+
+
+def test_nothing_measured_is_said(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("runs/0", 1, None, status="stopped")
+    assert state_result(build_report(*load([tmp_path / "runs"]))) == (
+        "There is nothing to compare: no run was measured on a game."
+    )
+
+
 def test_saved_figures_have_the_colours_of_the_light_page(make_run: MakeRun, tmp_path: Path) -> None:
     for seed in (1, 2):
         for lr in (1, 2):

@@ -194,27 +194,22 @@ def _list_overrides(run: Run, ignored: Sequence[str] = ()) -> frozenset[str]:
 
 
 def _label_cells(cells: Sequence[Sequence[Run]], ignored: Sequence[str]) -> list[str]:
-    """Return a label for each cell: the overrides that differ, otherwise the settings that differ."""
+    """Return a label for each cell: the overrides that differ, then the settings that differ."""
     overrides = [_list_overrides(cell[0], ignored) for cell in cells]
     shared = frozenset.intersection(*overrides) if overrides else frozenset()
     labels = [
         " ".join(w for w in cell[0].overrides if w in words - shared)
         for cell, words in zip(cells, overrides, strict=True)
     ]
-    if len(set(labels)) < len(labels):
-        settings = [cell[0].settings or {} for cell in cells]
-        names = sorted(
-            {
-                name
-                for values in settings
-                for name in values
-                if any(o.get(name) != values[name] for o in settings)
-            }
-        )
-        names = [name for name in names if name.split(".")[0] not in ignored]
-        labels = [
-            " ".join(f"{name}={values.get(name, '–')}" for name in names[:_SHOWN]) for values in settings
-        ]
+    for label in {label for label in labels if labels.count(label) > 1}:
+        alike = [number for number, other in enumerate(labels) if other == label]
+        settings = [cells[number][0].settings or {} for number in alike]
+        names = {name for values in settings for name in values}
+        names = {name for name in names if len({values.get(name) for values in settings}) > 1}
+        named = [name for name in names if name.split(".")[0] not in ignored]
+        shown = sorted(named, key=lambda name: (name.endswith("_target_"), name))[:_SHOWN]
+        for number, values in zip(alike, settings, strict=True):
+            labels[number] = " ".join([label, *(f"{name}={values.get(name, '–')}" for name in shown)]).strip()
     return [label or ("all runs" if len(labels) == 1 else _DEFAULTS) for label in labels]
 
 

@@ -18,14 +18,16 @@ def make_title(report: Report) -> str:
     if len(report.cells) == 1:
         (cell,) = report.cells
         return (cell.label if "=" in cell.label else "Runs") + where
-    return _join([cell.name for cell in report.cells], "cells", " against ") + where
+    if len(report.cells) > _NAMED:
+        words = [word for cell in report.cells for word in cell.label.split() if "=" in word]
+        keys = list(dict.fromkeys(word.partition("=")[0] for word in words))
+        return f"{len(report.cells)} cells of {_join(keys, noun='options') if keys else 'runs'}{where}"
+    return _join([cell.name for cell in report.cells], " against ") + where
 
 
-def _join(names: Sequence[str], noun: str = "games", last: str = " and ") -> str:
+def _join(names: Sequence[str], last: str = " and ", noun: str = "games") -> str:
     if len(names) > _NAMED:
-        return (
-            f"{names[0]} against {len(names) - 1} other {noun}" if noun == "cells" else f"{len(names)} {noun}"
-        )
+        return f"{len(names)} {noun}"
     return last.join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
@@ -33,34 +35,57 @@ def state_result(report: Report) -> str:
     """State for each game which cell is better, or that it is undecided."""
     names = list(dict.fromkeys(result.name for result in report.results))
     if not names:
-        return "No run has been measured yet."
+        return "There is nothing to compare: no run was measured on a game."
+    if len(names) > _NAMED:
+        return _state_games(report, names)
     return " ".join(_state_game(report, name) for name in names)
 
 
-def _state_game(report: Report, name: GameSplit) -> str:
+def _state_games(report: Report, names: Sequence[GameSplit]) -> str:
+    """State on how many of several games each cell is the best."""
+    games_by_best: dict[str, list[str]] = {}
+    for name in names:
+        ranked, pairs = _rank(report, name)
+        is_best = bool(pairs) and len(pairs) == len(ranked) - 1 and all(map(_is_decided, pairs))
+        games_by_best.setdefault(ranked[0].cell.name if is_best else "", []).append(name.game)
+    undecided = len(games_by_best.pop("", []))
+    parts = [
+        f"{cell} is better than all others on {len(games)} ({_join(games)})"
+        for cell, games in games_by_best.items()
+    ]
+    parts += [f"{undecided} {'is' if undecided == 1 else 'are'} undecided"] if undecided else []
+    return f"Of {len(names)} games ({report.stage} weights), {'; '.join(parts)}."
+
+
+def _rank(report: Report, name: GameSplit) -> tuple[list[Result], list[Comparison]]:
+    """Return the results on a game, best first, and the comparisons of the best."""
     results = [result for result in report.results if result.name == name]
-    where = f"On {name.game} ({name.split}, {report.stage} weights)"
-    if len(results) == 1:
-        return _state_alone(results[0], report.stage, where)
     ranked = sorted(results, key=lambda result: -_get_mean(result))
     best = ranked[0].cell
     pairs = [
         _turn_to(c, best) for c in report.comparisons if c.name == name and any(x is best for x in (c.a, c.b))
     ]
-    order = {id(result.cell): place for place, result in enumerate(ranked)}
-    pairs.sort(key=lambda pair: order[id(pair.b)])
+    order = [result.cell for result in ranked]
+    return ranked, sorted(pairs, key=lambda pair: next(n for n, cell in enumerate(order) if cell is pair.b))
+
+
+def _state_game(report: Report, name: GameSplit) -> str:
+    ranked, pairs = _rank(report, name)
+    where = f"On {name.game} ({name.split}, {report.stage} weights)"
+    if len(ranked) == 1:
+        return _state_alone(ranked[0], report.stage, where)
     if not pairs:
         return f"{where} nothing was compared."
     open_pairs = [pair for pair in pairs if not _is_decided(pair)]
-    pair = (open_pairs or pairs)[0]
-    means = f"{_get_mean(ranked[0]):.3f} against {_get_mean(ranked[order[id(pair.b)]]):.3f}"
-    numbers = f"success {means}, {_describe(pair)}"
+    best, pair = ranked[0].cell, (open_pairs or pairs)[0]
+    other = next(result for result in ranked if result.cell is pair.b)
+    numbers = f"success {_get_mean(ranked[0]):.3f} against {_get_mean(other):.3f}, {_describe(pair)}"
     if open_pairs:
         return (
             f"{where} it is undecided whether {best.name} is better than {pair.b.name}: {numbers}; "
             f"{_explain_doubt(pair)}."
         )
-    if len(pairs) < len(results) - 1:
+    if len(pairs) < len(ranked) - 1:
         return f"{where} {best.name} has the highest success, and is better than {pair.b.name}: {numbers}."
     if len(pairs) > 1:
         return f"{where} {best.name} is better than all {len(pairs)} others; the next is {pair.b.name}: {numbers}."

@@ -18,9 +18,7 @@ from lit_agentrl.report.page.inference import Bounds, Difference
 from lit_agentrl.report.page.runs import Run
 
 _MOST_NAMED = 4  # most settings that a warning names
-_ALL_PAIRS = (
-    4  # up to this number of cells all pairs are compared; with more, each is compared with the first
-)
+_ALL_PAIRS = 4  # up to this number of cells of a game all pairs are compared; with more, each with the first
 STAGES = ("start", "best", "last")
 
 
@@ -118,8 +116,9 @@ def build_report(runs: Sequence[Run], damaged: Sequence[str], stage: str = "last
         if cell.list_scores(name, stage)
     ]
     comparisons = _adjust([
-        comparison for a, b in _choose_pairs(cells) for name in a.games
-        if name in b.games and (comparison := _compare(a, b, name, stage)) is not None
+        comparison for name in dict.fromkeys(name for cell in cells for name in cell.games)
+        for a, b in _choose_pairs([cell for cell in cells if name in cell.games])
+        if (comparison := _compare(a, b, name, stage)) is not None
     ])  # fmt: skip
     report = Report(stage, cells, results, comparisons, _compute_overall(runs, stage), list(damaged))
     report.warnings.extend(_list_warnings(report))
