@@ -132,7 +132,7 @@ def test_bad_rows_are_counted(tmp_path: Path) -> None:
     [
         ("http://h/a.jsonl", r"path=http://h/a.jsonl is an address; download the file"),
         ("none.jsonl", r"path=none.jsonl does not exist; looked for .*none.jsonl"),
-        ("rows.csv", r"path=rows.csv must be a file that ends in .jsonl or .parquet"),
+        ("rows.txt", r"path=rows.txt must be a file that ends in .jsonl, .json, .csv or .parquet"),
         (
             {"val": "sums.jsonl"},
             r"path=\{val: sums.jsonl\} must name a file for train, as in path=\{train: FILE, test: FILE\}",

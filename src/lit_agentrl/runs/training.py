@@ -151,7 +151,9 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
     processes = run.trainer.world_size if run.stream.plays else 1
     warnings = (
         describe_inactive_bounds(
-            run.module, is_ahead=rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires
+            run.module,
+            is_ahead=rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires,
+            overrides=run_folder.read_overrides(run.folder),
         ),
         describe_missing_repeats(run.structure, run.games, rollout.get("instances")),
         describe_idle_processes(rollout.prompts, processes),

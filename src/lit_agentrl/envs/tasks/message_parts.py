@@ -88,6 +88,8 @@ def list_keys(value: Mapping[str, Any]) -> tuple[set[str], set[str]]:
         names.update(_WEIGHT_KEYS)
     elif _SAME_ROLES.get(str(role), role) == "assistant":
         names.update(_REPLY_KEYS)
+    else:  # what is no reply is not learnt
+        names.update(key for key in _WEIGHT_KEYS if not value.get(key))
     return given & names, given - names
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from lit_agentrl.checks import require_local
 from lit_agentrl.envs.splits import SPLITS, split_of
-from lit_agentrl.envs.tasks.tables import READERS, read_table, shorten_path
+from lit_agentrl.envs.tasks.tables import NAMES, READERS, read_table, shorten_path
 
 Files = tuple[tuple[str, str, tuple[int, int]], ...]
 
@@ -103,7 +103,7 @@ def find_files(path: str | Mapping[str, str]) -> Files:
                 f"{key}={shorten_path(file)}: the splits are {', '.join(SPLITS)}; name one of them"
             )
         if file.suffix not in READERS:
-            raise ValueError(f"{key}={shorten_path(file)} must be a file that ends in {' or '.join(READERS)}")
+            raise ValueError(f"{key}={shorten_path(file)} must be a file that ends in {NAMES}")
         if file.is_file() and not file.stat().st_size:
             raise ValueError(
                 f"{key}={shorten_path(file)} is empty; write one row a line, or name another file"
