@@ -55,6 +55,10 @@ def _is_filter_usable(cfg: DictConfig, parts: Parts) -> bool:
     return parts.plays or not OmegaConf.select(cfg, "callbacks.collapse.action.filter")
 
 
+def _has_world(cfg: DictConfig, parts: Parts) -> bool:
+    return bool(parts.games.tasks) or not _is_policy(cfg, parts)  # reward models have rules of their own
+
+
 _NOT_TRAINED = "the algorithm takes no step; leave it out"
 _NO_TEST = "test.episodes=0 plays no test; leave it out, or set test.episodes"
 RULES = (
@@ -82,6 +86,14 @@ RULES = (
     *(
         Rule(key, _is_policy, "a reward model plays nothing: it is evaluated on held-out pairs; leave it out")
         for key in ("val.episodes", "val.envs", "val.temperature", "test.envs", "test.temperature")
+    ),
+    *(
+        Rule(
+            key,
+            _has_world,
+            "no env is named, so that nothing is played: data.held_out judges; name env=WORLD",
+        )
+        for key in ("val.episodes", "val.temperature", "test.temperature")
     ),
     Rule(
         "callbacks/collapse/action",
