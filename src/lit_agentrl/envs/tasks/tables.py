@@ -85,7 +85,7 @@ _GAP = re.compile(r"[ \t\r\n]*")
 
 
 def _read_json(path: Path) -> Rows:
-    """Yield the objects of an array, or a single object; other files are read as JSONL."""
+    """Yield the objects of an array, or a single object; else read JSONL."""
     text = _read_text(path)
     if not text.lstrip().startswith("["):
         is_single = isinstance(whole := parse_json(text.strip()), dict)
