@@ -194,7 +194,7 @@ MALFORMED: list[tuple[type[Kind], Any, str]] = [
     ),
     (Pairs, GOOD | {"chosen": [says(" ")]}, "a message of assistant is blank"),
     (Pairs, GOOD | {"chosen": [says("\ud800")]}, "half a character"),
-    (Pairs, GOOD | {"chosen": [user("# P")]}, "no assistant message to train on"),
+    (Pairs, GOOD | {"chosen": [user("# P")]}, "column chosen repeats the prompt alone; write an answer"),
     (Pairs, GOOD | {"chosen": [says(reply()), says(reply())]}, "two assistant messages follow one another"),
     (Pairs, GOOD | {"rejected": GOOD["chosen"]}, "chosen and rejected are the same"),
     (Pairs, {"chosen": TALK, "rejected": TALK}, "chosen and rejected are the same"),

@@ -19,7 +19,7 @@ from lit_agentrl.data.row_folder import read_kind
 from lit_agentrl.data.usage import ReadRow, Usage
 from lit_agentrl.envs.tasks.messages import BadRow, read_held_out_with
 from lit_agentrl.envs.tasks.row_formats import convert_row, find_column, is_missing
-from lit_agentrl.envs.tasks.tables import NAMES, READERS, drop_nulls, read_table, shorten_path
+from lit_agentrl.envs.tasks.tables import NAMES, READERS, read_table, shorten_path
 from lit_agentrl.episode import Episode
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger
@@ -296,8 +296,7 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
                 raise BadRow("unreadable", 'it is not an object; write {"column": value, …}')
             present |= dict.fromkeys(map(str, original))
             found |= {theirs for theirs in columns.values() if not is_missing(find_column(original, theirs))}
-            original = drop_nulls(original) if path.suffix == ".parquet" else original
-            made = convert_row(original, columns, is_text=path.suffix == ".csv")
+            made = convert_row(original, path.suffix, columns)
             row = ReadRow(made.row)
             markers, lost = reader.markers.total(), reader.lost.total()
             name = reader.row_name = f"{shorten_path(path)} {row_name}"

@@ -115,7 +115,7 @@ def _shorten(parts: list[str]) -> str:
 
 
 def _shorten_name(name: str) -> str:
-    return escape_unprintable(name)[:_LONGEST_NAME]
+    return escape_unprintable(name)[:_LONGEST_NAME] or "''"
 
 
 def _count_rows(count: int) -> str:

@@ -56,6 +56,8 @@ def parse_message(value: object, column: str) -> Message:
     message["content"] = _read_content(content, role, column, thoughts)
     if role == "assistant":
         message |= _read_reply(value, column, thoughts)
+    if content is None and "calls" not in message and role == "assistant":
+        raise BadRow("no_messages", f"column {column}: a message of {role} has no content; write a text")
     if not message["content"].strip() and "calls" not in message and role != "tool":
         raise BadRow("empty", f"column {column}: a message of {role} is blank; fill it in")
     require_whole_characters("".join(message.values()), column)
@@ -119,7 +121,7 @@ def _read_content(content: Any, role: str, column: str, thoughts: list[str]) -> 
     if role == "tool" and not isinstance(content, str):
         return "" if content is None else json.dumps(content, ensure_ascii=False)
     if content is None and role == "assistant":
-        return ""  # beside calls; else it is refused as blank
+        return ""  # calls may stand alone
     if not isinstance(content, str):
         raise BadRow("no_messages", f"column {column}: a message of {role} has no content; write a text")
     return content

@@ -51,6 +51,8 @@ def read_dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messag
         return [], _add_context(row, parse_messages(row["messages"], "messages", "user"))
     if row.get(answer) is None:
         columns = ", ".join(map(str, row)) or "none"
+        if answer in row:
+            raise BadRow("empty", f"column {answer} is empty; fill it in")
         raise BadRow("no_column", f"it has neither messages nor {answer} (there are {columns})")
     opening, [rest] = _take_off(
         read_prompt(row), [parse_messages(row[answer], answer, "assistant")], [answer]
@@ -236,7 +238,9 @@ def _add_context(row: Mapping[str, Any], messages: Messages) -> Messages:
         raise BadRow("bad_tools", "column tools must be a list of tools, each with a name and parameters")
     if not tools:
         return messages
-    return [{**messages[0], "tools": json.dumps(tools, ensure_ascii=False)}, *messages[1:]]
+    text = json.dumps(tools, ensure_ascii=False)
+    require_whole_characters(text, "tools")
+    return [{**messages[0], "tools": text}, *messages[1:]]
 
 
 def _add_system(row: Mapping[str, Any], messages: Messages) -> Messages:

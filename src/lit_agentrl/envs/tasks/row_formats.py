@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lit_agentrl.envs.tasks.message_parts import BadRow
-from lit_agentrl.envs.tasks.tables import parse_json
+from lit_agentrl.envs.tasks.tables import drop_nulls, parse_json
 
 # columns of which rows are made
 OWN_COLUMNS = (
@@ -61,24 +61,33 @@ def find_column(row: Mapping[str, Any], name: str) -> Any:
     return value
 
 
+def list_columns(row: Mapping[str, Any]) -> str:
+    """List the columns of a row, with the fields of those that are objects."""
+    names = [
+        ", ".join(f"{name}.{field}" for field in cell) if isinstance(cell, Mapping) and cell else str(name)
+        for name, cell in row.items()
+    ]
+    return ", ".join(names) or "none"
+
+
 def is_missing(value: object) -> bool:
     """Return whether `find_column` found nothing."""
     return value is _MISSING
 
 
-def convert_row(
-    row: Mapping[str, Any], columns: Mapping[str, str] | None = None, *, is_text: bool = False
-) -> Converted:
+def convert_row(row: Mapping[str, Any], suffix: str, columns: Mapping[str, str] | None = None) -> Converted:
     """Convert a row of any known format.
 
     Args:
         row: columns of the file.
+        suffix: what the name of the file ends in: cells of CSV are texts, structs of Parquet have fields of None.
         columns: names in the file of columns that are read here.
-        is_text: all cells are texts, as in CSV.
 
     Raises:
         BadRow: it is of a known format, and has an error.
     """
+    is_text = suffix == ".csv"
+    row = drop_nulls(row) if suffix == ".parquet" else row
     made = Converted(dict(row))
     _rename(made, row, columns or {})
     _convert_dialogue(made)

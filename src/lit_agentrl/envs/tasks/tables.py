@@ -85,10 +85,11 @@ _GAP = re.compile(r"[ \t\r\n]*")
 
 
 def _read_json(path: Path) -> Rows:
-    """Yield the objects of an array; a file without one is read as JSONL."""
+    """Yield the objects of an array, or a single object; else read JSONL."""
     text = _read_text(path)
     if not text.lstrip().startswith("["):
-        yield from _read_jsonl(path)
+        is_single = isinstance(whole := parse_json(text.strip()), dict)
+        yield from [("row 1", whole)] if is_single else _read_jsonl(path)
         return
     place, number = _skip(text, text.index("[") + 1), 0
     while text[place : place + 1] != "]":
@@ -114,7 +115,7 @@ def _skip(text: str, place: int) -> int:
 
 
 def _decode_at(text: str, place: int, where: str) -> tuple[object, int]:
-    """Decode the value at a place; return it, or what is wrong with it, and its end."""
+    """Decode the value at a place; return it, or its error, and its end."""
     try:
         return _DECODER.raw_decode(text, place)
     except (json.JSONDecodeError, RecursionError) as error:
