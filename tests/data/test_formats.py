@@ -63,6 +63,7 @@ def test_a_format_is_read_as_plain_rows_are(
     found = load(kind, write(tmp_path / "a.jsonl", [row]))
     assert repr(found.groups) == repr(load(kind, write(tmp_path / "b.jsonl", [plain])).groups)
     assert found.notes[0].startswith(f"data: read 1 row as {name}: columns ") and len(found.notes) == 1
+    assert ("message keys" in found.notes[0]) == (name in ("ShareGPT", "messages"))
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class Usage:
             str(name) for name, cell in original.items() if cell is not None and name not in touched
         )
         keys, unused = set[str](), set[str]()
-        for message in _list_messages(read):
+        for message in _list_messages(read, made):
             known, unknown = list_keys(message)
             keys, unused = keys | known, unused | unknown
         self._keys.update(keys)
@@ -87,9 +87,11 @@ class Usage:
             yield f"data: not used: {'; '.join(unused)}"
 
 
-def _list_messages(read: ReadRow) -> Iterator[Mapping[str, Any]]:
+def _list_messages(read: ReadRow, made: Converted) -> Iterator[Mapping[str, Any]]:
+    """Yield the messages that were read and that the file itself holds."""
     for name in MESSAGE_COLUMNS:
-        cell = dict.get(read, name) if name in read.names else None
+        is_of_file = len(made.sources.get(name, (name,))) == 1 and made.format != "Alpaca"
+        cell = dict.get(read, name) if name in read.names and is_of_file else None
         for part in cell if isinstance(cell, list) else []:
             for message in part if isinstance(part, list) else [part]:
                 if isinstance(message, Mapping):
