@@ -167,7 +167,9 @@ def test_calls_that_no_template_knows_are_spelt(family: str) -> None:
     assert reply.startswith("Sun.")
     tokenizer, ends = make_family(family)
     of_run = ChatRenderer(tokenizer, dialect=LlamaCalls(), shows_replies=False, model_ends=ends)
-    written = Reader(of_run, 4000).make_episode([], ROWS["calls"])  # by the dialect of the run
+    reader = Reader(of_run, 4000)
+    written = reader.make_episode([], ROWS["calls"])  # by the dialect of the run
+    assert ["1 of 1 rows hold tools or calls" in note for note in reader.write_notes(1)] == [True]
     assert written.turns[0].reply_text == '{"name": "weather", "parameters": {"town": "Zürich"}}'
 
 
