@@ -53,7 +53,8 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory, tiny_model_folder: Path) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    main_train(shlex.split(f"{SMALL} model=hf model.name={tiny_model_folder} hydra.run.dir={folder}"))
+    options = f"algo/clip=symmetric model=hf model.name={tiny_model_folder} hydra.run.dir={folder}"
+    main_train(shlex.split(f"{SMALL} {options}"))
     for file in ("checkpoints/last.ckpt", "checkpoints/best.ckpt", "hf/config.json"):  # however short the run
         assert (folder / file).exists()
     return folder

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
+from rich.console import Group
 
 from lit_agentrl.config.errors import WHERE, RunError, UserError, explain, was_interrupted
 from lit_agentrl.config.overrides import format_overrides
@@ -220,7 +221,7 @@ class Result:
         return (cfg, *open_run(cfg))
 
     def __rich__(self) -> Any:
-        return reports.build_closing_table(self.summary)
+        return Group(*reports.build_closing_tables(self.summary))
 
     def __repr__(self) -> str:
         return as_text(self)

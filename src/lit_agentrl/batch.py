@@ -214,6 +214,7 @@ class StepBatch:
     columns: dict[str, Tensor] = field(default_factory=dict)  # further columns of the trajectories
     given: dict[str, float] | None = None  # metrics of trajectories that were read, not played
     recorded: StepBatch | None = None  # recorded data to train on together with the rollouts
+    measures_nll: bool = False  # True for held-out demonstrations, whose NLL is measured
 
     @property
     def own_episodes(self) -> list[Episode]:

@@ -16,32 +16,53 @@ from lit_agentrl.config.errors import UserError
 from tests.rl.ragged import fresh
 from tests.update.bare import build
 
+TYPED = ["algo/clip=symmetric"]
 ONE_STEP = "an iteration has one step, in which every ratio is 1 up to rounding"
 
 
 @pytest.mark.parametrize(
-    ("mixed", "update", "told"),
+    ("mixed", "update", "typed", "told"),
     [
-        (("grpo",), {}, f"algo.clip.epsilon never acts: {ONE_STEP}; update=four_minibatches makes it act"),
+        (
+            ("grpo",),
+            {},
+            ["algo.clip.epsilon=0.3"],
+            f"algo.clip.epsilon never acts: {ONE_STEP}; update=four_minibatches makes it act",
+        ),
+        (
+            ("grpo",),
+            {},
+            ["algo=grpo", "optim.lr=1e-4", "critic=separate"],
+            "",
+        ),  # what the user has not chosen
         (
             ("starpo_s",),
             {},
+            ["algo/clip=clip_higher", "critic.loss.clip=0.3"],
             f"algo.clip.low and algo.clip.high and critic.loss.clip never act: {ONE_STEP} and no value has changed; "
             "update=four_minibatches makes them act",
         ),
-        (("grpo",), {"minibatches": 4}, ""),
-        (("grpo",), {"epochs": 2}, ""),
-        (("reinforce",), {}, ""),
-        (("gvpo",), {}, ""),
+        (
+            ("starpo_s",),
+            {},
+            ["critic.loss.clip=0.3"],
+            "critic.loss.clip never acts: an iteration has one step, in which no value has changed; "
+            "update=four_minibatches makes it act",
+        ),
+        (("grpo",), {"minibatches": 4}, TYPED, ""),
+        (("grpo",), {"epochs": 2}, TYPED, ""),
+        (("reinforce",), {}, TYPED, ""),
+        (("gvpo",), {}, TYPED, ""),
     ],
 )
-def test_bounds(mixed: tuple[str, ...], update: dict[str, int], told: str) -> None:
-    assert describe_inactive_bounds(build(fresh(*mixed), **update), is_ahead=False) == told
+def test_bounds(mixed: tuple[str, ...], update: dict[str, int], typed: list[str], told: str) -> None:
+    assert describe_inactive_bounds(build(fresh(*mixed), **update), is_ahead=False, overrides=typed) == told
 
 
 def test_older_episodes_without_a_correction_have_other_ratios() -> None:
-    assert not describe_inactive_bounds(build(fresh("grpo")), is_ahead=True)
-    assert describe_inactive_bounds(build(fresh("grpo", "correction=truncated")), is_ahead=True)
+    assert not describe_inactive_bounds(build(fresh("grpo")), is_ahead=True, overrides=TYPED)
+    corrected = build(fresh("grpo", "correction=truncated"))
+    assert describe_inactive_bounds(corrected, is_ahead=True, overrides=TYPED)
 
 
 def test_a_warm_up_that_is_never_left_is_refused_where_it_was_typed() -> None:

@@ -201,6 +201,7 @@ def summary_of(last: float, games: tuple[str, ...] = ("sokoban",)) -> Any:
         "planned_iterations": 3,
         "seed": 7,
         "games": listed,
+        "held_out": {},
         "monitored": {"name": "val/success", "mode": "max", "value": 0.5, "iteration": 2},
     }
 

@@ -160,7 +160,7 @@ def test_bad_rows_are_counted_and_left_out(tmp_path: Path) -> None:
     rows = [good, good | {"rejected": good["chosen"]}, good | {"chosen": " "}, good]
     found = read(Pairs(path=file(tmp_path, rows), batch=1, max_bad_share=0.5), student(), seed=0)
     assert len(found.groups) == 2 and found.metrics["data/dropped_share"] == 0.5
-    [note] = found.notes
+    [_, note] = found.notes
     assert "left out 2 of 4 rows (1 empty, 1 identical); the first: " in note and "d.jsonl line 2" in note
 
 
@@ -194,7 +194,7 @@ MALFORMED: list[tuple[type[Kind], Any, str]] = [
     ),
     (Pairs, GOOD | {"chosen": [says(" ")]}, "a message of assistant is blank"),
     (Pairs, GOOD | {"chosen": [says("\ud800")]}, "half a character"),
-    (Pairs, GOOD | {"chosen": [user("# P")]}, "no assistant message to train on"),
+    (Pairs, GOOD | {"chosen": [user("# P")]}, "column chosen repeats the prompt alone; write an answer"),
     (Pairs, GOOD | {"chosen": [says(reply()), says(reply())]}, "two assistant messages follow one another"),
     (Pairs, GOOD | {"rejected": GOOD["chosen"]}, "chosen and rejected are the same"),
     (Pairs, {"chosen": TALK, "rejected": TALK}, "chosen and rejected are the same"),
@@ -279,8 +279,8 @@ def test_text_that_the_tokenizer_does_not_know_is_refused(
         ({"path": "nowhere"}, "path=nowhere is not there"),
         ({"path": "https://h/a.jsonl"}, "path=https://h/a.jsonl is an address; download the file"),
         (
-            {"path": "a.csv"},
-            "must be a folder of lit-agentrl collect, or a file that ends in .jsonl or .parquet",
+            {"path": "a.txt"},
+            "must be a folder of lit-agentrl collect, or a file that ends in .jsonl, .json, .csv or .parquet",
         ),
         ({"path": "empty"}, "is an empty folder"),
         ({"path": "other"}, "is a folder of something else"),
@@ -303,7 +303,13 @@ def test_options_that_make_no_sense(
     options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, content in (("a.csv", "x"), ("b.parquet", "x"), ("none.jsonl", "\n"), ("other/x", "x")):
+    for name, content in (
+        ("a.txt", "x"),
+        ("a.csv", "x"),
+        ("b.parquet", "x"),
+        ("none.jsonl", "\n"),
+        ("other/x", "x"),
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
     (tmp_path / "empty").mkdir()

@@ -132,7 +132,7 @@ def test_bad_rows_are_counted(tmp_path: Path) -> None:
     [
         ("http://h/a.jsonl", r"path=http://h/a.jsonl is an address; download the file"),
         ("none.jsonl", r"path=none.jsonl does not exist; looked for .*none.jsonl"),
-        ("rows.csv", r"path=rows.csv must be a file that ends in .jsonl or .parquet"),
+        ("rows.txt", r"path=rows.txt must be a file that ends in .jsonl, .json, .csv or .parquet"),
         (
             {"val": "sums.jsonl"},
             r"path=\{val: sums.jsonl\} must name a file for train, as in path=\{train: FILE, test: FILE\}",
@@ -168,6 +168,41 @@ def test_parquet_is_read_as_jsonl_is(tmp_path: Path, path: str, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match="pip install 'datasets>=4', or save the rows as JSONL"):
         Dataset(path=write(tmp_path / "other.parquet", b"PAR1"))
+
+
+def test_questions_are_messages_and_references_nested(tmp_path: Path) -> None:
+    """As verl writes them."""
+    asked = [{"role": "user", "content": "1 + 1"}]
+    row = {"data_source": "sums", "prompt": asked, "reward_model": {"style": "rule", "ground_truth": "2"}}
+    rules = {"role": "system", "content": "Add."}
+    names = {"question": "prompt", "reference": "reward_model.ground_truth"}
+    files = {split: write_rows(tmp_path, f"{split}.json", [row]) for split in ("train", "val")}
+    files["test"] = write_rows(
+        tmp_path, "test.json", [row | {"prompt": [rules, {"role": "user", "content": "2 + 2"}]}]
+    )
+    with pytest.raises(ValueError, match="a question in both train and val would be trained on"):
+        Dataset(path=files, **names)
+    files["val"] = write_rows(
+        tmp_path, "val.json", [row | {"prompt": [{"role": "user", "content": "1 + 2"}]}]
+    )
+    assert Dataset(path=files, **names).reset(seed=0)[0] == "1 + 1"
+    assert Dataset(path=files, **names, split="test").reset(seed=0)[0] == "Add.\n\n2 + 2"
+    assert Dataset(path=files, **names).optimal_actions(horizon=1) == ["2"]
+    with pytest.raises(
+        ValueError, match=r"there are data_source, prompt, reward_model.style, reward_model.ground_truth"
+    ):
+        Dataset(path=files)
+    talk = [*asked, {"role": "assistant", "content": "2"}, *asked]
+    files["val"] = write_rows(tmp_path, "val.json", [row | {"prompt": talk}])
+    with pytest.raises(
+        ValueError, match=r"row 1: column prompt is a dialogue of several turns; write one message"
+    ):
+        Dataset(path=files, **names)
+
+
+def write_rows(folder: Path, name: str, rows: list[Any]) -> str:
+    (folder / name).write_text(json.dumps(rows))
+    return str(folder / name)
 
 
 def near(*, answer: str, reference: str, turn: int, weight: float = 1.0, unit: str = "") -> Verdict | float:

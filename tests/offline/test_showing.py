@@ -29,8 +29,8 @@ def test_rows_are_shown_with_what_is_learnt(tmp_path: Path, capsys: pytest.Captu
     assert lines[0].startswith(
         "data=demonstrations: 2 groups, 2 episodes, 2 rows; 2 replies are learnt, 4 of"
     )
-    assert "used: messages (3), messages[].content (2), messages[].role (2)" in lines
-    assert "not used: messages[].id (2), source (1)" in lines
+    assert "data: read 2 rows as messages: columns messages; message keys content, role" in lines
+    assert "data: not used: columns source (1 row); message keys id (2 rows)" in lines
     assert "data: left out 1 of 3 rows (1 no_messages)" in shown
     assert shown.count("---") == 1 and "<|assistant|>[[Up <|end|>]]" in shown
     assert max(map(len, shown.splitlines())) <= 80

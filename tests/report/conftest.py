@@ -47,7 +47,8 @@ def make_run(tmp_path: Path) -> MakeRun:
             game["start"] = score(2, n, 0)
         report: Any = {
             "version": 1, "status": status, "error": error, "warnings": [], "command": f"train seed={seed}",
-            "seed": seed, "versions": {}, "git_revision": None, "games": [game], "monitored": None, "iterations": 2,
+            "seed": seed, "versions": {}, "git_revision": None, "games": [game], "held_out": {},
+            "monitored": None, "iterations": 2,
             "planned_iterations": 2, "episodes": 1, "action_tokens": 1, "prefilled_tokens": 1, "seconds": {},
             "engine": {}, "saves": None, "peak_memory_bytes": 1, "threads": 2,
         }  # fmt: skip

@@ -22,7 +22,7 @@ def example() -> Any:
     return {
         "version": 1, "status": "stopped", "error": None, "warnings": [],
         "command": "train.py algo=grpo", "seed": 0,
-        "versions": {"torch": "2.13"}, "git_revision": None, "games": [game],
+        "versions": {"torch": "2.13"}, "git_revision": None, "games": [game], "held_out": {},
         "monitored": {"name": "val/success", "mode": "max", "value": 0.7, "iteration": 30}, "iterations": 42,
         "planned_iterations": 100, "episodes": 1000, "action_tokens": 10_000, "prefilled_tokens": 5_000,
         "seconds": {"rollout": 1.5, "update": 2}, "engine": {"requests": 3}, "peak_memory_bytes": 1 << 30,
@@ -146,6 +146,6 @@ def test_no_scale_is_no_normalised_score() -> None:
 
 def test_a_summary_of_before_there_were_warnings_is_read(tmp_path: Path) -> None:
     old = example()
-    del old["warnings"], old["monitored"], old["saves"]
+    del old["warnings"], old["monitored"], old["saves"], old["held_out"]
     (tmp_path / "summary.json").write_text(json.dumps(old))
     assert read(tmp_path / "summary.json") == {**example(), "monitored": None, "saves": None}

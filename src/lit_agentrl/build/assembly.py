@@ -22,6 +22,7 @@ from lit_agentrl.build.devices import choose_for_device
 from lit_agentrl.build.games import Games, TaskLoader, check_prompts, check_thinking
 from lit_agentrl.build.instantiation import get_engine_factory, instantiate_as, make_policy
 from lit_agentrl.build.matching import match_run
+from lit_agentrl.build.monitors import choose_monitors, find_judging_metric
 from lit_agentrl.build.parts import Parts, build_parts
 from lit_agentrl.build.recorded import HeldOut, read_recordings
 from lit_agentrl.build.reference import build_reference_cache
@@ -66,6 +67,8 @@ def suppress_warnings() -> None:
     # networks stay in eval mode, because dropout would make recorded and recomputed log-probs differ
     warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    # a run on data of which nothing is held out has nothing to validate on, which a note says
+    warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero.*")
     # logged values are reduced over all ranks already
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
     # an evaluation does not need the callbacks whose state is in the checkpoint
@@ -140,7 +143,10 @@ def build(
     check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), parts=other_parts)
     parts.worker.check(rules)
     is_judged = parts.algorithm.reads == SCORES
-    data_set = read_recordings(parts.data, policy, chat, settings, seed=cfg.seed, is_judged=is_judged)
+    data_set = read_recordings(
+        parts.data, policy, chat, settings, seed=cfg.seed, is_judged=is_judged,
+        is_share_given=cfg.data.get("held_out") is not None,
+    )  # fmt: skip
     recorded, mixed = (None, data_set) if parts.plays else (data_set, None)
     held_out = HeldOut(recorded, parts.algorithm.heads) if is_judged and recorded is not None else None
     with name_errors("rollout"):
@@ -180,8 +186,9 @@ def build(
     folder = Path(cfg.run_dir)
     loggers = add_csv_log(build_dict(cfg, "logger", Logger), folder)
     notes = Notes(folder, parts.structure.hook.make_notes)
+    choose_monitors(cfg.callbacks, judged_by=find_judging_metric(cfg, parts.algorithm))  # of this copy too
     callbacks = [rollouts, notes, *extra_callbacks, *build_dict(cfg, "callbacks", pl.Callback)]
-    if held_out or len(levels) == len(games.val):  # otherwise the means would lack some games
+    if levels and (held_out or len(levels) == len(games.val)):  # otherwise the means would lack some games
         chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
         for part in (*callbacks, *loggers):
             if isinstance(part, Compares):

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl import screen
 from lit_agentrl.build.matching import match_game
-from lit_agentrl.checks import blame, name_errors, require
+from lit_agentrl.checks import blame, format_value, name_errors, require
 from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.errors import UserError, explain
 from lit_agentrl.config.signatures import check_targets
@@ -116,6 +116,11 @@ def check_prompts(
             rewards.try_out(played)
 
 
+def has_world(cfg: DictConfig) -> bool:
+    """Return whether the config has a world to play."""
+    return bool(cfg.env)
+
+
 TaskLoader = Callable[[str], DictConfig]  # name of a file under conf/env -> its config
 
 
@@ -137,9 +142,20 @@ class Games:
 def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
     """Build the training games of ``env`` and the evaluated ones of ``val.envs`` and ``test.envs``.
 
+    There are none where no ``env`` is named, as in a run that is judged by held-out data.
+
     Raises:
         ValueError: an unknown name, a name given twice, or an invalid limit; the message names the option.
     """
+    if not has_world(cfg):
+        for split in ("val", "test"):
+            if (names := cfg[split].envs) is not None:
+                named = format_value(names)
+                raise ValueError(
+                    f"{split}.envs={named}: no env is named, so that held-out data judge and nothing is played; add "
+                    "env=WORLD, or leave it out"
+                )
+        return Games([], [], [], [])
     chosen = instantiate(cfg.env)
     if isinstance(chosen, Mixture):
         tasks = [load_game(load_task, name, "env.weights") for name in chosen.weights]
@@ -148,7 +164,7 @@ def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
         tasks, weights = [chosen], [1.0]
     else:
         raise ValueError(
-            f"env._target_={cfg.env._target_} makes a {type(chosen).__name__}; it must make a Task"
+            f"env._target_={cfg.env.get('_target_')} makes a {type(chosen).__name__}; it must make a Task"
         )
     specs = {}
     for split in ("val", "test"):

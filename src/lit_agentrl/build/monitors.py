@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig
 
-from lit_agentrl.build.games import Games
+from lit_agentrl.build.games import Games, has_world
+from lit_agentrl.callbacks.checkpoints import AUTO, choose_mode
 from lit_agentrl.config.errors import find_nearest, suggest
 from lit_agentrl.report.episodes import EVALUATED
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -57,7 +58,32 @@ _CRITIC_METRICS = (
 )  # fmt: skip
 
 
-def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None:
+_BEST = "lit_agentrl.callbacks.checkpoints.BestCheckpoint"
+
+
+def choose_monitors(callbacks: DictConfig | None, *, judged_by: str) -> None:
+    """Replace ``auto`` in the callbacks that save the best checkpoint, in place.
+
+    Args:
+        callbacks: the entries by name.
+        judged_by: the metric that judges the run.
+    """
+    for entry in (callbacks or {}).values():
+        if not isinstance(entry, DictConfig) or entry.get("_target_") != _BEST:
+            continue
+        if entry.get("monitor") == AUTO:
+            entry.monitor = judged_by
+        if entry.get("mode") == AUTO:
+            entry.mode = choose_mode(str(entry.get("monitor")))
+
+
+def find_judging_metric(cfg: DictConfig, algorithm: Objective) -> str:
+    """Return the metric that judges a run: without a world, the held-out loss."""
+    is_judged_by_loss = not has_world(cfg) and algorithm.reads != SCORES
+    return "val/data_loss" if is_judged_by_loss else "val/success"
+
+
+def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str], *, has_world: bool = True) -> None:
     """Refuse a callback whose ``monitor``, or whose rule's ``signal``, is not measured.
 
     Nothing is refused if there is a user's own callback, which may add any metric.
@@ -65,6 +91,7 @@ def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None
     Args:
         callbacks: the entries by name.
         metrics: the names of the run's metrics; one that ends in ``*`` is a prefix.
+        has_world: whether the run has a world.  Without one, rules on scores of a world, which most runs have, rest.
 
     Raises:
         ValueError: the message names the option and similar metrics.
@@ -80,6 +107,8 @@ def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str]) -> None
         names = _LOGGED if str(entry._target_).startswith("lightning.") else metrics
         for key, metric in _list_monitored(entry):
             if any(_is_matched(metric, known) for known in names):
+                continue
+            if not has_world and key.startswith("rules.") and metric.removeprefix("val/") in EVALUATED:
                 continue
             group = metric.partition("/")[0] + "/"
             valid = [known for known in names if known.startswith(group)]

@@ -14,10 +14,10 @@ from omegaconf import DictConfig
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.build.critics import build_critic
 from lit_agentrl.build.devices import choose_for_device
-from lit_agentrl.build.games import Games, TaskLoader, build_games, try_games
+from lit_agentrl.build.games import Games, TaskLoader, build_games, has_world, try_games
 from lit_agentrl.build.instantiation import instantiate_as, instantiate_like, make_prompt_and_dialect
 from lit_agentrl.build.matching import match_run
-from lit_agentrl.build.monitors import check_monitors, list_metrics
+from lit_agentrl.build.monitors import check_monitors, choose_monitors, find_judging_metric, list_metrics
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.precision import check_sync_gap
 from lit_agentrl.build.recorded import build_kind
@@ -127,8 +127,9 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     check_trained(structure, parts.games)
     has_critic = parts.critic is not None
     measured = list_metrics(parts.games, parts.rewards, algorithm, structure, metrics, has_critic=has_critic)
-    measured += ["val/data_*"] if cfg.data.get("held_out") else []
-    check_monitors(cfg.callbacks, measured)
+    measured += ["val/data_*"] if kind is not None and kind.held_out else []
+    choose_monitors(cfg.callbacks, judged_by=find_judging_metric(cfg, algorithm))
+    check_monitors(cfg.callbacks, measured, has_world=has_world(cfg))
     return parts
 
 

@@ -9,9 +9,11 @@ import torch
 from omegaconf import DictConfig
 
 from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.build.games import has_world
 from lit_agentrl.build.instantiation import instantiate_as
 from lit_agentrl.checks import name_errors
 from lit_agentrl.data.beside import Beside
+from lit_agentrl.data.demonstrations import Demonstrations
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.data.reading import Student, find_paths, read
 from lit_agentrl.data.recordings import Recordings
@@ -27,7 +29,8 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.token_bytes import hash_tokenizer
 
-_HELD_OUT = 0.2  # default share of prompts held out to judge a reward model
+# default shares of prompts held out to judge a reward model, and a policy that plays no world
+_HELD_OUT, _HELD_OUT_WITHOUT_WORLD = 0.2, 0.1
 
 
 def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind | None]:
@@ -55,7 +58,8 @@ def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind |
             algorithm = Imitating(played_objective=algorithm, coef=kind.coef)
         return algorithm, kind
     if kind.held_out is None:
-        kind = replace(kind, held_out=_HELD_OUT if is_scored else 0.0)
+        without_world = 0.0 if has_world(cfg) else _HELD_OUT_WITHOUT_WORLD
+        kind = replace(kind, held_out=_HELD_OUT if is_scored else without_world)
     if kind.heads and is_scored:
         algorithm = SeveralHeads(objective=algorithm, names=kind.heads)
     return algorithm, kind
@@ -141,10 +145,19 @@ def read_recordings(
     *,
     seed: int,
     is_judged: bool,
+    is_share_given: bool = True,
 ) -> Recordings | None:
     """Read the data set with the tokenizer and template of this policy.
 
-    ``is_judged``: a reward model is trained, which is judged on all held-out pairs.
+    Args:
+        kind: the data set; None for rollouts.
+        policy: the network and tokenizer that are trained.
+        chat: renders messages for it.
+        settings: temperature and limits.
+        seed: run seed.
+        is_judged: a reward model is trained, which is judged on all held-out pairs.
+        is_share_given: the user gave ``data.held_out``.  Otherwise a file with too few prompts for the default share is
+            trained on whole, and a note says so.
 
     Raises:
         ValueError: too many invalid rows, an unreadable file, or nothing held out although ``data.held_out`` is set.
@@ -157,10 +170,31 @@ def read_recordings(
         max_context_tokens=settings.max_context_tokens,
     )  # fmt: skip
     with name_errors("data"):
+        if kind.held_out and not is_judged and not is_share_given:
+            return _read_by_default_share(kind, student, seed)
         recordings = read(kind, student, seed=seed, compares_held_out=is_judged)
         if kind.held_out and not is_judged and not recordings.held_out["val"]:
             raise ValueError(
                 f"held_out={kind.held_out:g} leaves none of {len(recordings.groups)} groups to validate on; "
                 "raise it, or name more data"
             )
-        return recordings
+        return replace(recordings, measures_nll=isinstance(kind, Demonstrations))
+
+
+def _read_by_default_share(kind: Kind, student: Student, seed: int) -> Recordings:
+    """Read a data set, and hold out the default share if it has enough prompts."""
+    share = kind.held_out
+    try:
+        recordings = read(kind, student, seed=seed, compares_held_out=False)
+        is_enough = bool(recordings.held_out["val"])
+    except ValueError:  # also raised if the share leaves less than a batch
+        is_enough = False
+    if not is_enough:
+        recordings = read(replace(kind, held_out=0.0), student, seed=seed, compares_held_out=False)
+        note = (
+            f"data.held_out={share:g} of {len(recordings.groups)} groups leaves too few to validate on or to train on: "
+            "nothing is held out or validated, and hf/ will hold the last weights; give more data or another "
+            "data.held_out, such as 0.3, or name env=WORLD to play"
+        )
+        recordings = replace(recordings, notes=(*recordings.notes, note))
+    return replace(recordings, measures_nll=isinstance(kind, Demonstrations))

@@ -55,6 +55,10 @@ def _is_filter_usable(cfg: DictConfig, parts: Parts) -> bool:
     return parts.plays or not OmegaConf.select(cfg, "callbacks.collapse.action.filter")
 
 
+def _has_world(cfg: DictConfig, parts: Parts) -> bool:
+    return bool(parts.games.tasks) or not _is_policy(cfg, parts)  # reward models have rules of their own
+
+
 _NOT_TRAINED = "the algorithm takes no step; leave it out"
 _NO_TEST = "test.episodes=0 plays no test; leave it out, or set test.episodes"
 RULES = (
@@ -82,6 +86,14 @@ RULES = (
     *(
         Rule(key, _is_policy, "a reward model plays nothing: it is evaluated on held-out pairs; leave it out")
         for key in ("val.episodes", "val.envs", "val.temperature", "test.envs", "test.temperature")
+    ),
+    *(
+        Rule(
+            key,
+            _has_world,
+            "no env is named, so that nothing is played: data.held_out judges; name env=WORLD",
+        )
+        for key in ("val.episodes", "val.temperature", "test.temperature")
     ),
     Rule(
         "callbacks/collapse/action",
@@ -173,14 +185,16 @@ def describe_idle_processes(prompts: int, processes: int) -> str:
     )
 
 
-def describe_inactive_bounds(module: AgentModule, *, is_ahead: bool) -> str:
-    """Return a line about clip bounds that never act, with one step per iteration.
+def describe_inactive_bounds(module: AgentModule, *, is_ahead: bool, overrides: Sequence[str]) -> str:
+    """Return a line about clip bounds that the user chose and that never act.
 
-    In the first step of an iteration, the ratios are 1 and the values have not changed.
+    In the first step of an iteration, the ratios are 1 and the values have not changed.  Bounds that an algorithm
+    brings are not named.
 
     Args:
         module: the module with its objective, critic and settings.
         is_ahead: whether episodes are played with older weights.
+        overrides: the overrides as typed.
 
     Returns:
         The line; empty if every bound can act.
@@ -190,17 +204,19 @@ def describe_inactive_bounds(module: AgentModule, *, is_ahead: bool) -> str:
         return ""
     rows = TrajectoryBatch.make_toy().to_dict()
     is_older = is_ahead and not objective.needs("sampler_logp_BT")
-    names = [] if is_older else [f"algo.{name}" for name in objective.ratio_bounds(rows)]
-    why = ["every ratio is 1 up to rounding"] if names else []
+    why_by_name = {} if is_older else dict.fromkeys(
+        (f"algo.{name}" for name in objective.ratio_bounds(rows)), "every ratio is 1 up to rounding"
+    )  # fmt: skip
     if module.critic is not None:
         loss = module.critic.loss
         result: ValueLoss = bind(loss, with_computed(rows))  # with unchanged values
-        has_inactive_bounds = "old_value_BT" in tensor_names(loss) and not bool(result.is_clipped_BT.any())
-        if has_inactive_bounds and (bound_names := constants(loss)):
-            names += [f"critic.loss.{name}" for name in bound_names]
-            why.append("no value has changed")
+        if "old_value_BT" in tensor_names(loss) and not bool(result.is_clipped_BT.any()):
+            why_by_name |= {f"critic.loss.{name}": "no value has changed" for name in constants(loss)}
+    chosen = {override.key_or_group.replace("/", ".") for override in parse(overrides)} - {"algo", "critic"}
+    names = [name for name in why_by_name if any(f"{name}.".startswith(f"{key}.") for key in chosen)]
     if not names:
         return ""
+    why = dict.fromkeys(why_by_name[name] for name in names)
     verb, them = ("acts", "it") if len(names) == 1 else ("act", "them")
     return (
         f"{' and '.join(names)} never {verb}: an iteration has one step, in which {' and '.join(why)}; "

@@ -133,6 +133,19 @@ class LastCheckpoint(Checkpoint):
             screen.note(self.period.line)
 
 
+AUTO = "auto"
+_LOWER_IS_BETTER = ("val/data_loss", "val/data_nll", "val/data_perplexity")
+
+
+def choose_mode(monitor: str) -> Literal["max", "min"]:
+    """Choose the better direction of a metric.
+
+    >>> choose_mode("val/success"), choose_mode("val/data_loss")
+    ('max', 'min')
+    """
+    return "min" if monitor in _LOWER_IS_BETTER else "max"
+
+
 class BestCheckpoint(Checkpoint):
     """Callback that saves ``best.ckpt`` and a loadable export when the monitored metric does not fall.
 
@@ -145,18 +158,19 @@ class BestCheckpoint(Checkpoint):
 
     Args:
         dirpath: the run's checkpoint folder.
-        monitor: a metric that validation adds to ``pl_module.row`` or logs.
-        mode: ``max`` or ``min``.  Ties take the later iteration; NaN is never better.
+        monitor: a metric that validation adds to ``pl_module.row`` or logs.  ``auto`` in a config is what judges the
+            run, and ``val/success`` here.
+        mode: ``max`` or ``min``; ``auto``: see `choose_mode`.  Ties take the later iteration; NaN is never better.
         keep: 1 keeps only the newest file, 2 also the previous best.
     """
 
     def __init__(
         self, dirpath: str | Path, monitor: str = "val/success", mode: str = "max", keep: int = 1
     ) -> None:
-        require_one_of("mode", mode, ("max", "min"))
+        require_one_of("mode", mode, ("max", "min", AUTO))
         self.path = Path(dirpath) / "best.ckpt"
-        self.monitor = monitor
-        self.mode = mode
+        self.monitor = "val/success" if monitor == AUTO else monitor
+        self.mode = choose_mode(self.monitor) if mode == AUTO else mode
         self.keep = _check_keep(keep)
         self.best_score: float | None = None
         self.best_iteration: int | None = None

@@ -6,7 +6,8 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -45,8 +46,18 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
+# metrics of held-out data, and their labels
+_HELD_OUT = (
+    ("val/data_loss", "val loss"), ("val/data_reward_accuracy", "val accuracy"),
+    ("val/data_reward_margin", "val margin"), ("val/data_perplexity", "val perplexity"),
+)  # fmt: skip
+
+
 def list_fields(
-    metrics: Mapping[str, float], references: Mapping[str, float], val: float | None
+    metrics: Mapping[str, float],
+    references: Mapping[str, float],
+    val: float | None,
+    held_out: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> list[tuple[str, str]]:
     """List the (label, value) pairs to show for an iteration, without unmeasured ones.
 
@@ -54,6 +65,7 @@ def list_fields(
         metrics: the metrics of the iteration.
         references: success of ``start``, ``chance`` and ``oracle`` on the validation split, if known.
         val: the latest validation success.
+        held_out: by name, the latest value of each metric of held-out data, and that of the start if known.
     """
     shown = []
     for label, key in (("success", "success"), ("return", "return_mean"), ("entropy", "entropy")):
@@ -62,6 +74,10 @@ def list_fields(
     if val is not None:
         known = [f"{name} {value:.3f}" for name, value in references.items()]
         shown.append(("val success", f"{val:.3f}" + (f" ({', '.join(known)})" if known else "")))
+    for name, label in _HELD_OUT:
+        latest, *start = held_out.get(name, (None,))
+        if latest is not None:
+            shown.append((label, f"{latest:.4g}" + "".join(f" (start {value:.4g})" for value in start)))
     phases = [
         f"{name} {format_duration(metrics[f'time/{name}'])}" for name in PHASES if f"time/{name}" in metrics
     ]
@@ -102,6 +118,7 @@ class LiveDisplay(ProgressBar):
         self._is_enabled = True
         self._references: dict[str, float] = {}
         self._val: float | None = None
+        self._held_out: dict[str, tuple[float, ...]] = {}  # latest value, and that of the start if known
         self._durations: deque[float] = deque(maxlen=20)
         self._validation = 0.0  # duration of the last validation, seconds
         self._clock = 0.0
@@ -135,6 +152,9 @@ class LiveDisplay(ProgressBar):
         if score is not None and trainer.state.fn == TrainerFn.VALIDATING and trainer.current_epoch == 0:
             self._val = float(score)
             self._references.setdefault("start", self._val)
+        if trainer.state.fn == TrainerFn.VALIDATING and trainer.current_epoch == 0:
+            row = get_iteration_metrics(pl_module)
+            self._held_out |= {name: (row[name], row[name]) for name, _ in _HELD_OUT if name in row}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the panel if the output is a terminal."""
@@ -181,6 +201,9 @@ class LiveDisplay(ProgressBar):
         if not self._is_enabled:
             return
         self._val = metrics.get("val/success", self._val)
+        for name, _ in _HELD_OUT:
+            if name in metrics:
+                self._held_out[name] = (metrics[name], *self._held_out.get(name, ())[1:])
         iteration = trainer.current_epoch + 1
         left = self.estimate_seconds_left(trainer, iteration)
         if self._live is not None and self._bar is not None:
@@ -190,7 +213,7 @@ class LiveDisplay(ProgressBar):
         elif self._is_due(trainer, iteration, now):
             self._printed_at = now
             total = f"/{trainer.max_epochs}" if trainer.max_epochs != -1 else ""
-            shown = [f"{label} {value}" for label, value in list_fields(metrics, self._references, self._val)]
+            shown = [f"{label} {value}" for label, value in self._list_fields(metrics)]
             if left:
                 shown.append(f"left {format_duration(left)}")
             file = self._console.file if self._console else sys.stdout
@@ -218,6 +241,9 @@ class LiveDisplay(ProgressBar):
         validations = end // every - iteration // every
         return statistics.median(self._durations) * (end - iteration) + self._validation * validations
 
+    def _list_fields(self, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+        return list_fields(metrics, self._references, self._val, self._held_out)
+
     def _is_due(self, trainer: Trainer, iteration: int, now: float) -> bool:
         if self._printed_at == -float("inf") or iteration == trainer.max_epochs:
             return True
@@ -226,7 +252,7 @@ class LiveDisplay(ProgressBar):
     def _build_panel(self, metrics: Mapping[str, float], columns: int) -> Panel:
         assert self._bar is not None
         table = Table.grid(padding=(0, 2))
-        for label, value in list_fields(metrics, self._references, self._val):
+        for label, value in self._list_fields(metrics):
             table.add_row(f"[bold]{label}[/bold]", value)
         # leave room for the ^C that a terminal echoes: in the last column it would wrap and move the panel
         return Panel(Group(self._bar, table), title="lit_agentrl", border_style="dim", width=columns - 3)

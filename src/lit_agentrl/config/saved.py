@@ -172,7 +172,7 @@ def _require_inner_links(folder: Path) -> None:
 
 
 def require_run_folder(folder: Path, option: str) -> Path:
-    """Require that a folder is that of a run, and return the file of its saved config.
+    """Return the saved config of a run folder; refuse other folders.
 
     Raises:
         UserError: it is not; the message names ``option``.

@@ -51,6 +51,7 @@ class Reader:
         self.lost: Counter[str] = Counter()
         self.num_split = 0
         self.row_name = ""
+        self._spelt_rows: list[str] = []
         self._losing_rows: dict[str, list[str]] = {}  # names by what they lose
 
     def make_episode(self, context: Messages, learnt: Messages) -> Episode:
@@ -97,6 +98,8 @@ class Reader:
         fitting = self._truncate(turns)
         self.num_split += sum(turn.starts_row for turn in turns) > 1
         self._count_lost(lost)
+        if self._writer.must_spell(messages) and self._spelt_rows[-1:] != [self.row_name]:
+            self._spelt_rows.append(self.row_name)
         self._count(messages)
         opening = spell_out(messages)
         opening = opening[: _find_first_reply(opening)]
@@ -178,6 +181,12 @@ class Reader:
             yield (
                 f"data: {len(names)} of {num_rows} rows lose their {part}, which the chat template leaves out; "
                 f"the first: {names[0]}; {_REMEDIES[part]}"
+            )
+        if self._spelt_rows:
+            yield (
+                f"data: {len(self._spelt_rows)} of {num_rows} rows hold tools or calls that the chat template does not "
+                f"write, so that they are spelt as text; the first: {self._spelt_rows[0]}; see how by lit-agentrl data "
+                "show, and name the form of calls by dialect"
             )
         if self.num_split:
             yield (

@@ -74,6 +74,14 @@ class DialogueWriter:
         self._close = "\n{}\n\n" if chat.opening.endswith("\n") else "{}"
         self._close = self._close.format(self._block[1])
 
+    def must_spell(self, messages: Messages) -> bool:
+        """Return whether the messages hold tools or calls that the template does not write."""
+        return any(
+            ("calls" in message and self.forms.calls is None)
+            or ("tools" in message and not self.forms.lists_tools)
+            for message in messages
+        )
+
     def spell(self, messages: Messages) -> Messages:
         """Spell in the contents what the template does not write itself."""
         if not self.forms.lists_tools:

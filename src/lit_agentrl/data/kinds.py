@@ -21,6 +21,7 @@ from lit_agentrl.checks import (
     require_whole,
 )
 from lit_agentrl.data.recordings import Group
+from lit_agentrl.envs.tasks.row_formats import OWN_COLUMNS
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.facts import (
     COST_SCORES,
@@ -52,7 +53,9 @@ class Kind:
     """Base class of data sets.
 
     Attributes:
-        path: a folder that `collect` wrote, a ``.jsonl`` or ``.parquet`` file, or a list of them.
+        path: a folder that `collect` wrote, a ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file, or a list of them.
+        columns: names in the files of columns that are read here, nested ones with dots: ``{prompt: question}``; None:
+            they have these names.
         batch: groups per iteration.
         max_bad_share: share of rows that may be bad; these are counted and left out.
         cache_reference: compute the log-probs of a fixed reference once, before the first step, and cache them.  True:
@@ -71,6 +74,7 @@ class Kind:
     """
 
     path: str | Sequence[str]
+    columns: Mapping[str, str] | None = None
     batch: int = 16
     max_bad_share: float = 0.05
     score: str | Sequence[str] = "return"
@@ -95,6 +99,7 @@ class Kind:
         is_list = not isinstance(self.path, str | Mapping) and isinstance(self.path, Sequence)
         is_list = is_list and bool(self.path) and all(isinstance(path, str) and path for path in self.path)
         require(is_text or is_list, "path", self.path, "a folder or a file, or a list of them")
+        _check_columns({} if self.columns is None else self.columns, (*OWN_COLUMNS, *self.heads))
         require_whole("batch", self.batch, 1, MOST)
         require_number("max_bad_share", self.max_bad_share, "in [0, 1]", lambda share: 0 <= share <= 1)
         if self.heads:
@@ -185,6 +190,16 @@ class Kind:
             BadRow: it cannot be trained on.
         """
         raise NotImplementedError
+
+
+def _check_columns(columns: object, own: Sequence[str]) -> None:
+    require(isinstance(columns, Mapping), "columns", columns, "names by name, as in {prompt: question}")
+    assert isinstance(columns, Mapping)
+    for ours, theirs in columns.items():
+        if ours not in own:
+            raise ValueError(f"columns={{{ours}: …}}: no column {ours} is read; valid: {', '.join(own)}")
+        is_name = isinstance(theirs, str) and bool(theirs.strip())
+        require(is_name, f"columns.{ours}", theirs, "the name of a column, nested ones with dots")
 
 
 def _check_heads(heads: Sequence[str], kind: type[Kind]) -> None:

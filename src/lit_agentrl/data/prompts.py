@@ -66,7 +66,8 @@ class PromptStream(LightningDataModule):
             tasks for a filter are drawn from them at random.
         recorded: data to train on instead of rollouts.
         mixed: data to train on together with rollouts.
-        is_judged: evaluations read held-out data instead of playing; otherwise validations do both.
+        is_judged: evaluations read held-out data instead of playing; otherwise validations do both, and without a world
+            they read held-out data alone, if there are any.
     """
 
     def __init__(
@@ -99,6 +100,10 @@ class PromptStream(LightningDataModule):
     @property
     def has_test(self) -> bool:
         return bool(self.test)
+
+    @property
+    def has_val(self) -> bool:
+        return bool(self.val_dataloader())
 
     @property
     def plays(self) -> bool:
@@ -160,6 +165,11 @@ class PromptStream(LightningDataModule):
         if self._is_judged:
             return [OneBatch(partial(self._make_held_out, "test"))]
         return [OneBatch(partial(self._make_evaluation, spec, "test")) for spec in self.test]
+
+    def describe_held_out(self) -> str:
+        """Return the number of groups that validations read, as text."""
+        count = len(self._recorded.held_out.get("val", ())) if self._recorded else 0
+        return f"{count} held-out group{'s' * (count != 1)}"
 
     def _get_iteration(self) -> int:
         return self.trainer.current_epoch if self.trainer is not None else 0

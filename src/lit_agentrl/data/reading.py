@@ -16,8 +16,10 @@ from lit_agentrl.data.labels import add_labels
 from lit_agentrl.data.recordings import Group, Recordings
 from lit_agentrl.data.referred import measure_longest_row
 from lit_agentrl.data.row_folder import read_kind
+from lit_agentrl.data.usage import ReadRow, Usage
 from lit_agentrl.envs.tasks.messages import BadRow, read_held_out_with
-from lit_agentrl.envs.tasks.tables import READERS, drop_nulls, read_table, shorten_path
+from lit_agentrl.envs.tasks.row_formats import convert_row, find_column, is_missing
+from lit_agentrl.envs.tasks.tables import NAMES, READERS, read_table, shorten_path
 from lit_agentrl.episode import Episode
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger
@@ -58,6 +60,7 @@ class _Tally:
     lossy: int = 0  # rows with characters that the tokenizer drops
     first_lossy: str = ""
     without_group: int = 0
+    usage: Usage = field(default_factory=Usage)
     is_reference: bool = True
 
     def refuse(self, row_name: str, error: BadRow) -> None:
@@ -82,9 +85,9 @@ def find_paths(kind: Kind) -> list[Path]:
                 raise ValueError(f"path={path} is a folder of {rows}; name its file, {path / rows}.jsonl")
             if open_folder(path) is None:
                 raise ValueError(f"path={path} is an empty folder; name one that lit-agentrl collect wrote")
-        elif path.suffix not in READERS:
+        elif path.suffix not in READERS or not path.is_file():
             raise ValueError(
-                f"path={path} must be a folder of lit-agentrl collect, or a file that ends in {' or '.join(READERS)}"
+                f"path={path} must be a folder of lit-agentrl collect, or a file that ends in {NAMES}"
             )
     return paths
 
@@ -281,18 +284,24 @@ def _check_room(group: Group, kind: Kind, student: Student, tally: _Tally) -> bo
 
 def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterator[tuple[str, Group]]:
     """Read the groups of a file, each with its split key, by default the prompt."""
-    for row_name, row in read_table(path):
+    columns = kind.columns or {}
+    found: set[str] = set()  # of the columns that the user named
+    present: dict[str, None] = {}  # in the order of first occurrence
+    for row_name, original in read_table(path):
         tally.rows += 1
         try:
-            if isinstance(row, ValueError):
-                raise BadRow("unreadable", str(row))
-            if not isinstance(row, dict):
+            if isinstance(original, ValueError):
+                raise BadRow("unreadable", str(original))
+            if not isinstance(original, dict):
                 raise BadRow("unreadable", 'it is not an object; write {"column": value, …}')
-            row = drop_nulls(row) if path.suffix == ".parquet" else row
+            present |= dict.fromkeys(map(str, original))
+            found |= {theirs for theirs in columns.values() if not is_missing(find_column(original, theirs))}
+            made = convert_row(original, path.suffix, columns)
+            row = ReadRow(made.row)
             markers, lost = reader.markers.total(), reader.lost.total()
-            reader.row_name = f"{shorten_path(path)} {row_name}"
+            name = reader.row_name = f"{shorten_path(path)} {row_name}"
             by, group = read_held_out_with(row), kind.read_group(row, reader)
-            name = f"{shorten_path(path)} {row_name}"
+            tally.usage.count(original, made, row)
             if reader.markers.total() > markers:
                 tally.marked, tally.first_marked = tally.marked + 1, tally.first_marked or name
             if reader.lost.total() > lost:
@@ -303,6 +312,12 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
         except ValueError as error:  # of the chat template, for example without the role tool
             tally.refuse(
                 f"{shorten_path(path)} {row_name}", BadRow("template", f"it cannot be rendered: {error}")
+            )
+    for ours, theirs in columns.items():
+        if present and theirs not in found:
+            raise ValueError(
+                f"columns.{ours}={theirs} is in no row of {shorten_path(path)} (there are "
+                f"{escape_unprintable(', '.join(present))[:200]}); name one of them"
             )
 
 
@@ -320,6 +335,7 @@ def _format_counts(tally: _Tally) -> str:
 
 
 def _write_notes(tally: _Tally, reader: Reader) -> Iterator[str]:
+    yield from tally.usage.write_notes()
     if tally.bad:
         counts = _format_counts(tally)
         yield f"data: left out {tally.bad.total()} of {tally.rows} rows ({counts}); the first: {tally.first}"

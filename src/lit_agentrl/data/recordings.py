@@ -33,6 +33,7 @@ class Recordings:
         metrics: metrics of every iteration.
         held_out: groups of ``val`` and ``test``, without training.
         first: number of the first group of a run.
+        measures_nll: validation also measures the mean of -log p of the sampled tokens, for data to imitate.
     """
 
     groups: Sequence[Group]
@@ -43,6 +44,7 @@ class Recordings:
     metrics: dict[str, float] = field(default_factory=dict)
     held_out: Mapping[str, Sequence[Group]] = field(default_factory=dict)
     first: int = 0
+    measures_nll: bool = False
 
     @property
     def description(self) -> str:
@@ -82,6 +84,7 @@ class Recordings:
         mine = [episode for number, group in groups for episode in _copy_group(group, number)]
         batch = StepBatch(iteration, [], [], [number for number, _ in groups])
         batch.trajectories, batch.given = pack(mine) if mine else None, {}
+        batch.measures_nll = self.measures_nll
         batch.columns |= self._collect_labels(batch, mine) | self._get_reference(batch)
         return batch
 

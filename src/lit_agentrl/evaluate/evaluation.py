@@ -15,7 +15,7 @@ from lit_agentrl import screen
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.assembly import Run, build
 from lit_agentrl.build.critics import set_beta
-from lit_agentrl.build.games import TaskLoader
+from lit_agentrl.build.games import TaskLoader, has_world
 from lit_agentrl.build.instantiation import load_other_engine
 from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.build.structure import build_algorithm
@@ -216,7 +216,14 @@ def rebuild_run(
             f"run={cfg.run} trained a reward model, which plays nothing: its scores are in summary.json, and "
             "train.py uses it as reward=model reward.model.path=RUN"
         )
+    if not has_world(saved) and cfg.env is None:
+        raise UserError(
+            f"run={cfg.run} names no world: it was judged by held-out data, whose scores are in its summary.json; name "
+            "the one to play with env=WORLD"
+        )
     with open_dict(saved):
+        if not has_world(saved):
+            saved.env = load_task(str(as_list(cfg.env)[0]))
         saved.seed = cfg.seed
         saved.callbacks, saved.logger = {}, {}
         saved.reward = {}  # rewards of training are not needed; a reward model may be gone

@@ -173,6 +173,8 @@ class AgentModule(LightningModule):
         self._log_evaluation("test")
 
     def _log_evaluation(self, split: str) -> None:
+        if not self.eval_metrics:  # no game was played: held-out data were measured
+            return
         self.row |= compute_evaluation_row(split, self.eval_metrics, self.levels)
         success = self.row.get(f"{split}/success")
         if success is not None:

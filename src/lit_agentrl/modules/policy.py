@@ -39,9 +39,13 @@ class PolicyModule(AgentModule):
         if batch.given is None:
             super().validation_step(batch, batch_idx, dataloader_idx)
             return
+        started = time.perf_counter()
         trajectories, columns = self._read_rows(batch)
-        measured = self.updater.measure(trajectories.to_dict() | columns, self.make_loop())
+        measured = self.updater.measure(
+            trajectories.to_dict() | columns, self.make_loop(), with_nll=batch.measures_nll
+        )
         self.row |= {f"val/data_{name}": value for name, value in measured.items()}
+        self.row["time/validate"] = self.row.get("time/validate", 0.0) + time.perf_counter() - started
 
     def _read_rows(self, batch: StepBatch) -> tuple[TrajectoryBatch, dict[str, Tensor]]:
         """Return the rows and the further columns of a batch, on this device."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lit_agentrl.build.instantiation import instantiate_as, make_policy, make_prompt_and_dialect
 from lit_agentrl.checks import name_errors
 from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.overrides import parse
-from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.data.pairs import Pairs
 from lit_agentrl.data.reading import Student, find_paths, read
@@ -24,7 +21,6 @@ from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.reply_ends import list_model_ends
 from lit_agentrl.text.token_bytes import hash_tokenizer
 
-WATCHED_ROWS = 1000  # rows of a file whose columns are counted
 _KINDS = {  # data set by a column that it alone has
     "chosen": "pairs", "rejected": "pairs", "scores": "ranked", "labels": "stepwise", "label": "unpaired",
     "score": "unpaired",
@@ -92,7 +88,7 @@ def show(path: str, overrides: Sequence[str], count: int) -> ShownData:
     with name_errors("data"):
         found = read(kind, student, seed=0, compares_held_out=False)
     name = type(kind).__name__.lower()
-    lines = [describe_groups(name, found.groups), *describe_columns(kind, chat), *found.notes]
+    lines = [describe_groups(name, found.groups), *found.notes]
     rows = [
         row
         for number, group in enumerate(found.groups[:count], 1)
@@ -124,59 +120,6 @@ def describe_groups(name: str, groups: Sequence[Group]) -> str:
         f"data={name}: {len(groups)} groups, {len(episodes)} episodes, {rows} rows; {len(turns)} replies are learnt, "
         f"{learnt} of {whole} tokens"
     )
-
-
-class _Watched(dict[str, Any]):
-    """A row, or a message of it, that notes which of its keys are read."""
-
-    def __init__(self, values: Mapping[str, Any], seen: set[str], prefix: str = "") -> None:
-        self._seen, self._prefix = seen, prefix
-        super().__init__({key: self._wrap(key, value) for key, value in values.items()})
-
-    def _wrap(self, key: str, value: Any) -> Any:
-        is_messages = isinstance(value, list) and any(isinstance(e, dict) and "role" in e for e in value)
-        if not is_messages:
-            return value
-        return [_Watched(e, self._seen, f"{key}[].") if isinstance(e, dict) else e for e in value]
-
-    def __getitem__(self, key: str) -> Any:
-        self._seen.add(self._prefix + key)
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key, which counts as read."""
-        self._seen.add(self._prefix + key)
-        return super().get(key, default)
-
-
-def describe_columns(kind: Kind, chat: ChatRenderer) -> Iterator[str]:
-    """Describe which columns and keys of messages are used, and which are not."""
-    present: Counter[str] = Counter()
-    used: set[str] = set()
-    reader = Reader(chat, 10**9)
-    for path in (path for path in find_paths(kind) if path.is_file()):
-        for number, (_, row) in enumerate(read_table(path)):
-            if number == WATCHED_ROWS:
-                break
-            if isinstance(row, dict):
-                present.update(set(_list_keys(row)))
-                try:
-                    kind.read_group(_Watched(row, used), reader)
-                except ValueError:  # a bad row, which the notes name
-                    continue
-    for word, is_shown in (("used", True), ("not used", False)):
-        if names := [name for name in sorted(present) if (name in used) is is_shown]:
-            yield f"{word}: {', '.join(f'{name} ({present[name]})' for name in names)}"
-
-
-def _list_keys(row: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in row.items():
-        if value is None:
-            continue
-        yield str(key)
-        for entry in value if isinstance(value, list) else ():
-            if isinstance(entry, dict) and "role" in entry:
-                yield from (f"{key}[].{name}" for name, given in entry.items() if given is not None)
 
 
 def _show_group(title: str, group: Group, chat: ChatRenderer, *, is_pair: bool) -> Iterator[ShownRow]:

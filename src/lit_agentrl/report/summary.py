@@ -88,6 +88,9 @@ class Summary(TypedDict):
     versions: dict[str, str]  # package -> version
     git_revision: str | None
     games: list[Game]
+    held_out: dict[
+        str, dict[str, float]
+    ]  # stage -> what validation measured on data.held_out, and the iteration
     monitored: Monitored | None  # None: there is no best checkpoint (yet)
     iterations: int  # completed
     planned_iterations: int
@@ -208,6 +211,7 @@ def read(path: str | Path) -> Summary:
     if isinstance(summary, dict):
         summary.setdefault("warnings", [])  # older runs lack these fields
         summary.setdefault("monitored", None)
+        summary.setdefault("held_out", {})
         summary.setdefault("engine", {})
         summary.setdefault("threads", None)
         summary.setdefault("saves", None)
@@ -274,6 +278,45 @@ def _format_normalised(score: Score, chance: Score | None, oracle: Score | None)
         return "–"
     low, high = chance["success"]["mean"], oracle["success"]["mean"]
     return f"{normalise(score['success']['mean'], low, high):.2f}" if high > low else "–"
+
+
+# metrics of held-out data -> their columns in the closing table
+HELD_OUT_COLUMNS = {
+    "loss": "loss", "reward_accuracy": "accuracy", "reward_margin": "margin", "nll": "NLL", "perplexity": "perplexity",
+}  # fmt: skip
+
+
+def format_judge(summary: Summary) -> str:
+    """Format by which metric the best weights were chosen; empty without best weights."""
+    best = summary["monitored"]
+    if best is None:
+        return ""
+    return f"best by {best['name']} ({'higher' if best['mode'] == 'max' else 'lower'} is better)"
+
+
+def build_closing_tables(summary: Summary) -> list[Table]:
+    """Build the closing tables of a run: of its games, and of its held-out data."""
+    games = [build_closing_table(summary)] if summary["games"] else []
+    return [*games, build_held_out_table(summary)] if summary["held_out"] or not games else games
+
+
+def build_held_out_table(summary: Summary) -> Table:
+    """Build the table of held-out data by stage: start, best, last."""
+    title = f"{summary['status']}: {summary['iterations']} of {summary['planned_iterations']} iterations"
+    judged = "held-out data (data.held_out)" if summary["held_out"] else "nothing was held out to validate on"
+    caption = "; ".join(filter(None, [judged, format_judge(summary)]))
+    table = Table(title=title, caption=caption)
+    measured = {name for metrics in summary["held_out"].values() for name in metrics}
+    names = [name for name in HELD_OUT_COLUMNS if name in measured]
+    table.add_column("policy")
+    for column in ("iter.", *(HELD_OUT_COLUMNS[name] for name in names)):
+        table.add_column(column, justify="right")
+    for stage in STAGES:
+        metrics = summary["held_out"].get(stage, {})
+        iteration = f"{metrics['iteration']:.0f}" if "iteration" in metrics else "–"
+        cells = (f"{metrics[name]:.4g}" if name in metrics else "–" for name in names)
+        table.add_row(stage, iteration, *cells)
+    return table
 
 
 def build_closing_table(summary: Summary) -> Table:

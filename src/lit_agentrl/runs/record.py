@@ -110,6 +110,7 @@ NOT_COMPARED = (
     "resume",
     "traceback",
 )  # sections that do not affect learning
+HELD_OUT = "val/data_"  # beginning of the metrics of held-out data
 Stage = Literal["start", "best", "last"]
 Status = Literal["completed", "stopped", "collapsed", "failed"]
 
@@ -160,6 +161,7 @@ class RunRecord:
             "planned_iterations": planned,
         }
         self._games: dict[tuple[str, str], reports.Game] = {}
+        self._held_out: dict[str, dict[str, float]] = {}
         self._solved: dict[outcomes_file.Key, outcomes_file.Solved] = {}
         for split in ("val", "test"):
             for name, level in games.get_levels(split).items():
@@ -178,7 +180,9 @@ class RunRecord:
         """
         if not self._path.exists():
             return
-        for game in reports.read(self._path)["games"]:
+        summary = reports.read(self._path)
+        self._held_out |= {stage: row for stage, row in summary["held_out"].items() if stage == "start"}
+        for game in summary["games"]:
             if (game["name"], game["split"]) in self._games:
                 self._games[game["name"], game["split"]]["start"] = game["start"]
         with suppress(OSError, ValueError, KeyError, TypeError):  # absent in earlier versions, or damaged
@@ -201,8 +205,24 @@ class RunRecord:
                     iteration,
                 )
 
+    def add_held_out(self, stage: Stage, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Record what a validation measured on held-out data, which may be nothing.
+
+        Args:
+            stage: which weights were measured.
+            iteration: completed iterations of the weights.
+            metrics: metrics of the validation; those of held-out data begin with ``val/data_``.
+        """
+        measured = {name: float(value) for name, value in metrics.items() if name.startswith(HELD_OUT)}
+        finite = {name: value for name, value in measured.items() if math.isfinite(value)}
+        if finite:
+            row = {name.removeprefix(HELD_OUT): value for name, value in finite.items()}
+            self._held_out[stage] = {"iteration": float(iteration)} | row
+
     def copy(self, source: Stage, target: Stage) -> None:
         """Copy the scores of one stage to another that has the same weights."""
+        if source in self._held_out:
+            self._held_out[target] = self._held_out[source]
         for (name, split), game in self._games.items():
             game[target] = game[source]
             if (name, split, source) in self._solved:
@@ -217,6 +237,7 @@ class RunRecord:
             "warnings": [*self._at_start, *chain.from_iterable(self._warnings)],
             **self._fixed,
             "games": list(self._games.values()),
+            "held_out": dict(self._held_out),
             "monitored": _describe_best(self._best),
             "saves": None if self._last is None else self._last.describe(),
             **self._totals.counts,

@@ -160,6 +160,14 @@ _FILES = ("metrics.csv", "summary.json")
 _CHECKPOINTS = "lit_agentrl.callbacks.checkpoints."
 
 
+def read_overrides(folder: Path) -> list[str]:
+    """Return the overrides that a run was started with; empty if they are not known."""
+    try:
+        return [str(override) for override in OmegaConf.load(folder / _CONFIG / _LAST_OF_CONFIG)]
+    except (OSError, OmegaConfBaseException, UnicodeError):
+        return []
+
+
 @contextmanager
 def claim_new(option: str, folder: Path) -> Iterator[None]:
     """Create and lock a new folder; remove it afterwards if it is empty.

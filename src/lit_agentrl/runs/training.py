@@ -21,7 +21,7 @@ from lit_agentrl.build.strategy import count_processes
 from lit_agentrl.build.structure import describe_missing_repeats
 from lit_agentrl.build.unused_options import describe_idle_processes, describe_inactive_bounds
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, FinalExport, LastCheckpoint
-from lit_agentrl.callbacks.iteration_log import Concludes, rewind
+from lit_agentrl.callbacks.iteration_log import Concludes, get_iteration_metrics, rewind
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.config.composition import make_task_loader
 from lit_agentrl.config.overrides import get_program
@@ -38,6 +38,7 @@ from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.strategies.launching import is_on_cuda
 
 _T = TypeVar("_T")
+DIRECTIONS = {"max": "higher", "min": "lower"}
 KILLED = "killed before the end"  # error in the summary until the run ends, in case the process is killed
 
 
@@ -124,7 +125,18 @@ def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run
         screen.note(run.recorded.description)
     if run.held_out:
         screen.note(run.held_out.note)
+    if line := describe_judge(run):
+        screen.note(line)
     return run, note
+
+
+def describe_judge(run: Run) -> str:
+    """Return a line on what judges a run without a world; else empty."""
+    best = find_callback(run, BestCheckpoint)
+    if run.games.val or run.held_out or not run.stream.has_val:
+        return ""
+    better = "" if best is None else f"; best and hf/ go by {best.monitor}, {DIRECTIONS[best.mode]} is better"
+    return f"judged by {run.stream.describe_held_out()}, as no env is named{better}; env=WORLD plays a world instead"
 
 
 def find_checkpoint(run: Run) -> str | None:
@@ -139,7 +151,9 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
     processes = run.trainer.world_size if run.stream.plays else 1
     warnings = (
         describe_inactive_bounds(
-            run.module, is_ahead=rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires
+            run.module,
+            is_ahead=rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires,
+            overrides=run_folder.read_overrides(run.folder),
         ),
         describe_missing_repeats(run.structure, run.games, rollout.get("instances")),
         describe_idle_processes(rollout.prompts, processes),
@@ -254,14 +268,16 @@ def measure_start(run: Run, tracker: record.RunRecord, checkpoint: str | None) -
         summary = tracker.finish("stopped", error=KILLED)
         screen.announce(f"continuing after iteration {summary['iterations']}")
         return
-    screen.announce(f"measuring the start: val, {describe_episodes(run, 'val')}")
-    run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
+    if run.stream.has_val:
+        screen.announce(f"measuring the start: val, {describe_episodes(run, 'val')}")
+        run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
     metrics = {name: value for name, value in run.module.row.items() if name.startswith("val/")}
     run.module.row = {}
     for logger in run.loggers:
         logger.log_metrics(metrics, step=0)
         logger.save()
     tracker.add("val", "start", 0, run.rollouts.val.outcomes)
+    tracker.add_held_out("start", 0, metrics)
     if run.stream.has_test:
         screen.announce(f"measuring the start: test, {describe_episodes(run, 'test')}")
         run.trainer.test(run.module, run.stream, verbose=False, weights_only=True)
@@ -312,10 +328,13 @@ def measure(
     """Evaluate a checkpoint, or the current weights, on val and test; record the scores."""
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
     is_measured = checkpoint is None and run.rollouts.val.iteration == iteration  # at the end of training
-    if not is_measured:
+    metrics = get_iteration_metrics(run.module)
+    if not is_measured and run.stream.has_val:
+        metrics = run.module.row = {}
         screen.announce(f"measuring the {stage} weights: val, {describe_episodes(run, 'val')}")
         run.trainer.validate(run.module, run.stream, **arguments)
     tracker.add("val", stage, iteration, run.rollouts.val.outcomes)
+    tracker.add_held_out(stage, iteration, metrics)
     if run.stream.has_test:
         screen.announce(f"measuring the {stage} weights: test, {describe_episodes(run, 'test')}")
         run.trainer.test(run.module, run.stream, **arguments)
@@ -330,7 +349,8 @@ def print_results(run: Run, summary: reports.Summary) -> None:
         if isinstance(logger, Concludes):
             logger.conclude(summary)
     console = Console()
-    console.print(reports.build_closing_table(summary))
+    for table in reports.build_closing_tables(summary):
+        console.print(table)
     if summary["engine"]:
         console.print(f"engine totals: {reports.format_usage(summary['engine'])}", soft_wrap=True)
     console.print(f"results in {run.folder}", soft_wrap=True)
@@ -345,6 +365,8 @@ def describe_episodes(run: Run, split: str) -> str:
     """Return a text with the number of episodes and the games of an evaluation."""
     if run.held_out:
         return run.held_out.describe_pairs(split)
+    if not run.games.val:
+        return run.stream.describe_held_out()
     specs = run.games.val if split == "val" else run.games.test
     return screen.describe_episodes([run.games.tasks[spec.task].name for spec in specs], specs[0].prompts)
 

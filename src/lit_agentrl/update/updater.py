@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -135,7 +136,7 @@ class Updater:
             row["train/skipped_steps"] = float(self.progress.skipped)
         return row
 
-    def measure(self, tensors: Tensors, loop: Loop) -> dict[str, float]:
+    def measure(self, tensors: Tensors, loop: Loop, *, with_nll: bool = False) -> dict[str, float]:
         """Compute the objective and its metrics on rows that are not trained on; a collective.
 
         Nothing is changed: neither weights nor coefficients nor counters.
@@ -143,6 +144,7 @@ class Updater:
         Args:
             tensors: as in `update`, with the rows of held-out data.
             loop: as in `update`; its optimizers are not used.
+            with_nll: also compute ``nll``, the mean of -log p of the sampled tokens, and its exponential.
 
         Returns:
             ``loss``, the mean over these rows, and the metrics that training logs as ``train/NAME``; empty if no rank
@@ -154,13 +156,22 @@ class Updater:
             return {}
         self._fill_cache(loop)
         tensors = self._add_old_scores(tensors, loop)
-        row: dict[str, float] = {}
-        if (prepared := self._prepare(tensors, row, at_least=1)) is None:
-            return {}
+        row = self._measure_nll(tensors) if with_nll else {}
+        if (prepared := self._prepare(tensors, {}, at_least=1)) is None:
+            return row
         rows, _ = add_fillers(prepared, torch.zeros(len(prepared["tokens_BT"]), dtype=torch.int64), 1)
         totals = self._stepper.measure_loss(rows, loop)
         loss = float(sum_over_ranks(totals.pop("loss")[0]))
-        return {"loss": loss, **metric_values(_sum_metrics(totals))}
+        return {"loss": loss, **metric_values(_sum_metrics(totals)), **row}
+
+    def _measure_nll(self, tensors: Tensors) -> dict[str, float]:
+        """Compute the mean of -log p of sampled tokens, and its exponential."""
+        is_action_BT = tensors["is_action_BT"]
+        nll_BT = torch.where(is_action_BT, -self.networks.compute_logp(tensors), 0.0).double()
+        nll = float(sum_over_ranks(nll_BT.sum())) / max(
+            float(sum_over_ranks(is_action_BT.sum().double())), 1.0
+        )
+        return {"nll": nll, "perplexity": math.exp(min(nll, 700.0))}
 
     # ------------------------------------------------------------------ before the first step
     def _fill_cache(self, loop: Loop) -> None:

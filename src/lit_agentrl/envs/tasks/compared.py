@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from lit_agentrl.envs.tasks.messages import (
     read_pair_scores,
     read_ranked,
 )
+from lit_agentrl.envs.tasks.row_formats import convert_row
 from lit_agentrl.envs.tasks.rows import Files, deal
 from lit_agentrl.envs.tasks.spelling import spell_out
 
@@ -65,7 +67,8 @@ def _read(files: Files) -> Mapping[str, tuple[Compared, ...]]:
     return deal(files, _read_row, "its prompt")
 
 
-def _read_row(row: Mapping[str, Any], location: str) -> Compared:
+def _read_row(original: Mapping[str, Any], location: str) -> Compared:
+    row = convert_row(original, Path(location.rsplit(" ", 2)[0]).suffix).row  # "FILE line 3"
     if row.get("chosen") is not None or row.get("rejected") is not None:
         asked, answers = read_pair(row)
         worth = read_pair_scores(row)
@@ -80,7 +83,7 @@ def _read_row(row: Mapping[str, Any], location: str) -> Compared:
             )
         answers, worth = [answer], [share]
     else:
-        columns = ", ".join(map(str, row)) or "none"
+        columns = ", ".join(map(str, original)) or "none"
         raise BadRow(
             "no_column",
             f"it has neither chosen and rejected, nor completions, nor completion, nor messages (there are {columns})",

@@ -55,10 +55,10 @@ class Dataset(TextEnv):
     neither is known.
 
     Args:
-        path: a JSONL or Parquet file, or one for each of ``train``, ``val`` and ``test``.  A split without its own file
-            takes its share of the rows of ``train``: 10 % by the hash of the question.
-        question: column of the question.
-        reference: column of the answer; None: there is none.
+        path: a JSONL, JSON, CSV or Parquet file, or one for each of ``train``, ``val`` and ``test``.  A split without
+            its own file takes its share of the rows of ``train``: 10 % by the hash of the question.
+        question: column of the question: a text, or a message of the user, also after one of the system.
+        reference: column of the answer, a nested one with dots; None: there is none.
         reward: see above.
         instruction: beginning of the system message, where there is one (``prompt=full``).
         tries: answers per episode; a success ends it earlier.

@@ -56,6 +56,8 @@ def parse_message(value: object, column: str) -> Message:
     message["content"] = _read_content(content, role, column, thoughts)
     if role == "assistant":
         message |= _read_reply(value, column, thoughts)
+    if content is None and "calls" not in message and role == "assistant":
+        raise BadRow("no_messages", f"column {column}: a message of {role} has no content; write a text")
     if not message["content"].strip() and "calls" not in message and role != "tool":
         raise BadRow("empty", f"column {column}: a message of {role} is blank; fill it in")
     require_whole_characters("".join(message.values()), column)
@@ -88,6 +90,9 @@ def list_keys(value: Mapping[str, Any]) -> tuple[set[str], set[str]]:
         names.update(_WEIGHT_KEYS)
     elif _SAME_ROLES.get(str(role), role) == "assistant":
         names.update(_REPLY_KEYS)
+    else:  # what is no reply is not learnt
+        names.add("tool_call_id")  # read by `sort_results`
+        names.update(key for key in _WEIGHT_KEYS if not value.get(key))
     return given & names, given - names
 
 
@@ -117,7 +122,7 @@ def _read_content(content: Any, role: str, column: str, thoughts: list[str]) -> 
     if role == "tool" and not isinstance(content, str):
         return "" if content is None else json.dumps(content, ensure_ascii=False)
     if content is None and role == "assistant":
-        return ""  # beside calls; else it is refused as blank
+        return ""  # calls may stand alone
     if not isinstance(content, str):
         raise BadRow("no_messages", f"column {column}: a message of {role} has no content; write a text")
     return content
@@ -216,6 +221,28 @@ def _parse_text(text: str, what: str, column: str) -> Any:
         reason = str(value).partition(";")[0]
         raise BadRow("bad_call", f"column {column}: {what}: {reason}; write JSON") from value
     return value
+
+
+def sort_results(messages: list[Any]) -> list[Any]:
+    """Sort the results of tools into the order of the calls whose ids they name.
+
+    Templates tell results apart by their order.  Results without such an id keep theirs.
+    """
+    ordered, order = list(messages), dict[str, int]()
+    first = 0  # of the results behind the last calls
+    for place, message in enumerate([*messages, None]):
+        given = message if isinstance(message, Mapping) else {}
+        if "tool_call_id" in given:
+            continue
+        results = ordered[first:place]
+        if len(results) > 1 and all(str(each["tool_call_id"]) in order for each in results):
+            ordered[first:place] = sorted(results, key=lambda each: order[str(each["tool_call_id"])])
+        calls = given.get("tool_calls")
+        ids = (
+            [call.get("id") for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+        )
+        order, first = {name: k for k, name in enumerate(ids) if isinstance(name, str)}, place + 1
+    return ordered
 
 
 def join_calls(messages: Iterable[Message]) -> list[Message]:

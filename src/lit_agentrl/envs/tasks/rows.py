@@ -13,7 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 from lit_agentrl.checks import require_local
 from lit_agentrl.envs.splits import SPLITS, split_of
-from lit_agentrl.envs.tasks.tables import READERS, read_table, shorten_path
+from lit_agentrl.envs.tasks.messages import parse_messages
+from lit_agentrl.envs.tasks.row_formats import find_column, is_missing, list_columns
+from lit_agentrl.envs.tasks.tables import NAMES, READERS, drop_nulls, read_table, shorten_path
 
 Files = tuple[tuple[str, str, tuple[int, int]], ...]
 
@@ -103,7 +105,7 @@ def find_files(path: str | Mapping[str, str]) -> Files:
                 f"{key}={shorten_path(file)}: the splits are {', '.join(SPLITS)}; name one of them"
             )
         if file.suffix not in READERS:
-            raise ValueError(f"{key}={shorten_path(file)} must be a file that ends in {' or '.join(READERS)}")
+            raise ValueError(f"{key}={shorten_path(file)} must be a file that ends in {NAMES}")
         if file.is_file() and not file.stat().st_size:
             raise ValueError(
                 f"{key}={shorten_path(file)} is empty; write one row a line, or name another file"
@@ -180,25 +182,41 @@ def _read_rows(path: Path, check: Callable[[Mapping[str, Any], str], RowType]) -
 
 def _check_row(columns: Mapping[str, Any], location: str, *, source: Source) -> Row:
     roles = {source.question: "question", source.reference: "reference"}
-    for name in (source.question, source.reference, *source.needed):
-        if name is not None and columns.get(name) is None:
-            problem = (
-                "is empty" if name in columns else f"is missing (there are {', '.join(columns) or 'none'})"
-            )
+    cells = {
+        name: find_column(columns, name)
+        for name in (source.question, source.reference, *source.needed)
+        if name is not None
+    }
+    for name, cell in cells.items():
+        if cell is None or is_missing(cell):
+            problem = "is empty" if cell is None else f"is missing (there are {list_columns(columns)})"
             remedy = (
                 f", or name another with {roles[name]}=COLUMN"
                 if name in roles
                 else ": the reward asks for it"
             )
             raise ValueError(f"column {name} {problem}; fill it in{remedy}")
-    question = columns[source.question]
-    if not isinstance(question, str) or not question.strip():
-        raise ValueError(f"column {source.question} is {_shorten(question)}; write a text that is not blank")
-    _require_whole_characters(source.question, question)
+    question = _read_question(source.question, cells[source.question])
     reference = None
     if source.reference is not None:
-        reference = _format_reference(source.reference, columns[source.reference])
+        reference = _format_reference(source.reference, cells[source.reference])
     return Row(question, reference, columns, location)
+
+
+def _read_question(column: str, cell: object) -> str:
+    """Return a question as text, also of messages: the system text, then the user's."""
+    if isinstance(cell, list) and cell:
+        messages = parse_messages(drop_nulls(cell), column, "user")
+        if [message["role"] for message in messages] not in (["user"], ["system", "user"]):
+            raise ValueError(
+                f"column {column} is a dialogue of several turns; write one message of the user, and one of the system "
+                "before it or none"
+            )
+        cell = "\n\n".join(message["content"] for message in messages)
+    if not isinstance(cell, str) or not cell.strip():
+        raise ValueError(f"column {column} is {_shorten(cell)}; write a text that is not blank")
+    _require_whole_characters(column, cell)
+    return cell
 
 
 def _format_reference(column: str, value: object) -> str:

@@ -1,9 +1,12 @@
-"""Files of rows: JSONL, and Parquet through the optional library ``datasets``."""
+"""Files of rows: JSONL, JSON, CSV, and Parquet through the optional library ``datasets``."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from glob import escape
 from pathlib import Path
@@ -47,9 +50,7 @@ def _parse_line(line: bytes) -> object:
 def parse_json(text: str) -> object:
     """Parse a text; what is wrong with it is returned as an error."""
     try:
-        return json.loads(
-            text, object_pairs_hook=_check_repeated, parse_constant=_refuse_constant, parse_int=_parse_whole
-        )
+        return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         return ValueError(f"it is no JSON ({error.msg}, character {error.colno}); write one object a line")
     except RecursionError:
@@ -75,6 +76,99 @@ def _parse_whole(digits: str) -> int:
 
 def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no number of JSON; write a finite one")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_check_repeated, parse_constant=_refuse_constant, parse_int=_parse_whole
+)
+_GAP = re.compile(r"[ \t\r\n]*")
+
+
+def _read_json(path: Path) -> Rows:
+    """Yield the objects of an array, or a single object; else read JSONL."""
+    text = _read_text(path)
+    if not text.lstrip().startswith("["):
+        is_single = isinstance(whole := parse_json(text.strip()), dict)
+        yield from [("row 1", whole)] if is_single else _read_jsonl(path)
+        return
+    place, number = _skip(text, text.index("[") + 1), 0
+    while text[place : place + 1] != "]":
+        number += 1
+        value, place = _decode_at(text, place, f"path={shorten_path(path)} row {number}")
+        yield f"row {number}", value
+        place = _skip(text, place)
+        if text[place : place + 1] == ",":
+            place = _skip(text, place + 1)
+        elif text[place : place + 1] != "]":
+            raise ValueError(
+                f"path={shorten_path(path)}: the array is wrong or cut after row {number} (character {place + 1} "
+                "of the file); write it again, with a comma between rows and ] at its end"
+            )
+    if text[place + 1 :].strip():
+        raise ValueError(f"path={shorten_path(path)}: text follows the array; keep one array, or write JSONL")
+
+
+def _skip(text: str, place: int) -> int:
+    found = _GAP.match(text, place)
+    assert found is not None
+    return found.end()
+
+
+def _decode_at(text: str, place: int, where: str) -> tuple[object, int]:
+    """Decode the value at a place; return it, or its error, and its end."""
+    try:
+        return _DECODER.raw_decode(text, place)
+    except (json.JSONDecodeError, RecursionError) as error:
+        reason = "is nested too deeply" if isinstance(error, RecursionError) else f"is no JSON ({error.msg})"
+        raise ValueError(f"{where} {reason}; write the array again") from error
+    except ValueError as error:  # from a hook; the value ends where JSON ends
+        plain = json.JSONDecoder(parse_int=len)  # whole numbers of any length
+        return error, plain.raw_decode(text, place)[1]
+
+
+def _read_text(path: Path) -> str:
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"path={shorten_path(path)} is not UTF-8 (byte {error.start + 1}); save the file as UTF-8"
+        ) from error
+    if "\0" in text:
+        raise ValueError(
+            f"path={shorten_path(path)} holds bytes of zero, as of UTF-16; save the file as UTF-8"
+        )
+    return text
+
+
+def _read_csv(path: Path) -> Rows:
+    """Yield the lines below the header; an empty cell is None."""
+    table = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
+    csv.field_size_limit(2**31 - 1)  # Python's own limit is shorter than a long dialogue
+    names: list[str] = []
+    try:
+        for cells in table:
+            where = f"line {table.line_num}"
+            if not names:
+                names = [name.strip() for name in cells]
+                if twice := [name for name in names if names.count(name) > 1]:
+                    raise ValueError(
+                        f"path={shorten_path(path)}: column {twice[0]!r} stands in the header twice; keep one"
+                    )
+            elif len(cells) == len(names):
+                yield where, {name: cell or None for name, cell in zip(names, cells, strict=True)}
+            elif cells:
+                yield (
+                    where,
+                    ValueError(
+                        f"it has {len(cells)} fields, and the header has {len(names)}; quote commas and line breaks"
+                    ),
+                )
+    except csv.Error as error:
+        raise ValueError(
+            f"path={shorten_path(path)} line {table.line_num} is no CSV ({error}); quote texts with two double quotes "
+            "for each one inside"
+        ) from error
 
 
 def _read_parquet(path: Path) -> Rows:
@@ -107,7 +201,10 @@ def drop_nulls(value: Any) -> Any:
     return [drop_nulls(part) for part in value] if isinstance(value, list) else value
 
 
-READERS: dict[str, Callable[[Path], Rows]] = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
+READERS: dict[str, Callable[[Path], Rows]] = {
+    ".jsonl": _read_jsonl, ".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet,
+}  # fmt: skip
+NAMES = " or ".join((", ".join(list(READERS)[:-1]), list(READERS)[-1]))
 
 
 def shorten_path(path: Path) -> str:

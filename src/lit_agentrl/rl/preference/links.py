@@ -33,7 +33,7 @@ def hinge(*, z_P: Tensor, width: float = 1.0) -> Tensor:
 
 
 def hinge_of_mean(*, z_P: Tensor, set_P: Tensor, width: float = 0.0) -> Tensor:
-    """``max(0, width - mean of z over the pairs of a set)``: Stable Alignment, arXiv 2305.16960.
+    """``max(0, width - mean of z in a set)``: Stable Alignment, arXiv 2305.16960.
 
     Each pair gets its share, so that the pairs of a set sum to the hinge: for ``algo.over=groups``.  ``set_P`` numbers
     the group, or state, of each pair; ``width`` is >= 0.

@@ -136,8 +136,14 @@ def require_one_value(jobs: Sequence[DictConfig]) -> None:
 
 def _find_monitored(cfg: DictConfig) -> tuple[str, str] | None:
     """Return metric and mode of the best checkpoint, which give the value of a run."""
-    for entry in (cfg.callbacks or {}).values():
+    for name, entry in (cfg.callbacks or {}).items():
         if isinstance(entry, DictConfig) and entry.get("_target_") == _BEST:
+            from lit_agentrl.build.monitors import choose_monitors, find_judging_metric
+            from lit_agentrl.build.structure import build_algorithm
+
+            job = cfg.copy()
+            choose_monitors(job.callbacks, judged_by=find_judging_metric(job, build_algorithm(job)[0]))
+            entry = job.callbacks[name]
             return str(entry.get("monitor", "val/success")), str(entry.get("mode", "max"))
     return None
 

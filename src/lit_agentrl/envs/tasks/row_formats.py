@@ -1,0 +1,208 @@
+"""Rows of other formats (ShareGPT, Alpaca, CSV) under the columns that are read here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lit_agentrl.envs.tasks.message_parts import BadRow
+from lit_agentrl.envs.tasks.tables import drop_nulls, parse_json
+
+# columns of which rows are made
+OWN_COLUMNS = (
+    "messages", "prompt", "completion", "completions", "chosen", "rejected", "system", "tools", "label", "labels",
+    "score", "scores", "margin", "score_chosen", "score_rejected", "held_out_with",
+)  # fmt: skip
+MESSAGE_COLUMNS = ("messages", "prompt", "completion", "completions", "chosen", "rejected")
+_LISTS = (
+    "messages",
+    "prompt",
+    "completions",
+    "chosen",
+    "rejected",
+    "completion",
+    "labels",
+    "scores",
+    "history",
+)
+_NUMBERS = ("label", "score", "margin", "score_chosen", "score_rejected")
+_DIALOGUES = ("conversations", "conversation", "dialogue", "dialog")
+_MISSING = object()
+
+
+@dataclass
+class Converted:
+    """A row under the columns that are read here.
+
+    Attributes:
+        row: its columns.
+        sources: of columns with another name in the file, the names there.
+        format: what the row is written in, in messages.
+    """
+
+    row: dict[str, Any]
+    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    format: str = "texts"
+
+
+def find_column(row: Mapping[str, Any], name: str) -> Any:
+    """Return a column, also a nested one with dots; `is_missing` tells its absence."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        if isinstance(value, Mapping) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return _MISSING
+    return value
+
+
+def list_columns(row: Mapping[str, Any]) -> str:
+    """List the columns of a row, with the fields of those that are objects."""
+    names = [
+        ", ".join(f"{name}.{field}" for field in cell) if isinstance(cell, Mapping) and cell else str(name)
+        for name, cell in row.items()
+    ]
+    return ", ".join(names) or "none"
+
+
+def is_missing(value: object) -> bool:
+    """Return whether `find_column` found nothing."""
+    return value is _MISSING
+
+
+def convert_row(row: Mapping[str, Any], suffix: str, columns: Mapping[str, str] | None = None) -> Converted:
+    """Convert a row of any known format.
+
+    Args:
+        row: columns of the file.
+        suffix: what the name of the file ends in: cells of CSV are texts, structs of Parquet have fields of None.
+        columns: names in the file of columns that are read here.
+
+    Raises:
+        BadRow: it is of a known format, and has an error.
+    """
+    is_text = suffix == ".csv"
+    row = drop_nulls(row) if suffix == ".parquet" else row
+    made = Converted(dict(row))
+    _rename(made, row, columns or {})
+    _convert_dialogue(made)
+    _convert_alpaca(made, columns or {})
+    if made.row.get("completion") is None and "completion" not in (columns or {}):
+        _move(made, "response", "completion")
+    if made.row.get("system") is None and "system" not in (columns or {}):
+        _move(made, "system_prompt", "system")
+    for name in _LISTS:
+        if isinstance(made.row.get(name), str) and (is_text or name == "messages"):
+            made.row[name] = _parse_list(
+                made.row.get(name), holds_messages=name in MESSAGE_COLUMNS and name != "completions"
+            )
+    if is_text:
+        made.row |= {name: _parse_number(made.row[name]) for name in _NUMBERS if name in made.row}
+    if made.format == "texts" and any(isinstance(made.row.get(name), list) for name in MESSAGE_COLUMNS):
+        lists = [made.row[name] for name in MESSAGE_COLUMNS if isinstance(made.row.get(name), list)]
+        if any(isinstance(value, Mapping) for each in lists for value in each):
+            made.format = "messages"
+    return made
+
+
+def _rename(made: Converted, row: Mapping[str, Any], columns: Mapping[str, str]) -> None:
+    """Read columns under the names that the user gave."""
+    for theirs in columns.values():
+        if theirs not in columns:
+            made.row.pop(theirs, None)
+    for ours, theirs in columns.items():
+        value = find_column(row, theirs)
+        made.row[ours] = None if is_missing(value) else value
+        made.sources[ours] = (theirs,)
+    if {"prompt", "completion", "completions"} & set(columns) and "messages" not in columns:
+        for name in ("messages", *_DIALOGUES):  # whoever names a prompt means no whole dialogue beside it
+            made.row.pop(name, None)
+
+
+def _move(made: Converted, theirs: str, ours: str) -> None:
+    if made.row.get(theirs) is not None:
+        made.row[ours] = made.row.pop(theirs)
+        made.sources[ours] = (theirs,)
+
+
+def _convert_dialogue(made: Converted) -> None:
+    """Read the column of ShareGPT's dialogue, which sides of pairs may go on."""
+    row = made.row
+    has_sides = row.get("chosen") is not None and row.get("rejected") is not None
+    ours = "prompt" if has_sides else "messages"
+    if row.get("messages") is None and row.get("prompt") is None:
+        for name in _DIALOGUES:
+            if isinstance(row.get(name), list | str):
+                _move(made, name, ours)
+                if isinstance(row[ours], str):
+                    value = parse_json(row[ours])
+                    row[ours] = value if isinstance(value, list) else row[ours]
+                break
+    if has_sides:
+        for name in ("chosen", "rejected"):  # a single message
+            if isinstance(row[name], Mapping):
+                row[name] = [row[name]]
+    lists = [row[name] for name in MESSAGE_COLUMNS if isinstance(row.get(name), list)]
+    if any(isinstance(message, Mapping) and "from" in message for each in lists for message in each):
+        made.format = "ShareGPT"
+
+
+def _convert_alpaca(made: Converted, columns: Mapping[str, str]) -> None:
+    """Read instruction, input and history as the prompt, and output as the completion."""
+    row = made.row
+    if row.get("instruction") is None or row.get("messages") is not None or row.get("prompt") is not None:
+        return
+    texts = {name: row.pop(name) for name in ("instruction", "input") if row.get(name) is not None}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise BadRow("no_messages", f"column {name} is {str(text)[:40]!r}; write a text")
+    question = "\n".join(text for text in texts.values() if text.strip())
+    if not question:
+        raise BadRow("empty", "columns instruction and input are blank; fill in one")
+    history = row.pop("history", None)
+    if isinstance(history, str):
+        history = parse_json(history)
+    turns = list(_read_history(history)) if history else []
+    row["prompt"] = [*turns, {"role": "user", "content": question}]
+    made.sources["prompt"] = (*texts, *(["history"] if turns else []))
+    if row.get("completion") is None and "completion" not in columns:
+        _move(made, "output", "completion")
+    made.format = "Alpaca"
+
+
+def _read_history(history: object) -> list[dict[str, str]]:
+    """Return the messages of earlier pairs of question and answer."""
+    messages: list[dict[str, str]] = []
+    for pair in history if isinstance(history, list) else [None]:
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise BadRow("no_messages", "column history must be a list of pairs of question and answer")
+        messages += [
+            {"role": role, "content": text} for role, text in zip(("user", "assistant"), pair, strict=True)
+        ]
+    return messages
+
+
+def _parse_list(cell: object, *, holds_messages: bool) -> object:
+    """Return the list that a cell of text spells; else the cell."""
+    value = parse_json(cell) if isinstance(cell, str) and cell.lstrip().startswith("[") else None
+    if not isinstance(value, list):
+        return cell
+    is_text_alone = holds_messages and not all(isinstance(part, Mapping | list) for part in value)
+    return cell if is_text_alone else value
+
+
+def _parse_number(cell: object) -> object:
+    """Return the number or the truth that a cell of text spells; else the cell."""
+    if not isinstance(cell, str):
+        return cell
+    if cell.strip().lower() in ("true", "false"):
+        return cell.strip().lower() == "true"
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
