@@ -310,7 +310,7 @@ def build_held_out_table(summary: Summary) -> Table:
     title = f"{summary['status']}: {summary['iterations']} of {summary['planned_iterations']} iterations"
     judged = "held-out data (data.held_out)" if summary["held_out"] else "nothing was held out to validate on"
     caption = "; ".join(filter(None, [judged, format_judge(summary)]))
-    table = Table(title=title, caption=caption)
+    table = Table(title=title, caption=caption, min_width=60)
     measured = {name for metrics in summary["held_out"].values() for name in metrics}
     names = [name for name in HELD_OUT_COLUMNS if name in measured]
     table.add_column("policy")
