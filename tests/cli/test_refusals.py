@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.api import compose
-from lit_agentrl.cli.levels import main as main_levels
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
 from lit_agentrl.loggers.files import CSVLog
-from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rollout.workers import cluster
 from lit_agentrl.rollout.workers.opener import PlayingError
 from tests.cli.test_invalid_commands import Refused, main_evaluate
@@ -222,12 +220,6 @@ def test_a_variable(
 def test_a_whole_command_in_one_word() -> None:
     with pytest.raises(UserError, match="is more than one option; write each separately"):
         parse(["python train.py algo=grpo"])
-
-
-def test_levels_of_a_shipped_game_under_a_name_of_ones_own(refused: Refused, in_empty_folder: Path) -> None:
-    Path("env").mkdir()
-    Path("env/mine.yaml").write_text((CONFIG_DIR / "env" / "bandit.yaml").read_text())
-    assert "env=bandit is a game of this package" in refused("--config-dir . env=mine", main_levels)
 
 
 def test_a_damaged_table_names_its_file(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from lit_agentrl.data.demonstrations import Demonstrations
 from lit_agentrl.data.kinds import Kind
@@ -15,6 +16,7 @@ from lit_agentrl.data.ranked import Ranked
 from lit_agentrl.data.reading import read
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.data.unpaired import Unpaired
+from lit_agentrl.runs import training
 from tests.data.test_reading import learnt, student
 
 USER, REPLY, OTHER = ({"role": role, "content": text} for role, text in
@@ -63,6 +65,7 @@ def test_a_format_is_read_as_plain_rows_are(
     found = load(kind, write(tmp_path / "a.jsonl", [row]))
     assert repr(found.groups) == repr(load(kind, write(tmp_path / "b.jsonl", [plain])).groups)
     assert found.notes[0].startswith(f"data: read 1 row as {name}: columns ") and len(found.notes) == 1
+    assert ("message keys" in found.notes[0]) == (name in ("ShareGPT", "messages"))
 
 
 @pytest.mark.parametrize(
@@ -179,3 +182,11 @@ def test_a_prompt_that_texts_repeat_is_told(tmp_path: Path) -> None:
         f"data: answers of 1 of 3 rows begin with the text of the prompt, which is learnt; the first: {path} line 1; "
         "take it out of the answers",
     )
+
+
+def test_how_rows_were_read_is_no_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(training.screen, "note", said.append)
+    notes = load(Demonstrations, write(tmp_path / "a.jsonl", [{"messages": [USER, REPLY], "id": 1}])).notes
+    training.print_notes(OmegaConf.create({}), "", notes)
+    assert [line.partition(":")[0] for line in said] == ["data", "warning"]

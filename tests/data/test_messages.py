@@ -87,6 +87,31 @@ def test_calls_that_follow_a_reply_belong_to_it() -> None:
     ]
 
 
+def test_results_stand_in_the_order_of_their_calls() -> None:
+    both = says(tool_calls=[{"id": k, "function": {"name": "f", "arguments": {"a": k}}} for k in "ab"])
+    first, second = ({"role": "tool", "tool_call_id": k, "content": k} for k in "ab")
+    unknown = {**second, "tool_call_id": "c"}
+    for given, sorted_ids in (
+        ([second, first], "ab"),
+        ([first, second], "ab"),
+        ([unknown, first], "ba"),
+        ([{**second, "tool_call_id": ["b"]}, first], "ba"),
+    ):
+        assert "".join(each["content"] for each in parse(both, *given, NOON)[1:3]) == sorted_ids
+    assert [each["content"] for each in parse(both, {"role": "tool", "content": "x"}, second, NOON)] == [
+        "",
+        "x",
+        "b",
+        "noon",
+    ]
+
+
+def test_a_table_of_messages_is_turned() -> None:
+    table = {"role": ["user", "assistant"], "content": ["time?", "noon"], "thinking": [None, "sun"]}
+    _, parsed = read_dialogue({"messages": table, "tools": ['{"name": "f"}']}, "completion")
+    assert parsed == [{**USER, "tools": '[{"name": "f"}]'}, {**NOON, "thought": "sun"}]
+
+
 @pytest.mark.parametrize(
     ("message", "said"),
     [

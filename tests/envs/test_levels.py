@@ -8,6 +8,7 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from lit_agentrl.cli import levels as command
 from lit_agentrl.cli.levels import main
 from lit_agentrl.envs import levels
 from lit_agentrl.envs.base import Task
@@ -107,9 +108,9 @@ def test_the_command_writes_levels_beside_the_game(tmp_path, monkeypatch, capsys
     config.game._target_, config.name = "levelled.Mine", "mine"
     OmegaConf.save(config, tmp_path / "env" / "mine.yaml")
     monkeypatch.syspath_prepend(str(tmp_path / "own"))
-    command = ["--config-dir", str(tmp_path), "env=mine", "--episodes", "40"]
+    given = ["--config-dir", str(tmp_path), "env=mine", "--episodes", "40"]
     for more in ([], ["env.game.low_reward=0.1"]):
-        main([*command, *more])
+        main([*given, *more])
     found = find_levels(instantiate(config), "val")
     assert found.episodes == 40 and found.oracle_success == 1.0
     assert len(levels.read_levels(tmp_path / "own" / "levels.json")) == 6
@@ -117,6 +118,20 @@ def test_the_command_writes_levels_beside_the_game(tmp_path, monkeypatch, capsys
     (tmp_path / "own" / "levels.json").write_text("[]")
     with pytest.raises(ValueError, match="is no file of levels; write it again with lit-agentrl levels"):
         find_levels(instantiate(config), "val")
+
+
+def test_levels_of_a_shipped_game_are_written_outside_of_the_package(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "_PERIOD_S", 0.0)
+    shipped = levels.locate_levels(bandit())
+    before = shipped.read_bytes()
+    main(["env=bandit", "env.game.low_reward=0.12", "--episodes", "5"])
+    assert shipped.read_bytes() == before and levels.MEASURED.exists()
+    found = find_levels(bandit(low_reward=0.12), "val")
+    assert found.episodes == 5 and found.oracle_success == 1.0
+    printed = capsys.readouterr()
+    assert "bandit val: 3 of 5 episodes of random play\n" in printed.err and "of" not in printed.out
+    assert "bandit test: 5 of 5 episodes of best play\nwrote outputs/levels.json" in printed.err
 
 
 @pytest.mark.parametrize(

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lit_agentrl.checks import require_whole
 from lit_agentrl.cli._running import build_parser, run_command
 from lit_agentrl.config.composition import format_search_path
-from lit_agentrl.config.errors import UserError
 from lit_agentrl.paths import PACKAGE_DIR
 
 if TYPE_CHECKING:
     from lit_agentrl.envs.base import Task
 
 _MOST = 1_000_000
+_PERIOD_S = 5.0  # between two lines of progress
 SHIPPED = ("sokoban", "frozen_lake", "bandit", "bandit_reversed")
 EXAMPLES = """
-Writes levels.json beside the file that defines each game, and prints a table in Markdown.
+Prints a table in Markdown, and writes levels.json beside the file that defines the game; for the games of this
+project outputs/levels.json.  Runs find both.
 
   {0}                                      the games of this project
   {0} env=sokoban env.game.size=7          another size of one
@@ -37,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.add_argument("--config-dir", action="append", default=[], help="folder with env/NAME.yaml")
         parser.add_argument("--episodes", type=int, default=2000, help="episodes for each game and split")
         parser.add_argument("--seed", type=int, default=0, help="first instance seed")
+        parser.add_argument(
+            "--ship", action="store_true", help="write those of this project's games into its source"
+        )
         args = parser.parse_intermixed_args(arguments)
         require_whole("--episodes", args.episodes, 1, _MOST)
         require_whole("--seed", args.seed, 0)
@@ -45,38 +50,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         from lit_agentrl.build.games import build_game
 
         tasks = [build_game(job, search) for job in jobs]
-        if search:
-            require_own(tasks)
         print("| game | split | chance success | chance return | oracle success | oracle return |")
         print("|---|---|---|---|---|---|")
         for task in tasks:
-            measure_game(task, args.episodes, args.seed)
+            measure_game(task, args.episodes, args.seed, is_shipped=args.ship)
 
 
-def require_own(tasks: Sequence[Task]) -> None:
-    """Refuse to write levels into this package for a user's variant of its game.
+def measure_game(task: Task, episodes: int, seed: int, *, is_shipped: bool) -> None:
+    """Measure one game on every split, print its rows and write its levels.
 
-    Raises:
-        UserError: naming what measures them.
+    ``is_shipped``: those of a game of this package are written into the package.
     """
-    from lit_agentrl.envs.levels import locate_levels
-
-    for task in tasks:
-        if locate_levels(task).is_relative_to(PACKAGE_DIR):
-            raise UserError(
-                f"env={task.name} is a game of this package under a name of yours, and its levels would be written "
-                "into the package; a run measures them at its start, so there is nothing to do"
-            )
-
-
-def measure_game(task: Task, episodes: int, seed: int) -> None:
-    """Measure one game on every split, print its rows and write its levels."""
-    from lit_agentrl.envs.levels import make_level_key, measure, write_levels
+    from lit_agentrl.envs.levels import MEASURED, locate_levels, make_level_key, measure, write_levels
     from lit_agentrl.envs.splits import SPLITS
 
     entries: dict[str, Any] = {}
     for split in SPLITS:
-        levels = measure(task, split, episodes, seed)
+        watch = Watch(f"{task.name} {split}", episodes)
+        levels = measure(task, split, episodes, seed, watch=watch.count)
         scores = {
             key: value if value is None else round(value, 6)
             for key, value in dataclasses.asdict(levels).items()
@@ -85,7 +76,36 @@ def measure_game(task: Task, episodes: int, seed: int) -> None:
         chance = format_level(levels.chance_success, levels.chance_return)
         oracle = format_level(levels.oracle_success, levels.oracle_return)
         print(f"| {task.name} | {split} | {chance} | {oracle} |", flush=True)
-    print(f"wrote {write_levels(task, entries)}", file=sys.stderr)
+    path = locate_levels(task)
+    if path.is_relative_to(PACKAGE_DIR) and not is_shipped:
+        path = MEASURED
+    write_levels(path, entries)
+    print(f"wrote {path}", file=sys.stderr)
+
+
+class Watch:
+    """Progress of a measurement on standard error, every five seconds.
+
+    Args:
+        name: what is measured.
+        episodes: episodes of each agent.
+    """
+
+    def __init__(self, name: str, episodes: int) -> None:
+        self._name, self._episodes, self._done, self._told_s = name, episodes, 0, time.monotonic()
+
+    def count(self) -> None:
+        """Count an episode."""
+        self._done += 1
+        if time.monotonic() - self._told_s < _PERIOD_S:
+            return
+        self._told_s = time.monotonic()
+        player, done = (
+            ("random", self._done) if self._done <= self._episodes else ("best", self._done - self._episodes)
+        )
+        print(
+            f"{self._name}: {done} of {self._episodes} episodes of {player} play", file=sys.stderr, flush=True
+        )
 
 
 def format_level(success: float | None, mean_return: float | None) -> str:

@@ -10,6 +10,7 @@ from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.envs.tasks.message_parts import list_keys
 from lit_agentrl.envs.tasks.row_formats import MESSAGE_COLUMNS, Converted
 
+READ_AS = "data: read "  # beginning of the note that is no warning
 _MOST_NAMES = 8  # of a line
 _LONGEST_NAME = 40
 
@@ -65,7 +66,7 @@ class Usage:
             str(name) for name, cell in original.items() if cell is not None and name not in touched
         )
         keys, unused = set[str](), set[str]()
-        for message in _list_messages(read):
+        for message in _list_messages(read, made):
             known, unknown = list_keys(message)
             keys, unused = keys | known, unused | unknown
         self._keys.update(keys)
@@ -77,7 +78,7 @@ class Usage:
             return
         formats = " and ".join(f"{_count_rows(count)} as {name}" for name, count in _sort(self._formats))
         keys = f"; message keys {_list_names(self._keys)}" if self._keys else ""
-        yield f"data: read {formats}: columns {_list_names(self._columns) or 'none'}{keys}"
+        yield f"{READ_AS}{formats}: columns {_list_names(self._columns) or 'none'}{keys}"
         unused = [
             f"{what} {_list_counts(counts)}"
             for what, counts in (("columns", self._unused_columns), ("message keys", self._unused_keys))
@@ -87,9 +88,11 @@ class Usage:
             yield f"data: not used: {'; '.join(unused)}"
 
 
-def _list_messages(read: ReadRow) -> Iterator[Mapping[str, Any]]:
+def _list_messages(read: ReadRow, made: Converted) -> Iterator[Mapping[str, Any]]:
+    """Yield the messages that were read and that the file itself holds."""
     for name in MESSAGE_COLUMNS:
-        cell = dict.get(read, name) if name in read.names else None
+        is_of_file = len(made.sources.get(name, (name,))) == 1 and made.format != "Alpaca"
+        cell = dict.get(read, name) if name in read.names and is_of_file else None
         for part in cell if isinstance(cell, list) else []:
             for message in part if isinstance(part, list) else [part]:
                 if isinstance(message, Mapping):

@@ -21,6 +21,7 @@ from lit_agentrl.files import write_atomic
 from lit_agentrl.renamed import get_first_name
 
 AGENTS = ("random", "oracle")  # uniform random legal play, and best play
+MEASURED = Path("outputs") / "levels.json"  # levels of this package's games that are not shipped
 _PLAYER = 41  # purpose key of the random player
 
 
@@ -43,7 +44,9 @@ class Levels:
     episodes: int = 0
 
 
-def measure(task: Task, split: str, episodes: int, seed: int) -> Levels:
+def measure(
+    task: Task, split: str, episodes: int, seed: int, *, watch: Callable[[], None] = lambda: None
+) -> Levels:
     """Measure both levels on ``episodes`` instances of a split.
 
     Both may play ``task.action_budget`` actions and never write an invalid reply.  The oracle plans again after every
@@ -56,19 +59,25 @@ def measure(task: Task, split: str, episodes: int, seed: int) -> Levels:
         split: ``train``, ``val`` or ``test``.
         episodes: at least 1.
         seed: the instances ``seed`` … ``seed + episodes - 1`` of the split are played.
+        watch: called after each episode.
 
     Raises:
         ValueError: no episodes, or best play is known for some instances only.
     """
     require_whole("episodes", episodes, 1)
-    scores = play_agents(task, split, range(seed, seed + episodes), seed)
+    scores = play_agents(task, split, range(seed, seed + episodes), seed, watch=watch)
     means = [np.mean(scores[name], axis=0).tolist() if name in scores else (None, None) for name in AGENTS]
     (chance_success, chance_return), (oracle_success, oracle_return) = means
     return Levels(chance_success, chance_return, oracle_success, oracle_return, episodes)
 
 
 def play_agents(
-    task: Task, split: str, instances: Sequence[int], seed: int
+    task: Task,
+    split: str,
+    instances: Sequence[int],
+    seed: int,
+    *,
+    watch: Callable[[], None] = lambda: None,
 ) -> dict[str, list[tuple[float, float]]]:
     """Return success and return of each agent of `AGENTS` on each instance.
 
@@ -79,6 +88,7 @@ def play_agents(
         split: ``train``, ``val`` or ``test``.
         instances: the seeds of the resets, at least one.
         seed: seed of random play.
+        watch: called after each episode.
 
     Raises:
         ValueError: best play is known for some instances only.
@@ -94,8 +104,12 @@ def play_agents(
         }
         actions = [env.random_action(np.random.default_rng(0)), env.optimal_actions(horizon=budget)]
         for name, first in zip(AGENTS, actions, strict=True):
-            if first is not None:
-                scores[name] = [_play_episode(env, instance, budget, choices[name]) for instance in instances]
+            if first is None:
+                continue
+            scores[name] = []
+            for instance in instances:
+                scores[name].append(_play_episode(env, instance, budget, choices[name]))
+                watch()
     return scores
 
 
@@ -127,12 +141,13 @@ def _choose_best_action(env: World, budget: int, num_left: int) -> str | None:
 def find_levels(task: Task, split: str) -> Levels:
     """Return the levels that ``lit-agentrl levels`` measured for this game, its limits and split.
 
-    Without an entry for exactly these, all levels are unknown.
+    They lie next to the game, or in `MEASURED`.  Without an entry for exactly these, all levels are unknown.
 
     Raises:
-        ValueError: the file next to the game is no file of levels.
+        ValueError: a file is no file of levels.
     """
-    entry = read_levels(locate_levels(task)).get(make_level_key(task, split))
+    key = make_level_key(task, split)
+    entry = read_levels(locate_levels(task)).get(key) or read_levels(MEASURED).get(key)
     return Levels(**entry["levels"]) if entry else Levels()
 
 
@@ -160,20 +175,17 @@ def read_levels(path: Path) -> dict[str, Any]:
     return entries
 
 
-def write_levels(task: Task, new_entries: dict[str, Any]) -> Path:
-    """Add the entries of one game to its file, and return its path.
-
-    Entries of other games and options stay.
+def write_levels(path: Path, new_entries: dict[str, Any]) -> None:
+    """Add the entries of one game to a file; others stay.
 
     Raises:
         ValueError: the file has another format.
         OSError: it cannot be written.
     """
-    path = locate_levels(task)
     entries = read_levels(path) | new_entries
     content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(content | {"entries": entries}, indent=1) + "\n")
-    return path
 
 
 def get_game_class(task: Task) -> Any:

@@ -7,7 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lit_agentrl.envs.tasks.message_parts import BadRow, join_calls, parse_message, require_whole_characters
+from lit_agentrl.envs.tasks.message_parts import (
+    BadRow,
+    join_calls,
+    parse_message,
+    require_whole_characters,
+    sort_results,
+)
 from lit_agentrl.envs.tasks.tables import parse_json
 from lit_agentrl.episode import Message
 
@@ -32,11 +38,21 @@ def parse_messages(value: object, column: str, role: str) -> Messages:
         if not value.strip():
             raise BadRow("empty", f"column {column} is blank; fill it in")
         value = [{"role": role, "content": value}]
+    value = _turn_columns(value) if isinstance(value, Mapping) else value
     if not isinstance(value, list) or not value:
         raise BadRow(
             "no_messages", f"column {column} must be a text, or a list of messages with role and content"
         )
-    return join_calls(parse_message(message, column) for message in value)
+    return join_calls(parse_message(message, column) for message in sort_results(value))
+
+
+def _turn_columns(value: Mapping[str, Any]) -> object:
+    """Turn a table of roles and contents, as older data sets have it, to messages."""
+    is_table = bool(value) and all(isinstance(cell, list) for cell in value.values())
+    if not is_table or len({len(cell) for cell in value.values()}) > 1:
+        return value
+    rows = zip(*value.values(), strict=True)
+    return [{key: cell for key, cell in zip(value, row, strict=True) if cell is not None} for row in rows]
 
 
 def read_dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messages]:
@@ -240,6 +256,8 @@ def _add_context(row: Mapping[str, Any], messages: Messages) -> Messages:
         tools = parse_json(tools)
         if isinstance(tools, ValueError):
             raise BadRow("bad_tools", "column tools is no JSON; write a list of tools") from tools
+    if isinstance(tools, list):
+        tools = [parse_json(tool) if isinstance(tool, str) else tool for tool in tools]
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
         raise BadRow("bad_tools", "column tools must be a list of tools, each with a name and parameters")
     if not tools:

@@ -85,7 +85,10 @@ _GAP = re.compile(r"[ \t\r\n]*")
 
 
 def _read_json(path: Path) -> Rows:
-    """Yield the objects of an array, also under the name data, or a single object; else read JSONL."""
+    """Yield the objects of an array or a single object; else read JSONL.
+
+    The array may stand under the name ``data``.
+    """
     text = _read_text(path)
     if not text.lstrip().startswith("["):
         whole = parse_json(text.strip())
@@ -113,7 +116,7 @@ def _read_json(path: Path) -> Rows:
 
 
 def _is_table(whole: dict[str, Any]) -> bool:
-    """Return whether an object has all its rows under ``data``, beside single values such as a version."""
+    """Return whether an object has rows under ``data`` and single values beside."""
     others = [value for name, value in whole.items() if name != "data"]
     return isinstance(whole.get("data"), list) and not any(isinstance(value, dict | list) for value in others)
 
