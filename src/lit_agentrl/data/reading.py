@@ -19,7 +19,7 @@ from lit_agentrl.data.referred import measure_longest_row
 from lit_agentrl.data.row_folder import read_kind
 from lit_agentrl.data.usage import ReadRow, Usage
 from lit_agentrl.envs.tasks.messages import BadRow, read_held_out_with
-from lit_agentrl.envs.tasks.row_formats import convert_row, find_column, is_missing, repeats_prompt
+from lit_agentrl.envs.tasks.row_formats import convert_row, find_column, is_missing, has_repeated_prompt
 from lit_agentrl.envs.tasks.tables import NAMES, READERS, read_table, shorten_path
 from lit_agentrl.episode import Episode
 from lit_agentrl.text.chat import ChatRenderer
@@ -309,7 +309,7 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
                 tally.marked, tally.first_marked = tally.marked + 1, tally.first_marked or name
             if reader.lost.total() > lost:
                 tally.lossy, tally.first_lossy = tally.lossy + 1, tally.first_lossy or name
-            if repeats_prompt(made.row):
+            if has_repeated_prompt(made.row):
                 tally.repeating, tally.first_repeating = tally.repeating + 1, tally.first_repeating or name
             yield repr(group[0].opening) if by is None else by, group
         except BadRow as error:

@@ -113,7 +113,7 @@ def convert_row(row: Mapping[str, Any], suffix: str, columns: Mapping[str, str] 
     return made
 
 
-def repeats_prompt(row: Mapping[str, Any]) -> bool:
+def has_repeated_prompt(row: Mapping[str, Any]) -> bool:
     """Return whether an answer begins with the text of the prompt.
 
     Short prompts are left out: an answer may begin with the same word.
