@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from lit_agentrl.data.demonstrations import Demonstrations
 from lit_agentrl.data.kinds import Kind
@@ -15,6 +16,7 @@ from lit_agentrl.data.ranked import Ranked
 from lit_agentrl.data.reading import read
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.data.unpaired import Unpaired
+from lit_agentrl.runs import training
 from tests.data.test_reading import student
 
 USER, REPLY, OTHER = ({"role": role, "content": text} for role, text in
@@ -152,3 +154,11 @@ def test_what_is_used_and_what_is_not_is_said_in_two_lines(tmp_path: Path) -> No
         "data: read 2 rows as messages: columns messages; message keys content, role, weight",
         "data: not used: columns id (2 rows), meta (1 row); message keys name (1 row), reward (1 row), train (1 row)",
     )
+
+
+def test_how_rows_were_read_is_no_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(training.screen, "note", said.append)
+    notes = load(Demonstrations, write(tmp_path / "a.jsonl", [{"messages": [USER, REPLY], "id": 1}])).notes
+    training.print_notes(OmegaConf.create({}), "", notes)
+    assert [line.partition(":")[0] for line in said] == ["data", "warning"]

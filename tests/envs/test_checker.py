@@ -28,7 +28,7 @@ from lit_agentrl.paths import CONFIG_DIR
 from tests.conftest import NO_LIBRARY, lacks_library, served_game, served_openenv
 
 CONF = CONFIG_DIR / "env"
-FILES = sorted(CONF.glob("*.yaml"))
+FILES = sorted(CONF.glob("[!_]*.yaml"))  # _none names no game
 PROBLEMS = Path(__file__).parents[2] / "examples/own_data/problems.jsonl"
 
 

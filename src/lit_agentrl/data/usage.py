@@ -10,6 +10,7 @@ from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.envs.tasks.message_parts import list_keys
 from lit_agentrl.envs.tasks.row_formats import MESSAGE_COLUMNS, Converted
 
+READ_AS = "data: read "  # beginning of the note that is no warning
 _MOST_NAMES = 8  # of a line
 _LONGEST_NAME = 40
 
@@ -77,7 +78,7 @@ class Usage:
             return
         formats = " and ".join(f"{_count_rows(count)} as {name}" for name, count in _sort(self._formats))
         keys = f"; message keys {_list_names(self._keys)}" if self._keys else ""
-        yield f"data: read {formats}: columns {_list_names(self._columns) or 'none'}{keys}"
+        yield f"{READ_AS}{formats}: columns {_list_names(self._columns) or 'none'}{keys}"
         unused = [
             f"{what} {_list_counts(counts)}"
             for what, counts in (("columns", self._unused_columns), ("message keys", self._unused_keys))

@@ -23,6 +23,7 @@ from lit_agentrl.callbacks.checkpoints import BestCheckpoint, FinalExport, LastC
 from lit_agentrl.callbacks.iteration_log import Concludes, get_iteration_metrics, rewind
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.config.composition import make_task_loader
+from lit_agentrl.data.usage import READ_AS
 from lit_agentrl.facts import READS_OLD_LOG_PROBS
 from lit_agentrl.files import has_checkpoint
 from lit_agentrl.monitor.callback import CollapseMonitor
@@ -232,7 +233,7 @@ def print_notes(cfg: DictConfig, correction_note: str, warnings: Sequence[str]) 
     """Print what the run adds to its options, and the warnings."""
     for line in (
         *filter(None, [correction_note, describe_reweighting(cfg)]),
-        *(f"warning: {warning}" for warning in warnings),
+        *(line if line.startswith(READ_AS) else f"warning: {line}" for line in warnings),
     ):
         screen.note(line)
 
