@@ -76,7 +76,6 @@ def test_values_of_an_evaluation_are_checked_before_torch_is_loaded(tmp_path: Pa
         ("evaluate", f"run={tmp_path} split=tset", "split=tset must be one of"),
         ("evaluate", f"run={tmp_path} shots=1001", "shots=1001 must be a whole number from 0 to 1000"),
         ("evaluate", f"run={tmp_path} checkpoint=betst", "checkpoint=betst is unknown"),
-        ("evaluate", f"run={tmp_path}", "has no last checkpoint"),
         ("evaluate", "model=nano env=bandit temperature=-1", "temperature=-1 must be a number >= 0"),
     ]
     found = loaded_by(commands)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lit_agentrl.report.summary import build_closing_table, read, score, validate, write
+from lit_agentrl.report.summary import build_closing_table, format_judge, read, score, validate, write
 
 
 def example() -> Any:
@@ -120,6 +120,17 @@ def test_the_table_shows_what_is_known() -> None:
     assert best[:4] == ["", "best", "30", "10"] and best[5] == "0.67"
     assert last == ["", "last", "–", "–", "–", "–"]
     assert oracle[1] == "oracle" and oracle[4].startswith("1.000 [") and oracle[5] == "1.00"
+
+
+def test_the_table_says_by_which_score_the_best_weights_were_chosen() -> None:
+    summary = example()
+    summary["monitored"] = {"name": "val/success", "mode": "max", "value": 0.75, "iteration": 30}
+    assert format_judge(summary) == "best: highest val/success, 0.75 of 10 episodes"
+    assert str(build_closing_table(summary).caption).endswith(format_judge(summary))
+    summary["monitored"] |= {"name": "val/data_loss", "mode": "min"}
+    assert format_judge(summary) == "best: lowest val/data_loss, 0.75"
+    summary["monitored"] = None
+    assert not format_judge(summary)
 
 
 def test_the_table_fits_80_columns() -> None:

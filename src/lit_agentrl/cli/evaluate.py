@@ -39,12 +39,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         if cfg is None:
             return
-        named = find_run_folder(Path(str(cfg.run)))
-        require_run_folder(named, "run")
-        from lit_agentrl.evaluate.options import check_options, find_checkpoint
+        require_run_folder(find_run_folder(Path(str(cfg.run))), "run")
+        from lit_agentrl.evaluate.options import check_options
 
         check_options(cfg)  # before torch is loaded, which takes seconds
-        find_checkpoint(cfg, named)
         folder, saved, load_task = open_run(cfg)
         from lit_agentrl.evaluate.evaluation import evaluate
 

@@ -35,6 +35,7 @@ def check_options(cfg: DictConfig) -> None:
         ValueError: an option is out of range; the message names it.
     """
     temperatures = as_list(cfg.temperature)
+    _require_known_checkpoint(cfg)
     require_one_of("split", cfg.split, SPLITS)
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     for name in ("diagnostics", "baselines"):
@@ -63,6 +64,12 @@ def check_options(cfg: DictConfig) -> None:
         raise UserError(
             f"members={cfg.members} with temperature=0 would repeat the same episode; use members=1"
         )
+
+
+def _require_known_checkpoint(cfg: DictConfig) -> None:
+    stage = cfg.get("checkpoint")  # a model without a run has none
+    if stage is not None and stage not in CHECKPOINTS:
+        raise UserError(f"checkpoint={stage} is unknown; valid: {', '.join(CHECKPOINTS)}")
 
 
 def list_shots(cfg: DictConfig) -> list[int]:
@@ -113,9 +120,8 @@ def find_checkpoint(cfg: DictConfig, folder: Path) -> Path | None:
         UserError: there is no such checkpoint.
     """
     run_path = Path(str(cfg.run))
+    _require_known_checkpoint(cfg)
     stage = "last" if cfg.checkpoint is None else cfg.checkpoint
-    if stage not in CHECKPOINTS:
-        raise UserError(f"checkpoint={stage} is unknown; valid: {', '.join(CHECKPOINTS)}")
     if run_path.suffix == ".ckpt" and cfg.checkpoint is not None:
         raise UserError(
             f"checkpoint={stage} would be ignored: run={run_path} names a file; leave one of them out"

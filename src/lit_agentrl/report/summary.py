@@ -280,6 +280,7 @@ def _format_normalised(score: Score, chance: Score | None, oracle: Score | None)
     return f"{normalise(score['success']['mean'], low, high):.2f}" if high > low else "–"
 
 
+_LEGEND = "success with 95 % interval; normalised: 0 is chance, 1 is the oracle"
 # metrics of held-out data -> their columns in the closing table
 HELD_OUT_COLUMNS = {
     "loss": "loss", "reward_accuracy": "accuracy", "reward_margin": "margin", "nll": "NLL", "perplexity": "perplexity",
@@ -287,11 +288,15 @@ HELD_OUT_COLUMNS = {
 
 
 def format_judge(summary: Summary) -> str:
-    """Format by which metric the best weights were chosen; empty without best weights."""
+    """Format by which score the best weights were chosen; empty without best weights."""
     best = summary["monitored"]
     if best is None:
         return ""
-    return f"best by {best['name']} ({'higher' if best['mode'] == 'max' else 'lower'} is better)"
+    played = [
+        game["best"]["success"]["n"] for game in summary["games"] if game["split"] == "val" and game["best"]
+    ]
+    of = f" of {played[0]} episodes" if best["name"] == "val/success" and len(played) == 1 else ""
+    return f"best: {'highest' if best['mode'] == 'max' else 'lowest'} {best['name']}, {best['value']:.4g}{of}"
 
 
 def build_closing_tables(summary: Summary) -> list[Table]:
@@ -325,7 +330,7 @@ def build_closing_table(summary: Summary) -> Table:
     It fits 80 columns.  Scores that a stopped run never measured are dashes.
     """
     title = f"{summary['status']}: {summary['iterations']} of {summary['planned_iterations']} iterations"
-    table = Table(title=title, caption="success with 95 % interval; normalised: 0 is chance, 1 is the oracle")
+    table = Table(title=title, caption="; ".join(filter(None, [_LEGEND, format_judge(summary)])))
     table.add_column("game")
     table.add_column("policy")
     for column in ("iter.", "n", "success", "normalised"):
