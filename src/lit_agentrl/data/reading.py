@@ -19,7 +19,7 @@ from lit_agentrl.data.referred import measure_longest_row
 from lit_agentrl.data.row_folder import read_kind
 from lit_agentrl.data.usage import ReadRow, Usage
 from lit_agentrl.envs.tasks.messages import BadRow, read_held_out_with
-from lit_agentrl.envs.tasks.row_formats import convert_row, find_column, is_missing, has_repeated_prompt
+from lit_agentrl.envs.tasks.row_formats import convert_row, find_column, has_repeated_prompt, is_missing
 from lit_agentrl.envs.tasks.tables import NAMES, READERS, read_table, shorten_path
 from lit_agentrl.episode import Episode
 from lit_agentrl.text.chat import ChatRenderer
