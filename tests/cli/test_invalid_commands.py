@@ -386,6 +386,22 @@ def test_resume_leaves_the_run_alone(
     assert contents(run_copy) == before
 
 
+def test_a_finished_run_has_nothing_left(
+    run_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lit_agentrl.runs.jobs.load_train", lambda: pytest.fail("it is trained again"))
+    before = contents(run_copy)
+    main_train(["resume=run"])
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        "nothing is left: 2 of 2 iterations are done; a higher trainer.max_epochs continues"
+    )
+    assert "completed: 2 of 2 iterations" in printed and "results in" in printed
+    assert contents(run_copy) == before
+    with pytest.raises(pytest.fail.Exception, match="trained again"):
+        main_train(["resume=run", "trainer.max_epochs=3"])
+
+
 def test_damaged_checkpoints(refused: Refused, run_copy: Path) -> None:
     for file in (run_copy / "checkpoints").glob("last.ckpt*"):
         data = bytearray(file.read_bytes())

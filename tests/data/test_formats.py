@@ -17,7 +17,7 @@ from lit_agentrl.data.reading import read
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.data.unpaired import Unpaired
 from lit_agentrl.runs import training
-from tests.data.test_reading import student
+from tests.data.test_reading import learnt, student
 
 USER, REPLY, OTHER = ({"role": role, "content": text} for role, text in
                       (("user", "2 + 3 ?"), ("assistant", "five"), ("assistant", "six")))  # fmt: skip
@@ -153,6 +153,34 @@ def test_what_is_used_and_what_is_not_is_said_in_two_lines(tmp_path: Path) -> No
     assert load(Demonstrations, write(tmp_path / "a.jsonl", rows)).notes == (
         "data: read 2 rows as messages: columns messages; message keys content, role, weight",
         "data: not used: columns id (2 rows), meta (1 row); message keys name (1 row), reward (1 row), train (1 row)",
+    )
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_a_text_is_read_as_messages_where_it_spells_them(suffix: str, tmp_path: Path) -> None:
+    def save(name: str, prompt: str, completion: str) -> Path:
+        cells = [f'"{text.replace(chr(34), chr(34) * 2)}"' for text in (prompt, completion)]
+        is_csv = suffix == "csv"
+        table = "prompt,completion\n" + ",".join(cells)
+        return write(tmp_path / name, table if is_csv else [{"prompt": prompt, "completion": completion}])
+
+    found = load(Demonstrations, save(f"a.{suffix}", json.dumps([RULES, USER]), "five"))
+    plain = write(tmp_path / "b.jsonl", [{"prompt": [RULES, USER], "completion": "five"}])
+    assert repr(found.groups) == repr(load(Demonstrations, plain).groups)
+    for answer in ('[{"a": 1}]', "[[1]]", "[]"):  # answers of JSON
+        [[episode]] = load(Demonstrations, save(f"c.{suffix}", "2 + 3 ?", answer)).groups
+        assert "".join(learnt(episode)[0].split()).startswith("".join(answer.split()))
+
+
+def test_a_prompt_that_texts_repeat_is_told(tmp_path: Path) -> None:
+    prompt = "Human: 2 + 3 ?"
+    rows = [{"prompt": prompt, "chosen": f"{prompt} five", "rejected": "six"},
+            {"prompt": prompt, "chosen": "five", "rejected": "six"},
+            {"prompt": "five", "chosen": "five eggs", "rejected": "six"}]  # fmt: skip
+    path = write(tmp_path / "a.jsonl", rows)
+    assert load(Pairs, path).notes[1:] == (
+        f"data: answers of 1 of 3 rows begin with the text of the prompt, which is learnt; the first: {path} line 1; "
+        "take it out of the answers",
     )
 
 

@@ -55,6 +55,10 @@ REPLY = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "
         ("a.csv", "", "none of its 0 rows makes a group"),
         ("a.parquet", "zip", "cannot be read as Parquet (Parquet magic bytes not found"),
         ("a.parquet", b"", "cannot be read as Parquet (Parquet file size is 0 bytes)"),
+        ("a.json", f'{{"data": [{ROW}], "test": [{ROW}]}}', "neither messages nor completion (there are data, test)"),
+        ("a.csv", "prompt,completion\n\"[{'role': 'user', 'content': 'a'}]\",b\n", "column prompt spells messages as"),
+        ("a.jsonl", '{"messages": "[{\'content\': 1}]"}', "column messages spells messages as Python prints them"),
+        ("a" * 300 + ".jsonl", "none", ".jsonl is not there; looked for"),
         ("a.jsonl", "link", "a.jsonl is not there; looked for"),
         ("a.jsonl", "pipe", "a.jsonl must be a folder of lit-agentrl collect, or a file that ends in .jsonl, .json"),
     ],
@@ -70,7 +74,7 @@ def test_an_odd_file_is_one_line(name: str, content: str | bytes, said: str, tmp
         path.symlink_to(tmp_path / "nowhere")
     elif content == "pipe":
         os.mkfifo(path)
-    else:
+    elif content != "none":
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(ValueError) as raised:
         read(Demonstrations(path=str(path), batch=1), student(), seed=0)
@@ -82,6 +86,7 @@ def test_an_odd_file_is_one_line(name: str, content: str | bytes, said: str, tmp
     [
         ("a.json", "\ufeff" + json.dumps(json.loads(ROW), indent=1), 1),  # a single object
         ("a.json", f"[{ROW}, {ROW},]", 2),
+        ("a.json", f'{{"version": 1, "data": [{ROW}, {ROW}]}}', 2),
         ("a.csv", "\ufeff\n\nprompt,completion\r\n\r\na,b\r\n", 1),
         ("a.csv", ",prompt,completion\r0,a,b\r1,c,d\r", 2),
         ("a.csv", "prompt,completion,x\na,b," + "c" * 200_000, 1),
@@ -109,3 +114,13 @@ def test_a_number_beyond_all_others_is_refused(
     (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": "a", **row}))
     with pytest.raises(ValueError, match=said):
         read(kind(path=str(tmp_path / "a.jsonl"), batch=1), student(), seed=0)
+
+
+def test_a_parquet_file_without_rows_is_named_so(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet.write_table(
+        pyarrow.table({"prompt": pyarrow.array([], pyarrow.string())}), tmp_path / "a.parquet"
+    )
+    with pytest.raises(ValueError, match=r"a\.parquet: none of its 0 rows makes a group"):
+        read(Demonstrations(path=str(tmp_path / "a.parquet"), batch=1), student(), seed=0)

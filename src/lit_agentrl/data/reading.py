@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from lit_agentrl.data.referred import measure_longest_row
 from lit_agentrl.data.row_folder import read_kind
 from lit_agentrl.data.usage import ReadRow, Usage
 from lit_agentrl.envs.tasks.messages import BadRow, read_held_out_with
-from lit_agentrl.envs.tasks.row_formats import convert_row, find_column, is_missing
+from lit_agentrl.envs.tasks.row_formats import convert_row, find_column, has_repeated_prompt, is_missing
 from lit_agentrl.envs.tasks.tables import NAMES, READERS, read_table, shorten_path
 from lit_agentrl.episode import Episode
 from lit_agentrl.text.chat import ChatRenderer
@@ -59,6 +60,8 @@ class _Tally:
     first_marked: str = ""
     lossy: int = 0  # rows with characters that the tokenizer drops
     first_lossy: str = ""
+    repeating: int = 0  # rows of texts whose answer begins with the prompt
+    first_repeating: str = ""
     without_group: int = 0
     usage: Usage = field(default_factory=Usage)
     is_reference: bool = True
@@ -78,7 +81,7 @@ def find_paths(kind: Kind) -> list[Path]:
         require_local("path", name)
     paths = [Path(name).expanduser() for name in kind.paths]
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):  # also of a name that is too long
             raise ValueError(f"path={path} is not there; looked for {path.absolute()}")
         if path.is_dir():
             if rows := read_kind(path):
@@ -306,6 +309,8 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
                 tally.marked, tally.first_marked = tally.marked + 1, tally.first_marked or name
             if reader.lost.total() > lost:
                 tally.lossy, tally.first_lossy = tally.lossy + 1, tally.first_lossy or name
+            if has_repeated_prompt(made.row):
+                tally.repeating, tally.first_repeating = tally.repeating + 1, tally.first_repeating or name
             yield repr(group[0].opening) if by is None else by, group
         except BadRow as error:
             tally.refuse(f"{shorten_path(path)} {row_name}", error)
@@ -349,6 +354,11 @@ def _write_notes(tally: _Tally, reader: Reader) -> Iterator[str]:
         yield (
             f"data: {tally.lossy} of {tally.rows} rows hold {format_lost(reader.lost)}; the first: "
             f"{tally.first_lossy}; remove them, or use another model"
+        )
+    if tally.repeating:
+        yield (
+            f"data: answers of {tally.repeating} of {tally.rows} rows begin with the text of the prompt, which is "
+            f"learnt; the first: {tally.first_repeating}; take it out of the answers"
         )
     if reader.num_folded:
         yield (

@@ -28,6 +28,7 @@ from lit_agentrl.config.trust import TRUST_RUN
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.runs import ranks, run_folder
 from lit_agentrl.runs.checking import CheckedJob, check_config, check_jobs, read_config_folders, take_parts
+from lit_agentrl.runs.finished import print_if_finished
 
 if TYPE_CHECKING:
     from lit_agentrl.build.parts import Parts
@@ -111,6 +112,8 @@ def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str
     arguments = [*resumed, *overrides]
     run_folder.require_writable(folder)
     with run_folder.lock_folder(folder), set_command_line([], arguments):
+        if print_if_finished(cfg):
+            return Path(cfg.run_dir)
         try:
             job = share_job(cfg, folders, format_command(arguments), is_resume=True)
             load_train()(cfg, job)

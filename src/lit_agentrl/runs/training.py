@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import torch
 from omegaconf import DictConfig
-from rich.console import Console
 
 from lit_agentrl import screen
 from lit_agentrl.build.assembly import Run, build, to_plain_dict
@@ -24,14 +23,13 @@ from lit_agentrl.callbacks.checkpoints import BestCheckpoint, FinalExport, LastC
 from lit_agentrl.callbacks.iteration_log import Concludes, get_iteration_metrics, rewind
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.config.composition import make_task_loader
-from lit_agentrl.config.overrides import get_program
-from lit_agentrl.config.saved import format_trust_option
 from lit_agentrl.data.usage import READ_AS
 from lit_agentrl.facts import READS_OLD_LOG_PROBS
 from lit_agentrl.files import has_checkpoint
 from lit_agentrl.monitor.callback import CollapseMonitor
 from lit_agentrl.report import summary as reports
 from lit_agentrl.runs import process, ranks, record, run_folder
+from lit_agentrl.runs.finished import print_summary
 from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.recovery import name_good_checkpoint
 from lit_agentrl.strategies.checkpoint_io import load_progress
@@ -349,17 +347,7 @@ def print_results(run: Run, summary: reports.Summary) -> None:
     for logger in run.loggers:  # the run is complete, even if a plot of it fails
         if isinstance(logger, Concludes):
             logger.conclude(summary)
-    console = Console()
-    for table in reports.build_closing_tables(summary):
-        console.print(table)
-    if summary["engine"]:
-        console.print(f"engine totals: {reports.format_usage(summary['engine'])}", soft_wrap=True)
-    console.print(f"results in {run.folder}", soft_wrap=True)
-    console.print(f"view them with: tensorboard --logdir {run.folder}", soft_wrap=True)
-    if trust := format_trust_option(run.folder):
-        evaluate = get_program("train").replace("train", "evaluate")
-        line = f"its config names your own code, or another machine: {evaluate} run={run.folder}{trust}"
-        console.print(line, soft_wrap=True)
+    print_summary(run.folder, summary)
 
 
 def describe_episodes(run: Run, split: str) -> str:

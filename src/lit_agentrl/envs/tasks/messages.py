@@ -69,7 +69,11 @@ def read_dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messag
         columns = ", ".join(map(str, row)) or "none"
         if answer in row:
             raise BadRow("empty", f"column {answer} is empty; fill it in")
-        raise BadRow("no_column", f"it has neither messages nor {answer} (there are {columns})")
+        raise BadRow(
+            "no_column",
+            f"it has neither messages nor {answer} (there are {columns}); name one by "
+            f"data.columns={{{answer}: COLUMN}}",
+        )
     opening, [rest] = _take_off(
         read_prompt(row), [parse_messages(row[answer], answer, "assistant")], [answer]
     )
@@ -139,7 +143,9 @@ def read_pair(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Mes
     )
     if not shared:
         raise BadRow(
-            "no_prompt", "chosen and rejected have no beginning in common, and there is no column prompt"
+            "no_prompt",
+            "chosen and rejected have no beginning in common, and there is no column prompt; name it by "
+            "data.columns={prompt: COLUMN}",
         )
     if shared == len(first) == len(second):
         raise BadRow("identical", "chosen and rejected are the same")

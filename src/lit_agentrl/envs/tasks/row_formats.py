@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,8 @@ _LISTS = (
 _NUMBERS = ("label", "score", "margin", "score_chosen", "score_rejected")
 _DIALOGUES = ("conversations", "conversation", "dialogue", "dialog")
 _MISSING = object()
+_SHORTEST_REPEATED = 12  # characters of a prompt
+_PYTHON_MESSAGES = re.compile(r"\s*\[\s*\{\s*'(role|content|from|value)'\s*:")
 
 
 @dataclass
@@ -97,10 +100,10 @@ def convert_row(row: Mapping[str, Any], suffix: str, columns: Mapping[str, str] 
     if made.row.get("system") is None and "system" not in (columns or {}):
         _move(made, "system_prompt", "system")
     for name in _LISTS:
-        if isinstance(made.row.get(name), str) and (is_text or name == "messages"):
-            made.row[name] = _parse_list(
-                made.row.get(name), holds_messages=name in MESSAGE_COLUMNS and name != "completions"
-            )
+        if isinstance(cell := made.row.get(name), str):
+            holds_messages = name in MESSAGE_COLUMNS and name != "completions"
+            if is_text or name == "messages" or holds_messages:
+                made.row[name] = _parse_list(cell, name, holds_messages=holds_messages and name != "messages")
     if is_text:
         made.row |= {name: _parse_number(made.row[name]) for name in _NUMBERS if name in made.row}
     if made.format == "texts" and any(isinstance(made.row.get(name), list) for name in MESSAGE_COLUMNS):
@@ -108,6 +111,19 @@ def convert_row(row: Mapping[str, Any], suffix: str, columns: Mapping[str, str] 
         if any(isinstance(value, Mapping) for each in lists for value in each):
             made.format = "messages"
     return made
+
+
+def has_repeated_prompt(row: Mapping[str, Any]) -> bool:
+    """Return whether an answer begins with the text of the prompt.
+
+    Short prompts are left out: an answer may begin with the same word.
+    """
+    prompt, listed = row.get("prompt"), row.get("completions")
+    if not isinstance(prompt, str) or len(prompt.strip()) < _SHORTEST_REPEATED:
+        return False
+    answers = [row.get(name) for name in ("completion", "chosen", "rejected")]
+    answers += listed if isinstance(listed, list) else []
+    return any(isinstance(answer, str) and answer.lstrip().startswith(prompt.strip()) for answer in answers)
 
 
 def _rename(made: Converted, row: Mapping[str, Any], columns: Mapping[str, str]) -> None:
@@ -187,13 +203,26 @@ def _read_history(history: object) -> list[dict[str, str]]:
     return messages
 
 
-def _parse_list(cell: object, *, holds_messages: bool) -> object:
-    """Return the list that a cell of text spells; else the cell."""
-    value = parse_json(cell) if isinstance(cell, str) and cell.lstrip().startswith("[") else None
+def _parse_list(cell: str, column: str, *, holds_messages: bool) -> object:
+    """Return the list that a cell of text spells; else the cell.
+
+    Args:
+        cell: the text.
+        column: its name, for messages.
+        holds_messages: lists that are no messages stay texts, as an answer of JSON.
+
+    Raises:
+        BadRow: it spells messages in the way of Python, which would be learnt as they stand there.
+    """
+    if _PYTHON_MESSAGES.match(cell):
+        raise BadRow("no_json", f"column {column} spells messages as Python prints them; write them as JSON")
+    value = parse_json(cell) if cell.lstrip().startswith("[") else None
     if not isinstance(value, list):
         return cell
-    is_text_alone = holds_messages and not all(isinstance(part, Mapping | list) for part in value)
-    return cell if is_text_alone else value
+    are_messages = bool(value) and all(
+        isinstance(part, Mapping) and ("role" in part or "from" in part) for part in value
+    )
+    return cell if holds_messages and not are_messages else value
 
 
 def _parse_number(cell: object) -> object:

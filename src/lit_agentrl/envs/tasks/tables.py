@@ -85,11 +85,18 @@ _GAP = re.compile(r"[ \t\r\n]*")
 
 
 def _read_json(path: Path) -> Rows:
-    """Yield the objects of an array, or a single object; else read JSONL."""
+    """Yield the objects of an array or a single object; else read JSONL.
+
+    The array may stand under the name ``data``.
+    """
     text = _read_text(path)
     if not text.lstrip().startswith("["):
-        is_single = isinstance(whole := parse_json(text.strip()), dict)
-        yield from [("row 1", whole)] if is_single else _read_jsonl(path)
+        whole = parse_json(text.strip())
+        if isinstance(whole, dict):
+            rows = whole["data"] if _is_table(whole) else [whole]
+            yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
+        else:
+            yield from _read_jsonl(path)
         return
     place, number = _skip(text, text.index("[") + 1), 0
     while text[place : place + 1] != "]":
@@ -106,6 +113,12 @@ def _read_json(path: Path) -> Rows:
             )
     if text[place + 1 :].strip():
         raise ValueError(f"path={shorten_path(path)}: text follows the array; keep one array, or write JSONL")
+
+
+def _is_table(whole: dict[str, Any]) -> bool:
+    """Return whether an object has rows under ``data`` and single values beside."""
+    others = [value for name, value in whole.items() if name != "data"]
+    return isinstance(whole.get("data"), list) and not any(isinstance(value, dict | list) for value in others)
 
 
 def _skip(text: str, place: int) -> int:
@@ -174,6 +187,7 @@ def _read_csv(path: Path) -> Rows:
 def _read_parquet(path: Path) -> Rows:
     try:
         import datasets
+        from pyarrow import parquet
     except ImportError as error:
         raise ValueError(
             f"path={shorten_path(path)}: Parquet needs the library datasets; pip install 'datasets>=4', or save "
@@ -181,6 +195,8 @@ def _read_parquet(path: Path) -> Rows:
         ) from error
     logging.getLogger("datasets").setLevel(logging.CRITICAL)  # errors are reported here
     try:  # streamed, so that nothing is copied into a cache on disk
+        if not parquet.read_metadata(path).num_rows:  # which datasets cannot stream
+            return
         table = datasets.load_dataset("parquet", data_files=escape(str(path)), split="train", streaming=True)
         rows = list(table)
     except Exception as error:  # several libraries can raise

@@ -1,0 +1,54 @@
+"""Show the results of a run, and leave a finished one alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from lit_agentrl import screen
+from lit_agentrl.config.overrides import get_program
+from lit_agentrl.config.saved import format_trust_option
+from lit_agentrl.files import has_checkpoint
+from lit_agentrl.report import summary as reports
+from lit_agentrl.runs import ranks
+
+
+def print_summary(folder: Path, summary: reports.Summary) -> None:
+    """Print the closing tables of a run, and where its results are."""
+    console = Console()
+    for table in reports.build_closing_tables(summary):
+        console.print(table)
+    if summary["engine"]:
+        console.print(f"engine totals: {reports.format_usage(summary['engine'])}", soft_wrap=True)
+    console.print(f"results in {folder}", soft_wrap=True)
+    console.print(f"view them with: tensorboard --logdir {folder}", soft_wrap=True)
+    if trust := format_trust_option(folder):
+        evaluate = get_program("train").replace("train", "evaluate")
+        line = f"its config names your own code, or another machine: {evaluate} run={folder}{trust}"
+        console.print(line, soft_wrap=True)
+
+
+def print_if_finished(cfg: DictConfig) -> bool:
+    """Print the results of a resumed run that has nothing left to train.
+
+    Returns:
+        Whether nothing is left; then nothing needs to be measured or written either.
+    """
+    folder = Path(cfg.run_dir)
+    is_alone = ranks.count_launched() in (None, (1, 1))  # others would wait for the first process
+    if not is_alone or not has_checkpoint(folder / "checkpoints" / "last.ckpt"):
+        return False
+    try:
+        summary = reports.read(folder / "summary.json")
+    except (OSError, ValueError):  # told by whoever restores the scores
+        return False
+    done = summary["iterations"]
+    if summary["status"] != "completed" or done != cfg.trainer.max_epochs:
+        return False
+    screen.note(
+        f"nothing is left: {done} of {done} iterations are done; a higher trainer.max_epochs continues the run"
+    )
+    print_summary(folder, summary)
+    return True
