@@ -67,7 +67,9 @@ def test_held_out_pairs_judge_a_run_that_names_no_world(
     write_rows()
     summary = train(f"{PAIRS} trainer.max_epochs=2")
     said = capsys.readouterr().out
-    assert "best and hf/ go by val/data_loss, lower is better" in said and "best: lowest val/data_loss" in said
+    assert (
+        "best and hf/ go by val/data_loss, lower is better" in said and "best: lowest val/data_loss" in said
+    )
     start, _, last = read_rows("run")
     assert "val/success" not in last
     assert float(start["val/data_loss"]) == pytest.approx(math.log(2), abs=1e-5)
