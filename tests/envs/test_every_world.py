@@ -21,7 +21,7 @@ NEEDS = {
     "reasoning_gym": "reasoning_gym", "textworld": "textworld",
     "textworld_express": "textworld_express", "scienceworld": "scienceworld",
 }  # fmt: skip
-WORLDS = sorted(file.stem for file in (CONFIG_DIR / "env").glob("*.yaml"))
+WORLDS = sorted(file.stem for file in (CONFIG_DIR / "env").glob("[!_]*.yaml"))
 JAVA = {"textworld_express", "scienceworld"}
 MINUTES = {"babyai", "textarena", "textworld", "reasoning_gym", *JAVA}  # that they take
 SCRIPT = """

@@ -23,7 +23,7 @@ from tests.conftest import ROOT, served_game
 from tests.engines.server import chat_of, serving
 
 REMOTE = "model=remote engine=openai engine.mode=chat engine.model=gpt/x engine.url="
-WORLDS = sorted(file.stem for file in (CONFIG_DIR / "env").glob("*.yaml"))
+WORLDS = sorted(file.stem for file in (CONFIG_DIR / "env").glob("[!_]*.yaml"))
 UNPLAYED = {
     "mixture": "env=mixture is a mixture; name its games",
     "bfcl": "this game needs bfcl-eval",

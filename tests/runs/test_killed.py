@@ -69,6 +69,12 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(
     assert file in told
 
 
+def stop_at_the_end(folder: Path) -> None:
+    """Leave the folder as a run that was killed while its last weights were measured."""
+    summary = reports.read(folder / "summary.json")
+    reports.write(folder / "summary.json", {**summary, "status": "stopped", "error": "killed before the end"})
+
+
 def test_a_line_torn_in_the_last_measurement_goes_and_none_is_doubled(
     finished_run: Path, run_copy: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -76,6 +82,7 @@ def test_a_line_torn_in_the_last_measurement_goes_and_none_is_doubled(
     start, *last = file.read_text().splitlines(keepends=True)
     # an earlier version went on behind what was torn
     file.write_text(start + last[0][:40] + "".join(last) + last[0][:50])
+    stop_at_the_end(run_copy)
     main_train([f"resume={run_copy}"])
     assert left(run_copy) == left(finished_run)
     assert any("val.jsonl: dropped an incomplete line" in text for text in caplog.messages)
@@ -105,12 +112,14 @@ def test_a_run_whose_checkpoints_are_gone_is_left_alone(
 
 def test_a_best_checkpoint_in_place_of_the_last_is_refused(refused: Refused, run_copy: Path) -> None:
     shutil.copy(run_copy / "checkpoints" / "best.ckpt", run_copy / "checkpoints" / "last.ckpt")
+    stop_at_the_end(run_copy)
     message = refused(f"resume={run_copy}")
     assert "last.ckpt holds weights alone, as best.ckpt does, and cannot be continued" in message
 
 
 def test_a_best_checkpoint_that_is_gone_is_told(run_copy: Path) -> None:
     (run_copy / "checkpoints" / "best.ckpt").unlink()
+    stop_at_the_end(run_copy)
     with pytest.warns(UserWarning, match=r"best\.ckpt was deleted"):
         main_train([f"resume={run_copy}"])
     assert reports.read(run_copy / "summary.json")["status"] == "completed"
