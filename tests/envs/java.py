@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections.abc import Iterable
@@ -93,6 +94,7 @@ def play_best(env: Replayed) -> tuple[float, int, bool]:
 
 def measure_use(library: str) -> tuple[int, int, int]:
     """Java processes of a library, open files of these and this one, and memory of Java in MB."""
+    gc.collect()  # connections of worlds that are gone are closed with them
     javas = find_javas(library)
     files = sum(process.num_fds() for process in (psutil.Process(), *javas))
     return len(javas), files, sum(process.memory_info().rss for process in javas) >> 20

@@ -215,6 +215,6 @@ def test_each_run_of_a_sweep_starts_its_own_processes(tmp_path: Path) -> None:
     assert "RANK" not in os.environ
     (printed,) = ended(started(arguments))
     assert printed.count("results in") == 3  # of each run, and of the sweep
-    for run in ("0_trainer.devices=1", "1_trainer.devices=2"):
+    for run in ("trainer.devices=1_0", "trainer.devices=2_1"):
         summary = json.loads((tmp_path / run / "summary.json").read_text())
         assert summary["status"] == "completed"
