@@ -68,7 +68,7 @@ def test_held_out_pairs_judge_a_run_that_names_no_world(
     summary = train(f"{PAIRS} trainer.max_epochs=2")
     said = capsys.readouterr().out
     assert (
-        "best and hf/ go by val/data_loss, lower is better" in said and "best: lowest val/data_loss" in said
+        "best and hf/ go by val/data_loss, lower is better" in said and "best: chosen by the lowest" in said
     )
     start, _, last = read_rows("run")
     assert "val/success" not in last

@@ -92,7 +92,8 @@ def test_a_small_random_llama_learns_to_be_brief(tmp_path: Path) -> None:
         [
             *TINY, "model=hf", f"model.name={tmp_path / 'small'}", "model/lora=default",
             "reward=length", "reward.length.free_tokens=0", "reward.length.step_tokens=1",
-            "reward.length.weight=0.1", "filter.ratio=0.5", "optim.lr=1e-2", "trainer.max_epochs=12", f"hydra.run.dir={tmp_path / 'run'}",
+            "reward.length.weight=0.1", "filter.ratio=0.5", "optim.lr=1e-2", "trainer.max_epochs=12",
+            f"hydra.run.dir={tmp_path / 'run'}",
         ]
     )  # fmt: skip
     with (tmp_path / "run" / "metrics.csv").open(newline="") as file:

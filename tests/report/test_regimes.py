@@ -61,6 +61,8 @@ def test_a_page_shows_how_thoughts_moved(
     labels = [str(a["aria-label"]) for tag, a in tags.found if tag == "figure"]
     label = next(each for each in labels if each.endswith("against entropy") and "script" not in each)
     assert label == "Four regimes of thoughts on bandit: information against entropy"
-    assert "Runs by regime: lr=1: 1 × diverse, 1 × diverse → template; lr=2: 1 × diverse → low entropy." in text
+    assert (
+        "Runs by regime: lr=1: 1 × diverse, 1 × diverse → template; lr=2: 1 × diverse → low entropy." in text
+    )
     for words in ("compressed", "low entropy", "template", "diverse", "I(X;Z), nats per thought"):
         assert words in text

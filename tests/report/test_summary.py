@@ -125,10 +125,10 @@ def test_the_table_shows_what_is_known() -> None:
 def test_the_table_says_by_which_score_the_best_weights_were_chosen() -> None:
     summary = example()
     summary["monitored"] = {"name": "val/success", "mode": "max", "value": 0.75, "iteration": 30}
-    assert format_judge(summary) == "best: highest val/success, 0.75 of 10 episodes"
+    assert format_judge(summary) == "best: chosen by the highest val/success, 0.75 over 10 episodes"
     assert str(build_closing_table(summary).caption).endswith(format_judge(summary))
     summary["monitored"] |= {"name": "val/data_loss", "mode": "min"}
-    assert format_judge(summary) == "best: lowest val/data_loss, 0.75"
+    assert format_judge(summary) == "best: chosen by the lowest val/data_loss, 0.75"
     summary["monitored"] = None
     assert not format_judge(summary)
 

@@ -141,13 +141,13 @@ def _choose_best_action(env: World, budget: int, num_left: int) -> str | None:
 def find_levels(task: Task, split: str) -> Levels:
     """Return the levels that ``lit-agentrl levels`` measured for this game, its limits and split.
 
-    They lie next to the game, or in `MEASURED`.  Without an entry for exactly these, all levels are unknown.
+    They lie in `MEASURED`, or next to the game.  Without an entry for exactly these, all levels are unknown.
 
     Raises:
         ValueError: a file is no file of levels.
     """
     key = make_level_key(task, split)
-    entry = read_levels(locate_levels(task)).get(key) or read_levels(MEASURED).get(key)
+    entry = read_levels(MEASURED).get(key) or read_levels(locate_levels(task)).get(key)
     return Levels(**entry["levels"]) if entry else Levels()
 
 

@@ -295,8 +295,9 @@ def format_judge(summary: Summary) -> str:
     played = [
         game["best"]["success"]["n"] for game in summary["games"] if game["split"] == "val" and game["best"]
     ]
-    of = f" of {played[0]} episodes" if best["name"] == "val/success" and len(played) == 1 else ""
-    return f"best: {'highest' if best['mode'] == 'max' else 'lowest'} {best['name']}, {best['value']:.4g}{of}"
+    of = f" over {played[0]} episodes" if best["name"] == "val/success" and len(played) == 1 else ""
+    extreme = "highest" if best["mode"] == "max" else "lowest"
+    return f"best: chosen by the {extreme} {best['name']}, {best['value']:.4g}{of}"
 
 
 def build_closing_tables(summary: Summary) -> list[Table]:
