@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lit_agentrl.checks import require_whole
+from lit_agentrl.checks import MOST_EPISODES, require_whole
 from lit_agentrl.cli._running import build_parser, run_command
 from lit_agentrl.config.composition import format_search_path
 from lit_agentrl.paths import PACKAGE_DIR
@@ -16,7 +16,6 @@ from lit_agentrl.paths import PACKAGE_DIR
 if TYPE_CHECKING:
     from lit_agentrl.envs.base import Task
 
-_MOST = 1_000_000
 _PERIOD_S = 5.0  # between two lines of progress
 SHIPPED = ("sokoban", "frozen_lake", "bandit", "bandit_reversed")
 EXAMPLES = """
@@ -43,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "--ship", action="store_true", help="write those of this project's games into its source"
         )
         args = parser.parse_intermixed_args(arguments)
-        require_whole("--episodes", args.episodes, 1, _MOST)
+        require_whole("--episodes", args.episodes, 1, MOST_EPISODES)
         require_whole("--seed", args.seed, 0)
         jobs = [args.overrides] if args.overrides else [[f"env={name}"] for name in SHIPPED]
         search = format_search_path(args.config_dir)

@@ -42,7 +42,7 @@ def print_if_finished(cfg: DictConfig) -> bool:
         return False
     try:
         summary = reports.read(folder / "summary.json")
-    except (OSError, ValueError):  # told by whoever restores the scores
+    except (OSError, ValueError):  # the run reports it when it restores its scores
         return False
     done = summary["iterations"]
     if summary["status"] != "completed" or done != cfg.trainer.max_epochs:

@@ -10,7 +10,7 @@ from typing import Any
 from lit_agentrl.envs.tasks.message_parts import BadRow
 from lit_agentrl.envs.tasks.tables import drop_nulls, parse_json
 
-# columns of which rows are made
+# columns that this package reads
 OWN_COLUMNS = (
     "messages", "prompt", "completion", "completions", "chosen", "rejected", "system", "tools", "label", "labels",
     "score", "scores", "margin", "score_chosen", "score_rejected", "held_out_with",
@@ -136,7 +136,7 @@ def _rename(made: Converted, row: Mapping[str, Any], columns: Mapping[str, str])
         made.row[ours] = None if is_missing(value) else value
         made.sources[ours] = (theirs,)
     if {"prompt", "completion", "completions"} & set(columns) and "messages" not in columns:
-        for name in ("messages", *_DIALOGUES):  # whoever names a prompt means no whole dialogue beside it
+        for name in ("messages", *_DIALOGUES):  # a prompt is named, so a whole dialogue is not meant
             made.row.pop(name, None)
 
 
