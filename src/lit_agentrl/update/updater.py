@@ -221,7 +221,7 @@ class Updater:
         return tensors
 
     def _prepare(self, tensors: Tensors, row: dict[str, float], *, at_least: int) -> Tensors | None:
-        """Add the objective's columns and select its rows; None if no rank has a row left."""
+        """Add the objective's columns and select its rows; None without any."""
         prepared, metrics = prepare_rows(self.objective, tensors, at_least=at_least)
         row |= {f"train/{name}": value for name, value in metrics.items()}
         return prepared
