@@ -20,7 +20,7 @@ from lit_agentrl.checks import add_key, format_value
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.config.stand_ins import Absent, Needed, StandIn, locate
-from lit_agentrl.data.paths import find_paths
+from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.base import Task
 from lit_agentrl.rollout.settings import RolloutSettings, make_eval_params
 
@@ -92,7 +92,7 @@ def _check_engine(cfg: DictConfig) -> None:
 
 
 def _make(config: Any, path: str) -> Any:
-    """Make the part that an option describes, from its parts; a `StandIn` if it cannot be told."""
+    """Make the part that an option describes; a `StandIn` if it cannot be told."""
     node = config
     for name in path.split("."):
         node = node.get(name) if isinstance(node, Mapping) else None

@@ -1,4 +1,4 @@
-"""Check the options of a run that no part of it checks: numbers of the run, and options of ``trainer``."""
+"""Check numbers of a run that no part of it checks, and options of ``trainer``."""
 
 from __future__ import annotations
 

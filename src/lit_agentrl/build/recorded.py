@@ -15,9 +15,9 @@ from lit_agentrl.checks import name_errors
 from lit_agentrl.data.beside import Beside
 from lit_agentrl.data.demonstrations import Demonstrations
 from lit_agentrl.data.kinds import Kind
-from lit_agentrl.data.paths import find_paths
 from lit_agentrl.data.reading import Student, read
 from lit_agentrl.data.recordings import Recordings
+from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.levels import Levels
 from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.models.policy import Policy

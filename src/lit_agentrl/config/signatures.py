@@ -126,7 +126,7 @@ def check_targets(cfg: DictConfig, locate: Locate | None = None) -> None:
 
 
 def find_targets(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the option and the content of every node that has a ``_target_``, outer ones first."""
+    """Yield the option and the content of every node that has a ``_target_``."""
     if isinstance(node, Mapping):
         if "_target_" in node:
             yield path, node

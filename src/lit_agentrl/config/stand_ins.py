@@ -28,7 +28,10 @@ _SLOW = ("torch", "lightning")  # libraries whose classes a config names
 
 
 class Needed(BaseException):
-    """A check needs a library that is not loaded; no part takes this for an error of its own."""
+    """A check needs a library that is not loaded.
+
+    No part takes it for an error of its own, as it is no ``Exception``.
+    """
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:
@@ -54,7 +57,10 @@ class AbsentBase:
 
 
 class Absent:
-    """A library that is not loaded, or something in it: it can be named and inherited, and nothing else."""
+    """A library that is not loaded, or something in it.
+
+    It can be named and inherited, and nothing else.
+    """
 
     __call__ = __instancecheck__ = __iter__ = __getitem__ = _refuse
 
@@ -91,7 +97,10 @@ def locate(name: str) -> Any:
 
 
 def _read_signature(module: str, member: str, depth: int = 5) -> Any:
-    """Return a function with the arguments of a class of a library, which is read and not imported."""
+    """Return a function with the arguments of a class of a library.
+
+    The source of the library is read and not imported.
+    """
     for statement in _parse(module).body:
         if isinstance(statement, ast.ClassDef) and statement.name == member:
             inits = [n for n in statement.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
@@ -115,7 +124,7 @@ def _read_signature(module: str, member: str, depth: int = 5) -> Any:
 
 @cache
 def load(name: str) -> ModuleType:
-    """Import a module of this package, or make a copy of it if its import needs a library."""
+    """Import a module of this package, or make a copy without the libraries."""
     if _is_quick(name):
         return importlib.import_module(name)
     module = ModuleType(name.replace(_PACKAGE, _COPIES, 1))
@@ -143,7 +152,10 @@ def _is_absent(node: ast.expr, names: dict[str, Any]) -> bool:
 
 
 def _bind(statement: ast.stmt, names: dict[str, Any]) -> bool:
-    """Bind the names of an import whose module is not quick to load; return False for other statements."""
+    """Bind the names of an import whose module is not quick to load.
+
+    Return False for other statements.
+    """
     if all(map(_is_quick, _list_imported(statement))):
         return False
     if isinstance(statement, ast.Import):

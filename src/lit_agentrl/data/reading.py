@@ -13,9 +13,9 @@ from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.episodes import MADE_WITH, EpisodeFolder, open_folder
 from lit_agentrl.data.kinds import Kind, group_by_prompt, set_return
 from lit_agentrl.data.labels import add_labels
-from lit_agentrl.data.paths import find_paths
 from lit_agentrl.data.recordings import Group, Recordings
 from lit_agentrl.data.referred import measure_longest_row
+from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.data.usage import ReadRow, Usage
 from lit_agentrl.envs.tasks.messages import BadRow, read_held_out_with
 from lit_agentrl.envs.tasks.row_formats import convert_row, find_column, has_repeated_prompt, is_missing

@@ -12,9 +12,9 @@ from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.overrides import parse
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.data.pairs import Pairs
-from lit_agentrl.data.paths import find_paths
 from lit_agentrl.data.reading import Student, read
 from lit_agentrl.data.recordings import Group
+from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.tasks.tables import READERS, read_table
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.pack import split_rows
