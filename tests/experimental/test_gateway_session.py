@@ -125,7 +125,9 @@ def test_the_order_of_calls_changes_nothing(nodes: Any, chance: random.Random) -
         ready.remove(index)
         order.append(index)
     # which of two equal prompts is asked first is nothing that a program could tell
-    nodes = [(parent, " ".join([words] * (1 + index)), edit) for index, (parent, words, edit) in enumerate(nodes)]
+    nodes = [
+        (parent, " ".join([words] * (1 + index)), edit) for index, (parent, words, edit) in enumerate(nodes)
+    ]
     first, _ = play(nodes, list(range(len(nodes))), is_parallel=True)
     second, _ = play(nodes, order, is_parallel=True)
     assert {call.address for call in first.calls} == {call.address for call in second.calls}
@@ -174,7 +176,10 @@ def test_a_stop_text_ends_the_record_at_its_token() -> None:
     kept = call.turn.reply_tokens.tolist()
     assert kept == tokens[: len(kept)] and "Up" in CHAT.decode(kept) and "Left" not in CHAT.decode(kept)
     following = ask(session, [user("go"), said, user("up")])
-    assert following.parent is call and following.prompt[: len(call.prompt) + len(kept)] == [*call.prompt, *kept]
+    assert following.parent is call and following.prompt[: len(call.prompt) + len(kept)] == [
+        *call.prompt,
+        *kept,
+    ]
 
 
 TOOL = {

@@ -60,8 +60,9 @@ def _has_world(cfg: DictConfig, parts: Parts) -> bool:
 
 
 def _has_game(cfg: DictConfig, parts: Parts) -> bool:
-    """Return whether the run's own messages are shown: in every game, and not by programs of users."""
-    return any(task.play_class is None for task in parts.games.tasks) or not parts.games.tasks
+    """Return whether the run's own messages are shown, and not those of a program."""
+    tasks = parts.games.tasks
+    return not tasks or any(task.play_class is None for task in tasks) or bool(cfg.prompt.force_think)
 
 
 _NOT_TRAINED = "the algorithm takes no step; leave it out"

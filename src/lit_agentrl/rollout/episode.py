@@ -33,7 +33,7 @@ from lit_agentrl.text.prompts import add_shots
 
 @dataclass(frozen=True)
 class Request:
-    """What the engine needs for the next reply of an episode.
+    """The engine's part of the next turn of an episode.
 
     Attributes:
         tokens: Tokens after those that the engine holds of the episode.

@@ -11,7 +11,7 @@ from lit_agentrl.text.context import Past
 
 @dataclass(frozen=True)
 class Calls:
-    """What a program sends: a call that continues an earlier one continues its row, any other begins a row."""
+    """The calls of a program: each continues a row or begins one."""
 
     is_append_only: ClassVar[bool] = False
     shows_replies: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""What passes between a program and its episode, safe to use from several threads."""
+"""The exchange between a program and its episode, safe to use from several threads."""
 
 from __future__ import annotations
 
@@ -59,6 +59,9 @@ class Exchange:
         self._current: Pending | None = None  # returned by `take_next`, and not answered yet
         self._end: ProgramEnd | None = None
         self._broken = ""  # why nobody may train on the episode
+        self._is_dropped = (
+            False  # whether it is a connection that was dropped, as by a program that is killed
+        )
         self._is_closed = False
 
     def post(self, pending: Pending) -> None:
@@ -82,8 +85,11 @@ class Exchange:
         """Record that the program left before the reply came."""
         with self._changed:
             pending.is_dropped = True
-            if not self._is_closed:
-                self._broken = self._broken or "the program dropped a connection before the reply came"
+            if not self._is_closed and not self._broken:
+                self._broken, self._is_dropped = (
+                    "the program dropped a connection before the reply came",
+                    True,
+                )
                 self._changed.notify_all()
 
     def finish(self, end: ProgramEnd) -> None:
@@ -102,31 +108,39 @@ class Exchange:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._changed.wait_for(
-                lambda: self._waiting or self._end is not None or self._broken, max(0.0, deadline - time.monotonic())
+                lambda: self._waiting or self._end is not None or self._broken,
+                max(0.0, deadline - time.monotonic()),
             )
             if self._broken:
-                self._changed.wait_for(lambda: self._end is not None, _EXIT_S)
-                problem = self._end.problem if self._end is not None else ""
-                raise ValueError(problem or self._broken)
+                raise ValueError(self._explain())
             if self._waiting:  # before the end: a request that was made counts
                 self._current = self._waiting.popleft()
                 return self._current
             if self._end is None:
-                raise TimeoutError(f"env.game.timeout_s={timeout_s:g} passed without a call or the end of the program")
+                raise TimeoutError(
+                    f"env.game.timeout_s={timeout_s:g} passed without a call or the end of the program"
+                )
             return self._end
 
     def answer(self, status: int, body: Mapping[str, Any]) -> None:
         """Answer the request that `take_next` returned.
 
         Raises:
-            ValueError: The program left before.
+            ValueError: The episode is not whole, as in `take_next`.
         """
         with self._changed:
             pending, self._current = self._current, None
-            if pending is None or pending.is_dropped:
-                problem = self._end.problem if self._end is not None else ""
-                raise ValueError(problem or self._broken or "no request waits for a reply")
+            if self._broken:
+                raise ValueError(self._explain())
+        assert pending is not None
         pending.settle(status, body)
+
+    def _explain(self) -> str:
+        """Return why the episode is not whole: how the program ended, if it left."""
+        if not self._is_dropped:
+            return self._broken
+        self._changed.wait_for(lambda: self._end is not None, _EXIT_S)
+        return (self._end.problem if self._end is not None else "") or self._broken
 
     def close(self) -> None:
         """End the episode: requests that wait or come later are refused."""

@@ -29,7 +29,7 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True)
 class CallOfTool:
-    """A call of a tool in a message of the assistant; ``arguments`` is JSON as it was written."""
+    """A call of a tool by the assistant; ``arguments`` is JSON as it was written."""
 
     id: str
     name: str
@@ -80,7 +80,10 @@ class ChatRequest:
         """Restore a request from `to_plain`."""
         messages = tuple(
             ChatMessage(
-                each["role"], each["content"], tuple(CallOfTool(**call) for call in each["calls"]), each["call_id"]
+                each["role"],
+                each["content"],
+                tuple(CallOfTool(**call) for call in each["calls"]),
+                each["call_id"],
             )
             for each in plain["messages"]
         )
@@ -143,7 +146,9 @@ def _read_messages(given: Mapping[str, Any]) -> tuple[ChatMessage, ...]:
         raise BadRequest(f"messages must hold 1 to {MOST_MESSAGES} messages, and holds {len(listed)}")
     messages = tuple(_read_message(number, message) for number, message in enumerate(listed))
     if messages[-1].role == "assistant":
-        raise BadRequest("the last message is of the assistant; a reply that was begun cannot be continued here")
+        raise BadRequest(
+            "the last message is of the assistant; a reply that was begun cannot be continued here"
+        )
     open_ids: set[str] = set()
     for number, message in enumerate(messages):
         for call in message.calls:
@@ -180,7 +185,11 @@ def _read_message(number: int, message: Any) -> ChatMessage:
 def _read_content(where: str, content: Any) -> str:
     if isinstance(content, Sequence) and not isinstance(content, str):
         for part in content:
-            if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            if (
+                not isinstance(part, Mapping)
+                or part.get("type") != "text"
+                or not isinstance(part.get("text"), str)
+            ):
                 raise BadRequest(f"{where}.content: only parts of type text are supported")
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):

@@ -23,7 +23,7 @@ from lit_agentrl.text.lost_characters import find_lost
 _said: set[str] = set()  # what this process has said once
 
 
-def say_once(name: str, line: str) -> None:
+def note_once(name: str, line: str) -> None:
     """Print a line in the first process of a run, once for each name."""
     if name not in _said:
         _said.add(name)
@@ -39,9 +39,7 @@ class ProgramInPlay(EpisodeInPlay):
 
     takes_any_reply: ClassVar[bool] = True
 
-    def __init__(
-        self, episode: Episode, rules: Rules, noise_seed: int = 0, hook: PlayHook = NO_HOOK
-    ) -> None:
+    def __init__(self, episode: Episode, rules: Rules, noise_seed: int = 0, hook: PlayHook = NO_HOOK) -> None:
         super().__init__(episode, rules, noise_seed, hook)
         if not isinstance(rules.context, Calls):
             raise ValueError(
@@ -86,7 +84,7 @@ class ProgramInPlay(EpisodeInPlay):
         request = ChatRequest.from_plain(event["request"])
         for option in request.overruled:
             name = option.partition("=")[0]
-            say_once(name, f"the program asks for {option}, and the run decides it: rollout.{name} or none")
+            note_once(name, f"the program asks for {option}, and the run decides it: rollout.{name} or none")
         try:
             call = self._session.ask(request)
         except ValueError as error:
@@ -112,11 +110,11 @@ class ProgramInPlay(EpisodeInPlay):
         episode.turns.append(call.turn)
 
     def make_request(self, params: SamplingParams) -> Request:
-        """Return what the engine needs: new tokens if it holds those before, else the whole prompt."""
+        """Return the new tokens if the engine holds those before, else the whole prompt."""
         assert self._call is not None
         limit = self._call.request.max_tokens
         if limit is not None and limit > params.max_reply_tokens:
-            say_once(
+            note_once(
                 "max_tokens",
                 f"the program asks for max_tokens={limit}, and rollout.max_reply_tokens={params.max_reply_tokens} "
                 "bounds it",
@@ -194,9 +192,7 @@ class ProgramInPlay(EpisodeInPlay):
         elif end["reason"] == "calls":
             self._end(EndReason.TURN_LIMIT)
         else:
-            self._end(
-                EndReason.SUCCESS if answer.success else EndReason.FAILURE, success=answer.success
-            )
+            self._end(EndReason.SUCCESS if answer.success else EndReason.FAILURE, success=answer.success)
         self._order_turns()
 
     def _order_turns(self) -> None:

@@ -1,4 +1,4 @@
-"""Programs of users in processes of their own: a command for each episode, or a function for many."""
+"""Programs of users in processes of their own: commands and functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from lit_agentrl.experimental.gateway.exchange import Exchange, ProgramEnd
 _TAIL = 65_536  # bytes of an output that are kept
 _SHOWN = 300  # characters of an error output that messages repeat
 _MOST_TASK = 100_000  # bytes of a task, which is passed as a variable of the environment
-_RUN = "import sys; sys.path[:] = {path!r}; from lit_agentrl.experimental.gateway.runner import main; main({name!r}, {file})"
+_RUN = (
+    "import sys; sys.path[:] = {path!r}; from lit_agentrl.experimental.gateway.runner import main; "
+    "main({name!r}, {file})"
+)
 _PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -82,7 +85,7 @@ def _describe_failure(code: int, errors: str) -> str:
 
 
 class Command:
-    """A program that is started anew for each episode.
+    """A program that is started once for each episode.
 
     It finds its task in ``LIT_AGENTRL_TASK``, and the endpoint in ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``.  Its
     result is what it writes to the file ``LIT_AGENTRL_RESULT``, else the last line of its output.
@@ -152,7 +155,7 @@ def _read_result(file: Path, output: str) -> ProgramEnd:
 
 
 class Function:
-    """A Python function in a process that lives on between episodes; one that hangs is replaced."""
+    """A Python function in a process that several episodes share, one after another."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -195,7 +198,9 @@ class Function:
 
     def _finish(self, process: subprocess.Popen[bytes], end: ProgramEnd) -> None:
         with self._lock:
-            exchange, self._exchange = (self._exchange, None) if process is self._process else (None, self._exchange)
+            exchange, self._exchange = (
+                (self._exchange, None) if process is self._process else (None, self._exchange)
+            )
         if exchange is not None:
             exchange.finish(end)
 
@@ -213,7 +218,9 @@ class Function:
             process.wait()
 
 
-def make_program(mode: str, *, command: Sequence[str] | str | None, function: str | None) -> Callable[[], Program]:
+def make_program(
+    mode: str, *, command: Sequence[str] | str | None, function: str | None
+) -> Callable[[], Program]:
     """Return the constructor of a program.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The process in which an agent function runs; one call of the function for each line of its input."""
+"""The process in which an agent function runs, called once for each line of input."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_function(name: str) -> Callable[..., Any]:
 
 
 def main(name: str, results: int) -> None:
-    """Call the function once for each line of the standard input, and write a line of JSON for each result."""
+    """Call the function once for each line of input, and write its result as JSON."""
     with os.fdopen(results, "w") as output:
         for line in sys.stdin:
             order = json.loads(line)

@@ -1,4 +1,4 @@
-"""The chat endpoint of programs on the loopback interface; the only file that imports starlette and uvicorn."""
+"""The chat endpoint of programs; the only file that imports starlette and uvicorn."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from lit_agentrl.experimental.gateway.messages import BadRequest, read_request
 
 _log = logging.getLogger(__name__)
 _MODEL = "policy"
-_START_S = 30.0
+_FORGOTTEN = 16  # times the most bytes of a request: how much of a larger one is read before the line is cut
 
 
 class Gateway:
-    """An HTTP server in a thread of its own, shared by the episodes of this process.
+    """An HTTP server on loopback in its own thread, shared by all episodes.
 
     Each episode has a token, which is the key that its program sends.
     """
@@ -39,8 +39,8 @@ class Gateway:
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         app = Starlette(
             routes=[
-                Route("/v1/chat/completions", self._complete, methods=["POST"]),
-                Route("/v1/models", self._list_models, methods=["GET"]),
+                Route("/v1/chat/completions", self.complete, methods=["POST"]),
+                Route("/v1/models", self.list_models, methods=["GET"]),
             ]
         )
         config = uvicorn.Config(app, log_config=None, log_level="error", access_log=False, lifespan="off")
@@ -61,21 +61,29 @@ class Gateway:
         exchange, _ = self._exchanges.pop(token)
         exchange.close()
 
-    async def _list_models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": _MODEL, "object": "model", "owned_by": "run"}]})
+    async def list_models(self, request: Request) -> Response:
+        return JSONResponse(
+            {"object": "list", "data": [{"id": _MODEL, "object": "model", "owned_by": "run"}]}
+        )
 
-    async def _complete(self, request: Request) -> Response:
+    async def complete(self, request: Request) -> Response:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         exchange, max_bytes = self._exchanges.get(token, (None, 0))
         if exchange is None:
-            return self._refuse(401, "the key is of no episode that runs: use OPENAI_API_KEY, and not after the end")
+            return self._refuse(
+                401, "the key is of no episode that runs: use OPENAI_API_KEY, and not after the end"
+            )
         try:
             body = await _read_body(request, max_bytes)
             wanted = read_request(body)
             loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
+            def set_answer(status: int, answer: Mapping[str, Any]) -> None:
+                if not future.done():
+                    future.set_result((status, answer))
+
             def settle(status: int, answer: Mapping[str, Any]) -> None:
-                loop.call_soon_threadsafe(lambda: future.done() or future.set_result((status, answer)))
+                loop.call_soon_threadsafe(set_answer, status, answer)
 
             pending = Pending(wanted, settle)
             exchange.post(pending)
@@ -105,7 +113,9 @@ class Gateway:
         if reason not in self._warned and len(self._warned) < 20:
             self._warned.add(reason)
             _log.warning("a request of a program is refused with status %d: %s", status, reason)
-        return JSONResponse({"error": {"message": reason, "type": "invalid_request_error", "code": status}}, status)
+        return JSONResponse(
+            {"error": {"message": reason, "type": "invalid_request_error", "code": status}}, status
+        )
 
 
 class _TooLarge(Exception):
@@ -113,16 +123,20 @@ class _TooLarge(Exception):
 
 
 async def _read_body(request: Request, max_bytes: int) -> Any:
-    """Return the JSON of a request, and stop reading where it is too large."""
-    length = request.headers.get("content-length", "0")
-    if length.isdecimal() and int(length[:12]) > max_bytes:
-        raise _TooLarge
-    data = bytearray()
+    """Return the JSON of a request.
+
+    One that is too large is read and forgotten, so that the refusal arrives.
+    """
+    data, size = bytearray(), 0
     try:
         async for part in request.stream():
-            data += part
-            if len(data) > max_bytes:
-                raise _TooLarge
+            size += len(part)
+            if size <= max_bytes:
+                data += part
+            elif size > _FORGOTTEN * max_bytes:
+                break
+        if size > max_bytes:
+            raise _TooLarge
         return json.loads(data)
     except ClientDisconnect:
         raise BadRequest("the request broke off") from None
@@ -166,10 +180,8 @@ async def _stream(answer: Mapping[str, Any], *, with_usage: bool) -> AsyncIterat
     message = dict(answer["message"])
     calls = [{"index": number, **call} for number, call in enumerate(message.pop("tool_calls", []))]
     deltas = [message, *({"tool_calls": [call]} for call in calls)]
-    choices: list[list[dict[str, Any]]] = [
-        [{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas
-    ]
-    choices.append([{"index": 0, "delta": {}, "finish_reason": answer["finish_reason"]}])
+    choices: list[list[dict[str, Any]]] = [[dict(index=0, delta=each, finish_reason=None)] for each in deltas]
+    choices.append([dict(index=0, delta={}, finish_reason=answer["finish_reason"])])
     if with_usage:
         choices.append([])
     for each in choices:

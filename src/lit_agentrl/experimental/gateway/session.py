@@ -1,4 +1,4 @@
-"""The calls of one episode: what each continues, the tokens of its prompt, and the rows of the record."""
+"""The calls of one episode: their prompts, their replies and the rows of the record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lit_agentrl.text.ledger import reply_segments
 
 @dataclass(eq=False)
 class Call:
-    """A request of the program, with the tokens of its prompt and, once it is answered, of its reply.
+    """A request of the program with the tokens of its prompt and its reply.
 
     Attributes:
         number: Number of requests of the episode before it.
@@ -53,7 +53,7 @@ class Call:
 
     @property
     def is_answered(self) -> bool:
-        """Whether it has a reply."""
+        """True if it has a reply."""
         return len(self.turn.reply_tokens) > 0
 
     @property
@@ -124,7 +124,7 @@ class ChatSession:
         return call
 
     def _find_parent(self, request: ChatRequest) -> tuple[Call | None, int]:
-        """Return the longest call that a request continues, and how many messages that call and its reply have."""
+        """Return the longest call that a request continues, and its number of messages."""
         digest, found, shown = hash_tools(request.tools), None, 0
         for number, message in enumerate(request.messages[:-1], start=1):
             digest = hash_messages(digest, [message])
@@ -133,7 +133,7 @@ class ChatSession:
         return found, shown
 
     def receive(self, call: Call, result: TurnResult) -> dict[str, Any]:
-        """Record the reply to a call; return the message and the finish reason for the program.
+        """Record the reply to a call; return its message and finish reason.
 
         A reply that holds a stop text of the request is recorded up to the token that completes it.
 
@@ -143,7 +143,10 @@ class ChatSession:
         tokens, is_cut = self._cut(result.tokens, call.request.stop)
         size, turn = len(tokens), call.turn
         turn.reply_tokens = np.array(tokens)
-        turn.reply_logps, turn.reply_entropies = np.array(result.logps[:size]), np.array(result.entropies[:size])
+        turn.reply_logps, turn.reply_entropies = (
+            np.array(result.logps[:size]),
+            np.array(result.entropies[:size]),
+        )
         turn.policy_version = result.policy_version
         turn.finish = FinishReason.STOP if is_cut else result.finish
         turn.reply_text = self._chat.decode(tokens)
@@ -166,7 +169,7 @@ class ChatSession:
         return {"message": _write_message(message), "finish_reason": reason}
 
     def _cut(self, tokens: Sequence[int], stops: Sequence[str]) -> tuple[list[int], bool]:
-        """Return the tokens up to the one that completes a stop text, and whether there is one."""
+        """Return the tokens up to a stop text, and whether there is one."""
         tokens = list(tokens)
         if not any(stop in self._chat.decode(tokens) for stop in stops):
             return tokens, False
@@ -180,7 +183,7 @@ class ChatSession:
         return tokens[:low], True
 
     def _decode_content(self, tokens: Sequence[int], stops: Sequence[str]) -> str:
-        """Return the text of a reply without the tokens that end it and without stop texts."""
+        """Return the text of a reply without end tokens and stop texts."""
         tokens = list(tokens)
         while tokens and tokens[-1] in self._chat.end_of_turn_ids:
             tokens.pop()
@@ -222,7 +225,7 @@ class ChatSession:
         return chat.render_opening(shown)
 
     def _show(self, message: ChatMessage) -> dict[str, str]:
-        """Return a message as the template takes it; results of tools are messages of the user, as in games."""
+        """Return a message as the template takes it; results of tools are the user's."""
         if message.role == "tool":
             return {"role": "user", "content": message.content}
         content = message.content
@@ -237,15 +240,13 @@ class ChatSession:
         if has_tools_in_template(self._chat.dialect):
             listed = json.dumps([json.loads(spec.text) for spec in specs])
             return [{**shown[0], "tools": listed}, *shown[1:]]
-        words = self._chat.dialect.instructions(
-            Actions("tools", (), specs), max_actions=1, think=True
-        )
+        words = self._chat.dialect.instructions(Actions("tools", (), specs), max_actions=1, think=True)
         if shown[0]["role"] == "system":
             return [{**shown[0], "content": f"{shown[0]['content']}\n{words}"}, *shown[1:]]
         return [{"role": "system", "content": words}, *shown]
 
     def find_last_turn(self) -> Turn | None:
-        """Return the turn that was answered last, or the last of the record if several calls wait at once."""
+        """Return the turn that was answered last; of parallel calls, the last recorded."""
         turns = [call.turn for call in self.calls if call.is_answered]
         turns = self.make_turns() if self._is_parallel else turns
         return turns[-1] if turns else None
@@ -258,17 +259,15 @@ class ChatSession:
         requests, or that of the prompts if the program makes several calls at once.
         """
         roots = [call for call in self.calls if call.parent is None and call.is_answered]
-        waiting, turns = sorted(roots, key=self._rank, reverse=True), []
+        waiting: list[Call] = sorted(roots, key=self._rank, reverse=True)
+        turns: list[Turn] = []
         while waiting:
-            call: Call | None = waiting.pop()
-            assert call is not None
+            call = waiting.pop()
             turns.append(self._begin_row(call))
-            while call is not None:
-                first, *others = sorted(call.children, key=self._rank) or [None]
-                waiting += reversed([other for other in others if other is not None])
-                call = first
-                if call is not None:
-                    turns.append(call.turn)
+            while call.children:
+                call, *others = sorted(call.children, key=self._rank)
+                waiting += reversed(others)
+                turns.append(call.turn)
         return turns
 
     def _rank(self, call: Call) -> tuple[int, ...]:

@@ -21,13 +21,15 @@ class ProgramTask(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_one_of("hosting.where", self.hosting.where, ("thread",))
-        require(self.invalid_penalty == 0, "invalid_penalty", self.invalid_penalty, "0: the program scores itself")
+        require(
+            self.invalid_penalty == 0, "invalid_penalty", self.invalid_penalty, "0: the program scores itself"
+        )
         require(self.max_actions_per_turn == 1, "max_actions_per_turn", self.max_actions_per_turn, "1")
         require(self.max_actions == self.max_turns, "max_actions", self.max_actions, "max_turns")
 
     @property
     def is_parallel(self) -> bool:
-        """Whether the program may make several calls at once."""
+        """True if the program may make several calls at once."""
         return isinstance(self.game, partial) and bool(self.game.keywords.get("parallel", False))
 
     @property

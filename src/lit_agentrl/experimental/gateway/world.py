@@ -1,4 +1,4 @@
-"""A program as a world: its chat requests are the observations, and replies are the actions."""
+"""A program as a world: requests are its observations, and replies its actions."""
 
 from __future__ import annotations
 
@@ -134,7 +134,11 @@ class AgentProgram(World):
             raise ValueError("no program runs; call reset")
         answer = json.loads(action)
         if "refusal" in answer:
-            error = {"message": answer["refusal"], "type": "invalid_request_error", "code": "context_length_exceeded"}
+            error = {
+                "message": answer["refusal"],
+                "type": "invalid_request_error",
+                "code": "context_length_exceeded",
+            }
             self._exchange.answer(400, {"error": error})
         else:
             self._exchange.answer(200, {**answer["reply"], "id": f"chatcmpl-{self._number}"})
