@@ -116,3 +116,10 @@ def overflow(task: dict[str, Any], client: Client) -> float:
     messages[-1] = {"role": "user", "content": "up"}
     client.ask(messages)
     return 1.0
+
+
+def insist(task: dict[str, Any], client: Client) -> float:
+    """Ask for a temperature and for a long reply, twice."""
+    for _ in range(2):
+        client.ask([{"role": "user", "content": "go"}], temperature=0.25, max_tokens=999)
+    return 1.0

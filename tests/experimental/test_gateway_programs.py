@@ -266,6 +266,18 @@ def test_an_agent_that_raises_fails_its_own_episode_alone(scheduler: Any) -> Non
         pack([failed])
 
 
+def test_what_the_run_overrules_is_noted_once(
+    scheduler: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lit_agentrl.experimental.gateway.play._said", set())
+    [episode] = scheduler(make_rules("insist")).play(Wave("train", 0, PARAMS, specs(1)))
+    assert not episode.error
+    noted = capsys.readouterr().out
+    assert noted.count("the program's temperature=0.25 has no effect") == 1
+    assert noted.count("max_tokens=999, and rollout.max_reply_tokens=6 bounds it") == 1
+    assert all(len(turn.reply_tokens) <= 6 for turn in episode.turns)
+
+
 def test_a_prompt_that_does_not_fit_is_refused_and_the_program_goes_on(scheduler: Any) -> None:
     [episode] = scheduler(make_rules("overflow")).play(Wave("train", 0, PARAMS, specs(1)))
     assert episode.end is EndReason.SUCCESS and len(episode.turns) == 2

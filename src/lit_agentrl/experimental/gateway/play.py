@@ -83,8 +83,10 @@ class ProgramInPlay(EpisodeInPlay):
             self.episode.instance_id = answer.instance_id
         request = ChatRequest.from_plain(event["request"])
         for option in request.overruled:
-            name = option.partition("=")[0]
-            note_once(name, f"the program asks for {option}, and the run decides it: rollout.{name} or none")
+            note_once(
+                option.partition("=")[0],
+                f"the program's {option} has no effect: the run decides how replies are sampled (rollout, val, test)",
+            )
         try:
             call = self._session.ask(request)
         except ValueError as error:

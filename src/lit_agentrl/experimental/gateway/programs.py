@@ -180,12 +180,12 @@ class Function:
         reader, writer = os.pipe()
         run = _RUN.format(path=sys.path, name=self._name, file=writer)
         process = _spawn(
-            [sys.executable, "-c", run], {}, stdin=subprocess.PIPE, stdout=sys.stderr, stderr=subprocess.PIPE,
+            [sys.executable, "-c", run], {}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             pass_fds=[writer],
         )  # fmt: skip
         os.close(writer)
-        assert process.stderr is not None
-        errors, self._process = _Tail(process.stderr), process
+        assert process.stdout is not None
+        errors, self._process = _Tail(process.stdout), process
         threading.Thread(target=self._read, args=(process, reader, errors), daemon=True, name="agent").start()
 
     def _read(self, process: subprocess.Popen[bytes], reader: int, errors: _Tail) -> None:
