@@ -443,6 +443,7 @@ def test_every_option_may_stand_in_a_saved_config(tiny_model_folder: Path) -> No
     assert not [(path, name) for path, name in found if not is_allowed(path.removesuffix("._target_"), name)]
 
 
+@pytest.mark.slow
 def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     from lit_agentrl.cli.evaluate import main as main_evaluate
     from lit_agentrl.cli.train import main as main_train

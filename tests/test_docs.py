@@ -177,6 +177,7 @@ def test_every_reward_part_is_on_its_page() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == options
 
 
+@pytest.mark.slow
 def test_every_option_of_a_group_is_on_the_site() -> None:
     pages = load_script("docs_conf").pages()
     groups = {name_config(file).rpartition("/")[0] for file in list_configs() if file.stem[0] != "_"}

@@ -156,7 +156,7 @@ def hosted(config: DictConfig, option: str) -> DictConfig:
     return config
 
 
-@pytest.mark.parametrize("option", thinned(OPTIONS))
+@pytest.mark.parametrize("option", thinned(OPTIONS, one_in=6))
 def test_every_option_of_every_axis(option):
     axis, stem = option.split("=")
     config = hosted(composed(f"algo={host_of(axis, stem)}"), option)
