@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lit_agentrl.models.lora import LoRA
-from lit_agentrl.models.policy import load_pretrained, read_shipped_template
+from lit_agentrl.models.policy import load_nano, load_pretrained, read_shipped_template
 
 
 def test_the_export_has_the_template_of_the_training(tiny_model_folder: Path, tmp_path: Path) -> None:
@@ -80,3 +80,17 @@ def test_a_wrong_date_is_refused(tiny_model_folder: Path) -> None:
     with pytest.raises(ValueError, match="^date=tomorrow must be a date as YEAR-MONTH-DAY"):
         load_pretrained(str(tiny_model_folder), date="tomorrow")
     assert load_pretrained(str(tiny_model_folder), date="2024-02-29").date == "2024-02-29"
+
+
+def test_saving_shows_no_progress_bar_in_a_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub.utils import enable_progress_bars
+    from transformers.utils import logging as transformers_logging
+
+    policy = load_nano()
+    monkeypatch.setattr(transformers_logging, "_tqdm_active", True)
+    enable_progress_bars()
+    policy.save(tmp_path)
+    assert capfd.readouterr().err == ""
+    assert transformers_logging.is_progress_bar_enabled()

@@ -57,9 +57,21 @@ def test_the_better_cell_is_named_by_how_much_and_by_how_many_seeds(
 ) -> None:
     report = reported(make_run, tmp_path, cells)
     assert make_title(report) == title or len(cells) == 1
-    assert re.fullmatch(rf"On bandit \(test, last weights\) {result}", state_result(report)), state_result(
-        report
-    )
+    assert re.fullmatch(
+        rf"On bandit \(test, last weights\) {result} Chance is 0\.125, the oracle 1\.000\.",
+        state_result(report),
+    ), state_result(report)
+
+
+def test_cells_that_are_not_above_chance_are_told(make_run: MakeRun, tmp_path: Path) -> None:
+    report = reported(make_run, tmp_path, {"grpo": [0, 1], "rloo": [1, 0]})
+    assert state_result(report).endswith("Nothing here is above chance, 0.125: random play does as well.")
+
+
+def test_intervals_that_cover_too_little_are_one_line(make_run: MakeRun, tmp_path: Path) -> None:
+    report = reported(make_run, tmp_path, {"grpo": [1, 2], "rloo": [3, 4]})
+    (line,) = [line for line in report.warnings if "intervals of the interquartile mean" in line]
+    assert re.search(r": \d+% for grpo on bandit \(2 runs\), \d+% for rloo on bandit \(2 runs\)$", line), line
 
 
 def test_many_cells_and_games_are_counted(make_run: MakeRun, tmp_path: Path) -> None:

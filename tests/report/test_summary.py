@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lit_agentrl.report.summary import build_closing_table, format_judge, read, score, validate, write
+from lit_agentrl.report.summary import (
+    build_closing_table,
+    build_closing_tables,
+    format_judge,
+    read,
+    score,
+    validate,
+    write,
+)
 
 
 def example() -> Any:
@@ -120,6 +128,15 @@ def test_the_table_shows_what_is_known() -> None:
     assert best[:4] == ["", "best", "30", "10"] and best[5] == "0.67"
     assert last == ["", "last", "–", "–", "–", "–"]
     assert oracle[1] == "oracle" and oracle[4].startswith("1.000 [") and oracle[5] == "1.00"
+
+
+def test_a_run_that_measured_nothing_ends_with_a_line_in_place_of_an_empty_table() -> None:
+    summary = example()
+    summary["games"] = []
+    assert build_closing_tables(summary) == [
+        f"{summary['status']}: {summary['iterations']} of {summary['planned_iterations']} iterations; "
+        "nothing was held out to validate on"
+    ]
 
 
 def test_the_table_says_by_which_score_the_best_weights_were_chosen() -> None:

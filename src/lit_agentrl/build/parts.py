@@ -6,7 +6,7 @@ They are cheap to make, so that all jobs of a sweep can be checked before the fi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
@@ -18,12 +18,12 @@ from lit_agentrl.build.games import Games, TaskLoader, build_games, has_world, t
 from lit_agentrl.build.instantiation import instantiate_as, instantiate_like, make_prompt_and_dialect
 from lit_agentrl.build.matching import match_run
 from lit_agentrl.build.monitors import check_monitors, choose_monitors, find_judging_metric, list_metrics
+from lit_agentrl.build.numbers import check_numbers
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.precision import check_sync_gap
 from lit_agentrl.build.recorded import build_kind
-from lit_agentrl.build.strategy import check_trainer
 from lit_agentrl.build.structure import build_algorithm, check_trained
-from lit_agentrl.checks import MOST_EPISODES, format_value, name_errors, require_whole
+from lit_agentrl.checks import format_value, name_errors
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.models.policy import Policy
@@ -32,7 +32,7 @@ from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import try_out, with_computed
 from lit_agentrl.rl.objective import Objective, try_loss
 from lit_agentrl.rl.policy.filters import Selection
-from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.settings import RolloutSettings, make_eval_params
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.rollout.workers.inline import Here
@@ -80,12 +80,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     Raises:
         ValueError: an invalid value; the message names the option.
     """
-    require_whole("seed", cfg.seed, 0, 2**32 - 1)
-    require_whole("trainer.max_epochs", cfg.trainer.get("max_epochs"), 1)
-    check_trainer(cfg.trainer)
-    require_whole("val.every", cfg.val.every, 1)
-    require_whole("val.episodes", cfg.val.episodes, 1, MOST_EPISODES)
-    require_whole("test.episodes", cfg.test.episodes, 0, MOST_EPISODES)
+    check_numbers(cfg)
     add_worker(cfg)
     add_correction(cfg)
     algorithm, structure = build_algorithm(cfg)
@@ -156,13 +151,3 @@ def build_rewards(section: DictConfig) -> RewardPipeline:
         parts[str(name)] = instantiate(entry)
     with name_errors("reward"):
         return RewardPipeline(parts)
-
-
-def make_eval_params(settings: RolloutSettings, temperature: float, split: str) -> SamplingParams:
-    """Return the sampling of evaluations: without truncation, under the limits of training.
-
-    Raises:
-        ValueError: the temperature is negative or missing.
-    """
-    with name_errors(split):
-        return replace(settings.params, temperature=temperature, top_p=1.0, top_k=0)

@@ -15,8 +15,9 @@ from lit_agentrl.checks import name_errors
 from lit_agentrl.data.beside import Beside
 from lit_agentrl.data.demonstrations import Demonstrations
 from lit_agentrl.data.kinds import Kind
-from lit_agentrl.data.reading import Student, find_paths, read
+from lit_agentrl.data.reading import Student, read
 from lit_agentrl.data.recordings import Recordings
+from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.levels import Levels
 from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.models.policy import Policy
@@ -51,7 +52,7 @@ def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind |
         )
     with name_errors("data"):
         kind = instantiate_as(cfg, "data", Kind)
-        find_paths(kind)  # raises if a file is missing
+        find_paths(kind.paths)  # raises if a file is missing
     is_scored = algorithm.reads == SCORES
     if isinstance(kind, Beside):
         if algorithm.trains and not is_scored:  # the requirements of `Beside` refuse others

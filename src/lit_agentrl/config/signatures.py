@@ -88,8 +88,17 @@ BY_DEVICE = (
 SEPARATE = {"algo.structure"}  # nodes that are instantiated separately, not passed to their section's target
 
 
-def check_targets(cfg: DictConfig) -> None:
+Locate = Callable[
+    [str, str], Callable[..., Any] | None
+]  # option and dotted name -> what it names; None: unknown
+
+
+def check_targets(cfg: DictConfig, locate: Locate | None = None) -> None:
     """Check the arguments of every node that has a ``_target_``, partial ones included.
+
+    Args:
+        cfg: the config, without the ``hydra`` node.
+        locate: finds a target, or returns None for one that is not checked; None: all of them are imported.
 
     Raises:
         UserError: a target that cannot be imported, an argument that it does not take, a required value that
@@ -97,8 +106,10 @@ def check_targets(cfg: DictConfig) -> None:
     """
     if missing := sorted(OmegaConf.missing_keys(cfg)):
         raise UserError(f"{missing[0]} has no value; set {missing[0]}=…")
-    for path, node in _find_targets(OmegaConf.to_container(cfg, resolve=True), ""):
-        target = _locate(path, str(node["_target_"]))
+    for path, node in find_targets(OmegaConf.to_container(cfg, resolve=True)):
+        target = (locate or _locate)(path, str(node["_target_"]))
+        if target is None:
+            continue
         parameters = inspect.signature(target).parameters
         hints = _get_hints(target)
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -114,12 +125,13 @@ def check_targets(cfg: DictConfig) -> None:
             _require(option, annotation, value)
 
 
-def _find_targets(node: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def find_targets(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the option and the content of every node that has a ``_target_``."""
     if isinstance(node, Mapping):
         if "_target_" in node:
             yield path, node
         for name, child in node.items():
-            yield from _find_targets(child, f"{path}.{name}" if path else str(name))
+            yield from find_targets(child, f"{path}.{name}" if path else str(name))
 
 
 def _locate(path: str, name: str) -> Callable[..., Any]:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lit_agentrl.checks import escape_unprintable, require_local
+from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.episodes import MADE_WITH, EpisodeFolder, open_folder
 from lit_agentrl.data.kinds import Kind, group_by_prompt, set_return
 from lit_agentrl.data.labels import add_labels
 from lit_agentrl.data.recordings import Group, Recordings
 from lit_agentrl.data.referred import measure_longest_row
-from lit_agentrl.data.row_folder import read_kind
+from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.data.usage import ReadRow, Usage
 from lit_agentrl.envs.tasks.messages import BadRow, read_held_out_with
 from lit_agentrl.envs.tasks.row_formats import convert_row, find_column, has_repeated_prompt, is_missing
-from lit_agentrl.envs.tasks.tables import NAMES, READERS, read_table, shorten_path
+from lit_agentrl.envs.tasks.tables import read_table, shorten_path
 from lit_agentrl.episode import Episode
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger
@@ -71,30 +70,6 @@ class _Tally:
         self.first = self.first or f"{row_name}: {escape_unprintable(str(error))}"
 
 
-def find_paths(kind: Kind) -> list[Path]:
-    """Find the folders and files of a data set.
-
-    Raises:
-        ValueError: one does not exist, or has another format.
-    """
-    for name in kind.paths:
-        require_local("path", name)
-    paths = [Path(name).expanduser() for name in kind.paths]
-    for path in paths:
-        if not os.path.exists(path):  # also of a name that is too long
-            raise ValueError(f"path={path} is not there; looked for {path.absolute()}")
-        if path.is_dir():
-            if rows := read_kind(path):
-                raise ValueError(f"path={path} is a folder of {rows}; name its file, {path / rows}.jsonl")
-            if open_folder(path) is None:
-                raise ValueError(f"path={path} is an empty folder; name one that lit-agentrl collect wrote")
-        elif path.suffix not in READERS or not path.is_file():
-            raise ValueError(
-                f"path={path} must be a folder of lit-agentrl collect, or a file that ends in {NAMES}"
-            )
-    return paths
-
-
 def read(kind: Kind, student: Student, *, seed: int, compares_held_out: bool = True) -> Recordings:
     """Read the groups of a data set.
 
@@ -112,7 +87,7 @@ def read(kind: Kind, student: Student, *, seed: int, compares_held_out: bool = T
     splits: dict[str, list[Group]] = {"train": [], "val": [], "test": []}
     recorded: list[Episode] = []
     held_out_by_prompt: dict[str, list[Episode]] = {}
-    for path in find_paths(kind):
+    for path in find_paths(kind.paths):
         if path.is_dir():
             recorded += _read_folder(kind, path, student, tally)
             continue

@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lit_agentrl.checks import require_local
 from lit_agentrl.data.episodes import MANIFEST, EpisodeFolder, open_folder
+from lit_agentrl.envs.tasks.tables import NAMES, READERS
 from lit_agentrl.files import append_durable, fsync_folder, write_atomic
 
 KINDS = ("critiques", "revisions")
@@ -173,3 +175,27 @@ def _parse_piece(entry: Mapping[str, Any]) -> Piece:
     if min(numbers.values()) < 0:
         raise ValueError("a piece has a negative number")
     return Piece(**numbers, sha256=str(entry["sha256"]))
+
+
+def find_paths(names: Sequence[str]) -> list[Path]:
+    """Find the folders and files of a data set.
+
+    Raises:
+        ValueError: one does not exist, or has another format.
+    """
+    for name in names:
+        require_local("path", name)
+    paths = [Path(name).expanduser() for name in names]
+    for path in paths:
+        if not os.path.exists(path):  # also of a name that is too long
+            raise ValueError(f"path={path} is not there; looked for {path.absolute()}")
+        if path.is_dir():
+            if rows := read_kind(path):
+                raise ValueError(f"path={path} is a folder of {rows}; name its file, {path / rows}.jsonl")
+            if open_folder(path) is None:
+                raise ValueError(f"path={path} is an empty folder; name one that lit-agentrl collect wrote")
+        elif path.suffix not in READERS or not path.is_file():
+            raise ValueError(
+                f"path={path} must be a folder of lit-agentrl collect, or a file that ends in {NAMES}"
+            )
+    return paths

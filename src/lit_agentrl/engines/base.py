@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from lit_agentrl import facts
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.episode import FinishReason, Message
 from lit_agentrl.requirements import Fact, Requirement
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MOST_SLOTS = 65_536  # upper limit of an engine's slots, whose data are held in memory
 

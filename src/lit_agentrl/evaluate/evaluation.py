@@ -17,7 +17,6 @@ from lit_agentrl.build.assembly import Run, build
 from lit_agentrl.build.critics import set_beta
 from lit_agentrl.build.games import TaskLoader, has_world
 from lit_agentrl.build.instantiation import load_other_engine
-from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.config.composition import load_option
 from lit_agentrl.config.errors import UserError
@@ -34,6 +33,7 @@ from lit_agentrl.evaluate.scores import Scores, warn_of_cut_replies
 from lit_agentrl.evaluate.variants import find_games
 from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.settings import make_eval_params
 from lit_agentrl.rollout.shots import with_shots
 from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.run_folder import require_idle

@@ -21,7 +21,6 @@ from lit_agentrl.build.instantiation import (
     instantiate_like,
     make_dialect,
 )
-from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.checks import name_errors
 from lit_agentrl.config.composition import compose_job, load_option, make_task_loader
 from lit_agentrl.config.errors import UserError
@@ -45,7 +44,7 @@ from lit_agentrl.requirements import match
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
-from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.settings import RolloutSettings, make_eval_params
 from lit_agentrl.rollout.shots import with_shots
 from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.rollout.workers.base import Played

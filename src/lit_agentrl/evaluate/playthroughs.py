@@ -13,7 +13,6 @@ from rich.console import Group
 from lit_agentrl import screen
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.games import TaskLoader
-from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.envs.splits import SPLITS
@@ -24,6 +23,7 @@ from lit_agentrl.evaluate.options import find_checkpoint
 from lit_agentrl.evaluate.replay import load_weights
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.table import as_text
+from lit_agentrl.rollout.settings import make_eval_params
 from lit_agentrl.runs.run_folder import require_idle
 from lit_agentrl.text.dialects.base import Dialect
 

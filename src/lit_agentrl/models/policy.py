@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from lit_agentrl.checks import name_errors, require, require_local, require_one_of
 from lit_agentrl.models.lora import LoRA, find_adapter_layers, merge_adapters, save_adapter
 from lit_agentrl.models.packages import locate_model
-from lit_agentrl.models.pretrained import hold_back_logs, load_network, load_tokenizer
+from lit_agentrl.models.pretrained import hide_bars, hold_back_logs, load_network, load_tokenizer
 from lit_agentrl.models.routers import Routing, freeze
 from lit_agentrl.models.routing import Routers
 
@@ -60,7 +60,8 @@ class Policy:
         if self.export_dtype is not None:
             network = cast_network(network, DTYPES[self.export_dtype])
         try:
-            network.save_pretrained(folder)
+            with hide_bars():
+                network.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
             if self.adapters is not None:
                 save_adapter(self.network, Path(folder) / "adapter")

@@ -133,23 +133,32 @@ def _explain_errors(name: str) -> Iterator[None]:
 
 
 @contextmanager
+def hide_bars() -> Iterator[None]:
+    """Hide the progress bars of transformers, unless errors are printed on a terminal."""
+    if sys.stderr.isatty() or not transformers_logging.is_progress_bar_enabled():
+        yield
+        return
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
 def hold_back_logs() -> Iterator[None]:
     """Delay log records of libraries to the end; drop them if there is an error."""
     handler = BufferingHandler(capacity=sys.maxsize)
     loggers = [logging.getLogger(name) for name in _NOISY_LIBRARIES]
     before = [(logger.handlers[:], logger.propagate) for logger in loggers]
-    has_bar = transformers_logging.is_progress_bar_enabled() and not sys.stderr.isatty()
     for logger in loggers:
         logger.handlers, logger.propagate = [handler], False
-    if has_bar:  # progress bars are only useful on a terminal
-        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        yield
+        with hide_bars():
+            yield
     finally:
         for logger, (handlers, propagate) in zip(loggers, before, strict=True):
             logger.handlers, logger.propagate = handlers, propagate
-        if has_bar:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
     for record in handler.buffer:
         logging.getLogger(record.name).handle(record)
 

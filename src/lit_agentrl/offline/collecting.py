@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl import __version__, screen
 from lit_agentrl.build.critics import read_beta
 from lit_agentrl.build.games import Games, TaskLoader
-from lit_agentrl.build.parts import make_eval_params
 from lit_agentrl.checks import format_value, name_errors, require_whole
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import VARIANT
@@ -34,7 +33,7 @@ from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.offline.collect_options import BEST, check_options
 from lit_agentrl.rollout.best import play_demonstrations
 from lit_agentrl.rollout.evaluation import Evaluation
-from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.settings import RolloutSettings, make_eval_params
 from lit_agentrl.rollout.structures.continued import Continued, shares
 from lit_agentrl.rollout.worlds.pool import GamePools
 from lit_agentrl.runs.run_folder import lock_folder, require_idle

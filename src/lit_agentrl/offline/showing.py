@@ -12,8 +12,9 @@ from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.overrides import parse
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.data.pairs import Pairs
-from lit_agentrl.data.reading import Student, find_paths, read
+from lit_agentrl.data.reading import Student, read
 from lit_agentrl.data.recordings import Group
+from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.tasks.tables import READERS, read_table
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.pack import split_rows
@@ -69,7 +70,7 @@ def show(path: str, overrides: Sequence[str], count: int) -> ShownData:
     cfg.data.path = path
     with name_errors("data"):
         kind = instantiate_as(cfg, "data", Kind)
-        find_paths(kind)
+        find_paths(kind.paths)
     prompt, dialect = make_prompt_and_dialect(cfg)
     policy = make_policy(cfg, trains=False)
     with name_errors("model"):

@@ -300,18 +300,24 @@ def format_judge(summary: Summary) -> str:
     return f"best: chosen by the {extreme} {best['name']}, {best['value']:.4g}{of}"
 
 
-def build_closing_tables(summary: Summary) -> list[Table]:
-    """Build the closing tables of a run: of its games, and of its held-out data."""
-    games = [build_closing_table(summary)] if summary["games"] else []
-    return [*games, build_held_out_table(summary)] if summary["held_out"] or not games else games
+def build_closing_tables(summary: Summary) -> list[Table | str]:
+    """Build the closing tables of a run: of its games, and of its held-out data.
+
+    A run that has neither gets a line in their place.
+    """
+    tables = [build_closing_table(summary)] if summary["games"] else []
+    tables += [build_held_out_table(summary)] if summary["held_out"] else []
+    return [*tables] or [f"{_format_status(summary)}; nothing was held out to validate on"]
+
+
+def _format_status(summary: Summary) -> str:
+    return f"{summary['status']}: {summary['iterations']} of {summary['planned_iterations']} iterations"
 
 
 def build_held_out_table(summary: Summary) -> Table:
     """Build the table of held-out data by stage: start, best, last."""
-    title = f"{summary['status']}: {summary['iterations']} of {summary['planned_iterations']} iterations"
-    judged = "held-out data (data.held_out)" if summary["held_out"] else "nothing was held out to validate on"
-    caption = "; ".join(filter(None, [judged, format_judge(summary)]))
-    table = Table(title=title, caption=caption, min_width=60)
+    caption = "; ".join(filter(None, ["held-out data (data.held_out)", format_judge(summary)]))
+    table = Table(title=_format_status(summary), caption=caption, min_width=60)
     measured = {name for metrics in summary["held_out"].values() for name in metrics}
     names = [name for name in HELD_OUT_COLUMNS if name in measured]
     table.add_column("policy")
@@ -330,8 +336,9 @@ def build_closing_table(summary: Summary) -> Table:
 
     It fits 80 columns.  Scores that a stopped run never measured are dashes.
     """
-    title = f"{summary['status']}: {summary['iterations']} of {summary['planned_iterations']} iterations"
-    table = Table(title=title, caption="; ".join(filter(None, [_LEGEND, format_judge(summary)])))
+    table = Table(
+        title=_format_status(summary), caption="; ".join(filter(None, [_LEGEND, format_judge(summary)]))
+    )
     table.add_column("game")
     table.add_column("policy")
     for column in ("iter.", "n", "success", "normalised"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lit_agentrl.checks import MOST_EPISODES, require, require_number, require_whole
+from lit_agentrl.checks import MOST_EPISODES, name_errors, require, require_number, require_whole
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.facts import GROUP_SIZE, IN_ORDER
 from lit_agentrl.requirements import Fact, Offer
@@ -80,3 +80,13 @@ class RolloutSettings:
             max_reply_tokens=self.max_reply_tokens,
             max_context_tokens=self.max_context_tokens,
         )
+
+
+def make_eval_params(settings: RolloutSettings, temperature: float, split: str) -> SamplingParams:
+    """Return the sampling of evaluations: without truncation, under the limits of training.
+
+    Raises:
+        ValueError: the temperature is negative or missing.
+    """
+    with name_errors(split):
+        return replace(settings.params, temperature=temperature, top_p=1.0, top_k=0)

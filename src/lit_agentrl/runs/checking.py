@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl.build.early import check_early
 from lit_agentrl.build.overlap import refuse_contradictions
 from lit_agentrl.checks import require
 from lit_agentrl.config import composition, signatures
@@ -95,16 +97,18 @@ def check_jobs(
             _refuse_twice(listed)
         else:
             sweepers.require_one_value(jobs)
+    for job, cfg in zip(listed, jobs, strict=True):
+        OmegaConf.set_struct(cfg, False)
+        del cfg["hydra"]
+        cfg.run_dir = "."  # Hydra sets it when the run starts
+        check_options(job, cfg)
     signatures.load_libraries()
     from lit_agentrl.build.parts import build_parts
     from lit_agentrl.build.unused_options import refuse_unused_options
 
     checked: list[CheckedJob] = []
-    for job, cfg in zip(listed, jobs, strict=True):
-        OmegaConf.set_struct(cfg, False)
-        del cfg["hydra"]
-        cfg.run_dir = "."  # Hydra sets it when the run starts
-        check_config(job, cfg)
+    for cfg in jobs:
+        check_targets(cfg)
         described = _select_part_sections(cfg)
         checked.append(
             CheckedJob(cfg, described, build_parts(cfg, composition.make_task_loader(folders)), folder)
@@ -128,7 +132,17 @@ def _refuse_twice(jobs: Sequence[Sequence[str]]) -> None:
 
 
 def check_config(job: Sequence[str], cfg: DictConfig) -> None:
-    """Check what can be checked before anything is built.
+    """Check what can be checked before anything is built; arguments as of `check_options`.
+
+    Raises:
+        UserError: an invalid option, which the message names.
+    """
+    check_options(job, cfg)
+    check_targets(cfg)
+
+
+def check_options(job: Sequence[str], cfg: DictConfig) -> None:
+    """Check what the config alone shows, without loading torch.
 
     Args:
         job: the overrides of the run.
@@ -139,7 +153,8 @@ def check_config(job: Sequence[str], cfg: DictConfig) -> None:
     """
     require(isinstance(cfg.traceback, bool), "traceback", cfg.traceback, "true or false")
     refuse_contradictions(job, cfg)
-    check_targets(cfg)
+    if "torch" not in sys.modules:  # else the parts themselves tell as soon
+        check_early(cfg)
 
 
 def _select_part_sections(cfg: DictConfig) -> dict[str, Any]:

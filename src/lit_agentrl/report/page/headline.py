@@ -38,7 +38,7 @@ def state_result(report: Report) -> str:
         return "There is nothing to compare: no run was measured on a game."
     if len(names) > _NAMED:
         return _state_games(report, names)
-    return " ".join(_state_game(report, name) for name in names)
+    return " ".join(_state_game(report, name) + _state_levels(report, name) for name in names)
 
 
 def _state_games(report: Report, names: Sequence[GameSplit]) -> str:
@@ -90,6 +90,19 @@ def _state_game(report: Report, name: GameSplit) -> str:
     if len(pairs) > 1:
         return f"{where} {best.name} is better than all {len(pairs)} others; the next is {pair.b.name}: {numbers}."
     return f"{where} {best.name} is better than {pair.b.name}: {numbers}."
+
+
+def _state_levels(report: Report, name: GameSplit) -> str:
+    """State chance and oracle of a game, or that no cell is above chance."""
+    ranked, _ = _rank(report, name)
+    best = ranked[0]
+    if best.chance is None or not best.values:
+        return ""
+    if _get_mean(best) <= best.chance:
+        return f" Nothing here is above chance, {best.chance:.3f}: random play does as well."
+    return f" Chance is {best.chance:.3f}" + (
+        "." if best.oracle is None else f", the oracle {best.oracle:.3f}."
+    )
 
 
 def _state_alone(result: Result, stage: str, where: str) -> str:

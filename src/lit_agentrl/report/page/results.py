@@ -213,20 +213,11 @@ def _compute_overall(runs: Sequence[Run], stage: str) -> list[tuple[str, int, Bo
 
 
 def _list_warnings(report: Report) -> list[str]:
-    lines = []
+    lines = _list_coverage(report.results)
     for result in report.results:
         where, runs = f"{result.cell.name} on {result.name.game}", _format_runs(len(result.values))
         if len(result.values) == 1:
             lines.append(f"{where} has one run: its interval is over episodes, not over seeds")
-        for estimate, coverage in (
-            ("mean", result.coverage),
-            ("interquartile mean", result.normalised_coverage),
-        ):
-            if coverage is not None and coverage < power.NOMINAL:
-                lines.append(
-                    f"the 95 % interval of the {estimate} of {where} covers the true value in {coverage:.0%} of cases "
-                    f"({runs})"
-                )
         if lost := sum(1 for episodes in result.episodes if not episodes):
             lines.append(
                 f"{lost} of {runs} of {where} failed before they were measured, and count with the success of chance"
@@ -248,6 +239,33 @@ def _list_warnings(report: Report) -> list[str]:
             f"cells differ in more than was chosen, since a choice brings other settings with it: {shown}{more}; set "
             "them alike on the command line to compare the rest alone"
         )
+    return lines
+
+
+def _list_coverage(results: Sequence[Result]) -> list[str]:
+    """List the results whose intervals cover less than they claim, one line an estimate."""
+    lines = []
+    for estimate in ("mean", "interquartile mean"):
+        coverage = {
+            f"{result.cell.name} on {result.name.game} ({_format_runs(len(result.values))})": (
+                result.coverage if estimate == "mean" else result.normalised_coverage
+            )
+            for result in results
+        }
+        low = {
+            where: share for where, share in coverage.items() if share is not None and share < power.NOMINAL
+        }
+        named = [f"{share:.0%} for {where}" for where, share in list(low.items())[:_MOST_NAMED]]
+        more = (
+            [f"less than {power.NOMINAL:.0%} for {len(low) - _MOST_NAMED} more"]
+            if len(low) > _MOST_NAMED
+            else []
+        )
+        if low:
+            lines.append(
+                f"95 % intervals of the {estimate} cover the true value less often than that: "
+                f"{', '.join([*named, *more])}"
+            )
     return lines
 
 

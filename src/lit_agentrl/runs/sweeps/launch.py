@@ -142,6 +142,7 @@ def _close(runner: SweepRunner, plan: sweepers.Plan) -> None:
     console.print(records.build_table(entries, planned))
     console.print(f"results in {sweep}", soft_wrap=True)
     console.print(f"view them with: tensorboard --logdir {sweep}", soft_wrap=True)
+    console.print(f"compare them with: lit-agentrl report {sweep}", soft_wrap=True)
     ended = sum(entry["status"] in _ENDED for entry in entries)
     if planned is not None and ended < len(planned):
         remedy = f"continue with: {runner.command} resume={sweep}"

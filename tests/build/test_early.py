@@ -1,0 +1,110 @@
+"""Wrong options that the config alone shows are told without torch, in the words of the part itself."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from lit_agentrl.build.early import check_early
+from lit_agentrl.config import composition, stand_ins
+from lit_agentrl.config.overrides import rewrite_for_hydra
+from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.update.settings import SCHEDULES
+from tests.commands import Refused
+from tests.conftest import thinned
+
+WRONG = [
+    "rollout.prompts=0",
+    "rollout.top_p=2",
+    "algo.clip.epsilon=-1",
+    "algo=dapo algo.clip.high=0",
+    "algo/kl=loss_k3 algo.kl.coef=-1",
+    "algo/kl=loss_k3 algo.kl.reference_dtype=int8",
+    "algo.advantage.eps=2",
+    "algo/tokens=top_entropy algo.tokens.share=0",
+    "algo.clip.epsilon=many",
+    "algo.clip={_target_:lit_agentrl.rl.policy.clipping.symmetric,_partial_:true,epsilon:0.2,lower:1}",
+    "filter.ratio=1.3",
+    "optim.lr=-1",
+    "optim.schedule=cosin",
+    "optim.optimizer.weight_decay=inf",
+    "+optim.optimizer.momentum=0.9",
+    "algo=ppo critic.optim.lr=inf",
+    "update.epochs=0",
+    "env.game.size=2",
+    "env.max_turns=0",
+    "env=dataset env.game.path=nosuch.csv",
+    "data=demonstrations data.path=nosuch.jsonl",
+    "data=pairs data.path=rows.jsonl data.batch=0",
+    "reward=format reward.format.weight=0",
+    "context=window context.turns=0",
+    "worker=process worker.threads=0",
+    "val.temperature=-1",
+    "trainer.precision=16-true",
+    "+trainer.max_epoch=1",
+    "+trainer.check_val_every_n_epoch=1",
+    "seed=-1",
+    "engine.num_slots=0",
+    "engine=vllm",
+    "callbacks.best.mode=[max]",
+]
+
+
+def compose(job: str) -> DictConfig:
+    cfg = composition.compose_job("train", rewrite_for_hydra(shlex.split(job)))
+    OmegaConf.set_struct(cfg, False)
+    del cfg["hydra"]
+    cfg.run_dir = "."
+    return cfg
+
+
+@pytest.mark.parametrize("job", thinned(WRONG, one_in=4))
+def test_a_wrong_value_is_told_early_as_it_is_told_late(
+    refused: Refused, in_empty_folder: Path, job: str
+) -> None:
+    Path("rows.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 40)
+    with pytest.raises(ValueError) as told:
+        check_early(compose(job))
+    assert refused(job) == f"error: {' '.join(str(told.value).split())}\n"
+
+
+def list_choices() -> list[str]:
+    """Every option of every group that needs no further value."""
+    files = sorted(file.relative_to(CONFIG_DIR) for file in CONFIG_DIR.rglob("*.yaml"))
+    files = [
+        Path(*file.parts[1:]) if file.parts[0] == "experimental" else file for file in files if file.parts[1:]
+    ]
+    return [
+        f"{file.parent}={file.stem}"
+        for file in files
+        if file.parts[1:] and file.parts[0] != "hydra" and not file.stem.startswith("_")
+    ]
+
+
+@pytest.mark.parametrize("job", thinned(list_choices(), one_in=60))
+def test_no_shipped_option_is_refused(in_empty_folder: Path, job: str) -> None:
+    """But where it needs what this machine lacks, as the part itself tells."""
+    try:
+        cfg = compose(job)
+    except ValueError:  # an option that needs another one
+        return
+    if not OmegaConf.missing_keys(cfg) and "vllm" not in job:
+        check_early(cfg)
+
+
+def test_the_schedules_are_those_of_transformers() -> None:
+    from transformers import SchedulerType
+
+    assert {kind.value for kind in SchedulerType} - {"reduce_lr_on_plateau", "greedy"} == set(SCHEDULES)
+
+
+def test_what_a_copy_cannot_tell_stays_open() -> None:
+    copy = stand_ins.load("lit_agentrl.rl.policy.clipping")
+    with pytest.raises(stand_ins.Needed):
+        copy.symmetric(ratio_BT=stand_ins.StandIn(), advantage_BT=stand_ins.StandIn(), epsilon=0.1)
+    with pytest.raises(stand_ins.Needed):
+        isinstance(stand_ins.StandIn(), int)
+    assert stand_ins.locate("tests.oddities.Nothing") is None  # a user's module is imported once
