@@ -21,7 +21,7 @@ RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
 
 @dataclass
 class Playing:
-    """How far the playing of episodes is in this process; for displays alone.
+    """Count of the episodes that are being played in this process, for displays alone.
 
     Attributes:
         total: episodes that are being played together; 0: none are.
@@ -44,7 +44,7 @@ class Playing:
         self.total = 0
 
     def describe(self) -> str:
-        """Return the episodes that have ended and the tokens a second; empty if none are played."""
+        """Describe the episodes that have ended; empty if none are played."""
         if not self.total:
             return ""
         rate = self.tokens / max(time.monotonic() - self.began, 1e-3)

@@ -75,7 +75,7 @@ def test_what_the_update_measured_is_shown() -> None:
     assert list_fields(row, {}, None) == [
         ("reward model", "0.75"),
         ("loss", "-0.0123"),
-        ("KL to reference", "0.5"),
+        ("KL to reference (nats)", "0.5"),
         ("gradient norm", "1.25"),
     ]
 

@@ -56,8 +56,8 @@ _HELD_OUT = (
 
 # metrics of the update and of a reward model, and their labels
 _TRAINED = (
-    ("reward/model_score", "reward model"), ("train/loss", "loss"), ("train/ref_kl", "KL to reference"),
-    ("train/old_kl", "KL to old policy"), ("train/grad_norm", "gradient norm"),
+    ("reward/model_score", "reward model"), ("train/loss", "loss"), ("train/ref_kl", "KL to reference (nats)"),
+    ("train/old_kl", "KL to old policy (nats)"), ("train/grad_norm", "gradient norm"),
 )  # fmt: skip
 
 
