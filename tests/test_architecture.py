@@ -24,7 +24,7 @@ LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["models", "text", "envs", "report"], 1),
     **dict.fromkeys(["engines", "rewards"], 2),
     **dict.fromkeys(["rollout", "update", "strategies"], 3),
-    **dict.fromkeys(["modules", "data"], 4),
+    **dict.fromkeys(["modules", "data", "certificates"], 4),
     **dict.fromkeys(["loggers"], 5),
     **dict.fromkeys(["callbacks"], 6),
     **dict.fromkeys(["monitor"], 7),

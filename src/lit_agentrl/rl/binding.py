@@ -11,7 +11,9 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -19,6 +21,10 @@ from torch import Tensor
 from lit_agentrl.checks import format_value, name_errors
 
 _SUFFIXES = ("_BT", "_B", "_BK", "_P", "_S")
+
+
+# tensors of parts seen before: reading a signature takes longer than a small batch
+_KNOWN: WeakKeyDictionary[Callable[..., Any], dict[str, bool]] = WeakKeyDictionary()
 
 
 def _get_signature(fn: Callable[..., Any]) -> inspect.Signature:
@@ -46,11 +52,19 @@ def tensor_names(fn: Callable[..., Any]) -> dict[str, bool]:
     >>> tensor_names(partial(f, eps=0.1))
     {'return_B': True, 'value_BT': False}
     """
-    return {
-        name: parameter.default is inspect.Parameter.empty
-        for name, parameter in _get_signature(fn).parameters.items()
-        if name.endswith(_SUFFIXES)
-    }
+    try:
+        known = _KNOWN.get(fn)
+    except TypeError:  # neither hashed nor referred to weakly
+        known = None
+    if known is None:
+        known = {
+            name: parameter.default is inspect.Parameter.empty
+            for name, parameter in _get_signature(fn).parameters.items()
+            if name.endswith(_SUFFIXES)
+        }
+        with suppress(TypeError):
+            _KNOWN[fn] = known
+    return dict(known)
 
 
 def constants(fn: Callable[..., Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Minibatches of the rows of all ranks, and their exchange between ranks.
+"""Minibatches of the rows of all ranks: columns, selection, and exchange between ranks.
 
 A minibatch holds the same units (trajectories or groups) on any number of ranks.  Units move as a whole, so that
 counts per unit need no other rank.  A rank without rows in a minibatch gets a filler row of weight zero.
@@ -11,10 +11,54 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from lit_agentrl.batch import FILLER, make_filler_rows, pad_columns
+from lit_agentrl.batch import FILLER, LEFT_OUT, make_filler_rows, pad_columns
 from lit_agentrl.distributed import Deal, gather_rows, get_rank, get_world_size, pad_to_widest, send_rows
+from lit_agentrl.rl.objective import ALWAYS, Objective
+from lit_agentrl.update.microbatches import select_rows
 
 Tensors = dict[str, Tensor]
+
+
+def prepare_rows(
+    objective: Objective, tensors: Tensors, *, at_least: int
+) -> tuple[Tensors | None, dict[str, float]]:
+    """Add the objective's columns to this rank's rows, and select its rows.
+
+    The columns are computed on the rows of all ranks.
+
+    Args:
+        objective: see `Objective.prepare`.
+        tensors: this rank's rows, with the columns that the objective needs; changed in place.
+        at_least: units that stay, some of them without weight.
+
+    Returns:
+        The rows, None if no rank has one left; and metrics.
+    """
+    units = objective.unit or "trajectory_B"
+    read_columns = {name: t for name, t in tensors.items() if name in ALWAYS or objective.needs(name)}
+    gathered, rank_rows = gather_rows(read_columns, tensors["trajectory_B"])
+    with torch.no_grad():
+        columns = objective.prepare(gathered)
+    metrics: dict[str, float] = {}
+    if "is_kept_BT" in columns:
+        count = gathered["is_action_BT"].sum().clamp(min=1)
+        metrics["kept_token_share"] = float(columns["is_kept_BT"].sum() / count)
+    keep_B = columns.pop("keep_B", None)
+    metrics |= {name: float(columns.pop(name)) for name in list(columns) if not columns[name].dim()}
+    width = tensors["is_action_BT"].shape[1]
+    for name, column in columns.items():
+        tensors[name] = column[rank_rows, :width] if name.endswith("_BT") else column[rank_rows]
+    if (left_out_BT := tensors.pop(LEFT_OUT, None)) is not None:
+        masks = [name for name in ("is_action_BT", "is_value_target_BT") if name in tensors]
+        tensors |= {name: tensors[name] & ~left_out_BT for name in masks}
+    if keep_B is None:
+        return tensors, metrics
+    metrics["kept_row_share"] = float(keep_B.float().mean())
+    if not bool(keep_B.any()):  # equal on all ranks
+        return None, metrics
+    among = (gathered[units], keep_B)
+    selected = select_rows(tensors, keep_B[rank_rows], at_least=at_least, units=units, among=among)
+    return selected, metrics
 
 
 def split_minibatches(

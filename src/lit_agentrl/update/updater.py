@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from lit_agentrl import seeds
-from lit_agentrl.batch import LEFT_OUT
 from lit_agentrl.checks import name_errors
 from lit_agentrl.distributed import gather_rows, max_over_ranks, mean_over_ranks, sum_over_ranks
 from lit_agentrl.models.heads import ScoreHead
@@ -17,12 +16,11 @@ from lit_agentrl.models.logprobs import ensure_float32
 from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.rl.binding import bind
-from lit_agentrl.rl.objective import ALWAYS, Objective, Term, add_metrics, metric_values
+from lit_agentrl.rl.objective import Objective, Term, add_metrics, metric_values
 from lit_agentrl.rl.policy.algorithm import Algorithm
 from lit_agentrl.update.critic import Critic, compute_explained_variance
 from lit_agentrl.update.gradients import assign_buckets
-from lit_agentrl.update.microbatches import select_rows
-from lit_agentrl.update.minibatches import add_fillers, name_units, split_minibatches
+from lit_agentrl.update.minibatches import add_fillers, name_units, prepare_rows, split_minibatches
 from lit_agentrl.update.networks import Networks
 from lit_agentrl.update.progress import Loop, Progress
 from lit_agentrl.update.reference import Reference, Start
@@ -223,42 +221,10 @@ class Updater:
         return tensors
 
     def _prepare(self, tensors: Tensors, row: dict[str, float], *, at_least: int) -> Tensors | None:
-        """Add the objective's columns and select its rows.
-
-        None if no rank has a row left.  The columns are computed on the rows of all ranks; ``at_least`` units
-        stay, some of them without weight.
-        """
-        read_columns = {
-            name: t for name, t in tensors.items() if name in ALWAYS or self.objective.needs(name)
-        }
-        gathered, rank_rows = gather_rows(read_columns, tensors["trajectory_B"])
-        with torch.no_grad():
-            columns = self.objective.prepare(gathered)
-        if "is_kept_BT" in columns:
-            count = gathered["is_action_BT"].sum().clamp(min=1)
-            row["train/kept_token_share"] = float(columns["is_kept_BT"].sum() / count)
-        keep_B = columns.pop("keep_B", None)
-        row |= {
-            f"train/{name}": float(columns.pop(name)) for name in list(columns) if not columns[name].dim()
-        }
-        width = tensors["is_action_BT"].shape[1]
-        for name, column in columns.items():
-            tensors[name] = column[rank_rows, :width] if name.endswith("_BT") else column[rank_rows]
-        if (left_out_BT := tensors.pop(LEFT_OUT, None)) is not None:
-            masks = [name for name in ("is_action_BT", "is_value_target_BT") if name in tensors]
-            tensors |= {name: tensors[name] & ~left_out_BT for name in masks}
-        if keep_B is None:
-            return tensors
-        row["train/kept_row_share"] = float(keep_B.float().mean())
-        if not bool(keep_B.any()):  # equal on all ranks
-            return None
-        return select_rows(
-            tensors,
-            keep_B[rank_rows],
-            at_least=at_least,
-            units=self.units,
-            among=(gathered[self.units], keep_B),
-        )
+        """Add the objective's columns and select its rows; None without any."""
+        prepared, metrics = prepare_rows(self.objective, tensors, at_least=at_least)
+        row |= {f"train/{name}": value for name, value in metrics.items()}
+        return prepared
 
     def _skip_if_too_few_units(self, tensors: Tensors, is_filtered: bool, loop: Loop) -> bool:
         """Skip the iteration if a filter left fewer units than minibatches; return whether it was."""
