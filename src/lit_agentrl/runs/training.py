@@ -279,7 +279,8 @@ def measure_start(run: Run, tracker: record.RunRecord, checkpoint: str | None) -
         return
     if run.stream.has_val:
         screen.announce(f"measuring the start: val, {describe_episodes(run, 'val')}")
-        run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
+        with screen.show_playing():
+            run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
     metrics = {name: value for name, value in run.module.row.items() if name.startswith("val/")}
     run.module.row = {}
     for logger in run.loggers:
@@ -289,7 +290,8 @@ def measure_start(run: Run, tracker: record.RunRecord, checkpoint: str | None) -
     tracker.add_held_out("start", 0, metrics)
     if run.stream.has_test:
         screen.announce(f"measuring the start: test, {describe_episodes(run, 'test')}")
-        run.trainer.test(run.module, run.stream, verbose=False, weights_only=True)
+        with screen.show_playing():
+            run.trainer.test(run.module, run.stream, verbose=False, weights_only=True)
         tracker.add("test", "start", 0, run.rollouts.test.outcomes)
     tracker.finish("stopped", error=KILLED)
     planned = run.trainer.max_epochs or 0
@@ -341,12 +343,14 @@ def measure(
     if not is_measured and run.stream.has_val:
         metrics = run.module.row = {}
         screen.announce(f"measuring the {stage} weights: val, {describe_episodes(run, 'val')}")
-        run.trainer.validate(run.module, run.stream, **arguments)
+        with screen.show_playing():
+            run.trainer.validate(run.module, run.stream, **arguments)
     tracker.add("val", stage, iteration, run.rollouts.val.outcomes)
     tracker.add_held_out(stage, iteration, metrics)
     if run.stream.has_test:
         screen.announce(f"measuring the {stage} weights: test, {describe_episodes(run, 'test')}")
-        run.trainer.test(run.module, run.stream, **arguments)
+        with screen.show_playing():
+            run.trainer.test(run.module, run.stream, **arguments)
         tracker.add("test", stage, iteration, run.rollouts.test.outcomes)
 
 
