@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lit_agentrl import seeds
+from lit_agentrl import screen, seeds
 from lit_agentrl.engines.base import Engine, SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.branching import Admission, Branch, Branching
@@ -75,6 +75,13 @@ class Scheduler:
         admitted in order.  A game or an engine that fails ends its own episode with ``EndReason.ERROR`` and the cause
         in ``Episode.error``; nothing is replaced.
         """
+        screen.PLAYING.begin(len(wave.specs))
+        try:
+            return self._play_kinds(wave)
+        finally:
+            screen.PLAYING.end()
+
+    def _play_kinds(self, wave: Wave) -> list[Episode]:
         greedy = replace(wave.params, temperature=0.0, top_p=1.0, top_k=0)
         played: dict[EpisodeSpec, Episode] = {}
         for is_greedy, params in ((False, wave.params), (True, greedy)):
@@ -233,6 +240,7 @@ class Scheduler:
     def _receive_reply(self, result: TurnResult, live: dict[int, EpisodeInPlay]) -> None:
         """Record a reply and send its actions to the game."""
         self._on_reply()
+        screen.PLAYING.tokens += len(result.tokens)
         index, play = result.episode, live[result.episode]
         actions = play.receive_reply(result)
         if play.is_over:
@@ -244,6 +252,7 @@ class Scheduler:
 
     def _end(self, index: int, live: dict[int, EpisodeInPlay]) -> None:
         episode = live.pop(index).episode
+        screen.PLAYING.done += 1
         self._unread.pop(index, None)
         self._pools.release(index, is_broken=episode.failed)
         self._admission.after(index, episode, is_over=True)
