@@ -7,12 +7,68 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
+
+
+@dataclass
+class Playing:
+    """Count of the episodes that are being played in this process, for displays alone.
+
+    Attributes:
+        total: episodes that are being played together; 0: none are.
+        done: those that have ended.
+        tokens: sampled for them.
+        began: when they began, in seconds of the monotonic clock.
+    """
+
+    total: int = 0
+    done: int = 0
+    tokens: int = 0
+    began: float = 0.0
+
+    def begin(self, total: int) -> None:
+        """Count from zero, of so many episodes."""
+        self.total, self.done, self.tokens, self.began = total, 0, 0, time.monotonic()
+
+    def end(self) -> None:
+        """Count no more."""
+        self.total = 0
+
+    def describe(self) -> str:
+        """Describe the episodes that have ended; empty if none are played."""
+        if not self.total:
+            return ""
+        rate = self.tokens / max(time.monotonic() - self.began, 1e-3)
+        return f"{self.done} of {self.total} episodes, {rate:.0f} tokens/s"
+
+    def __rich__(self) -> Text:
+        return Text(self.describe(), "dim")
+
+
+PLAYING = Playing()
+
+
+@contextmanager
+def show_playing() -> Iterator[None]:
+    """Show on a terminal how far episodes are played; the line vanishes at the end.
+
+    Elsewhere nothing is printed.
+    """
+    console = Console()
+    if not (is_first() and sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal):
+        yield
+        return
+    with Live(PLAYING, console=console, refresh_per_second=4, transient=True):
+        yield
 
 
 def is_first() -> bool:

@@ -70,6 +70,16 @@ def test_parts_leave_out_what_is_unknown() -> None:
     ]
 
 
+def test_what_the_update_measured_is_shown() -> None:
+    row = {"train/loss": -0.0123, "train/ref_kl": 0.5, "train/grad_norm": 1.25, "reward/model_score": 0.75}
+    assert list_fields(row, {}, None) == [
+        ("reward model", "0.75"),
+        ("loss", "-0.0123"),
+        ("KL to reference (nats)", "0.5"),
+        ("gradient norm", "1.25"),
+    ]
+
+
 def test_without_a_terminal_an_iteration_is_one_plain_line(
     tmp_path: Path, launch: Launch, toy_module: Any, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -50,3 +50,20 @@ def test_episodes_are_counted_by_game() -> None:
     assert screen.describe_episodes(["bandit"], 1) == "1 episode of bandit"
     assert screen.describe_episodes(["bandit", "sokoban"], 8) == "8 episodes each of bandit, sokoban"
     assert screen.describe_episodes(list("abcd"), 8) == "8 episodes each of 4 games"
+
+
+def test_a_terminal_shows_how_far_episodes_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(screen.time, "monotonic", lambda: 10.0)
+    out, pipe = Terminal(), io.StringIO()
+    try:
+        screen.PLAYING.begin(8)
+        screen.PLAYING.done, screen.PLAYING.tokens, screen.PLAYING.began = 3, 120, 8.0
+        for file in (out, pipe):
+            monkeypatch.setattr(sys, "stdout", file)
+            with screen.show_playing():
+                pass
+    finally:
+        screen.PLAYING.end()
+    assert "3 of 8 episodes, 60 tokens/s" in out.getvalue() and not pipe.getvalue()
+    assert screen.PLAYING.describe() == ""

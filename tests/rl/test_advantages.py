@@ -9,6 +9,7 @@ import torch
 
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.credit import advantages
+from lit_agentrl.rl.credit.turn_baseline import process_group_baseline
 
 SCALAR = [
     (advantages.group_mean, {}, [0.5, -0.5, 0, 0.366667, 0.366667, -0.733333]),
@@ -45,7 +46,7 @@ GROUP_FNS = [
     advantages.opo,
     advantages.process_group,
 ]
-ALL_FNS = [*GROUP_FNS, advantages.mc_return, advantages.mc_return_whiten]
+ALL_FNS = [*GROUP_FNS, advantages.mc_return, advantages.mc_return_whiten, process_group_baseline]
 
 
 def run(fn, tensors, **constants):

@@ -28,6 +28,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from lit_agentrl import screen
 from lit_agentrl.callbacks.iteration_log import get_iteration_metrics
 from lit_agentrl.checks import require_number, require_whole
 
@@ -53,11 +54,20 @@ _HELD_OUT = (
 )  # fmt: skip
 
 
+# metrics of the update and of a reward model, and their labels
+_TRAINED = (
+    ("reward/model_score", "reward model"), ("train/loss", "loss"), ("train/ref_kl", "KL to reference (nats)"),
+    ("train/old_kl", "KL to old policy (nats)"), ("train/grad_norm", "gradient norm"),
+)  # fmt: skip
+
+
 def list_fields(
     metrics: Mapping[str, float],
     references: Mapping[str, float],
     val: float | None,
     held_out: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    *,
+    is_short: bool = False,
 ) -> list[tuple[str, str]]:
     """List the (label, value) pairs to show for an iteration, without unmeasured ones.
 
@@ -66,11 +76,14 @@ def list_fields(
         references: success of ``start``, ``chance`` and ``oracle`` on the validation split, if known.
         val: the latest validation success.
         held_out: by name, the latest value of each metric of held-out data, and that of the start if known.
+        is_short: leave out what the update measured, for a line of a file.
     """
     shown = []
     for label, key in (("success", "success"), ("return", "return_mean"), ("entropy", "entropy")):
         if f"rollout/{key}" in metrics:
             shown.append((label, f"{metrics[f'rollout/{key}']:.3f}"))
+    if not is_short:
+        shown += [(label, f"{metrics[key]:.4g}") for key, label in _TRAINED if key in metrics]
     if val is not None:
         known = [f"{name} {value:.3f}" for name, value in references.items()]
         shown.append(("val success", f"{val:.3f}" + (f" ({', '.join(known)})" if known else "")))
@@ -95,8 +108,15 @@ class _TimeLeft(ProgressColumn):
         return Text(f"left {format_duration(max(end - task.get_time(), 0))}")
 
 
+class _Played(ProgressColumn):
+    """Column with the episodes that have ended, while some are played in this process."""
+
+    def render(self, task: Task) -> Text:
+        return Text(screen.PLAYING.describe())
+
+
 class LiveDisplay(ProgressBar):
-    """Display of iteration, success, return, entropy, validation with references, phase times, time left.
+    """Display of scores, loss, KL, gradient norm, validation with references, phase times, time left.
 
     On a terminal, a panel is redrawn in place.  Elsewhere, each iteration is one plain line, without control
     codes.  Time left is the median duration of the last 20 iterations times the remaining iterations, plus the
@@ -125,6 +145,7 @@ class LiveDisplay(ProgressBar):
         self._printed_at = -float("inf")
         self._live: Live | None = None
         self._bar: Progress | None = None
+        self._played: Progress | None = None
 
     def compare_with(self, **references: float) -> None:
         """Set the success to compare validation with: ``start``, ``chance``, ``oracle``."""
@@ -171,6 +192,8 @@ class LiveDisplay(ProgressBar):
         )  # fmt: skip
         total = trainer.max_epochs if trainer.max_epochs != -1 else None
         self._bar.add_task("run", total=total, completed=trainer.current_epoch, end=None, phase="")
+        self._played = Progress(_Played(), expand=True)
+        self._played.add_task("played")
         self._live = Live(self._build_panel({}, console.width), console=console, refresh_per_second=4)
         self._live.start()
 
@@ -213,7 +236,7 @@ class LiveDisplay(ProgressBar):
         elif self._is_due(trainer, iteration, now):
             self._printed_at = now
             total = f"/{trainer.max_epochs}" if trainer.max_epochs != -1 else ""
-            shown = [f"{label} {value}" for label, value in self._list_fields(metrics)]
+            shown = [f"{label} {value}" for label, value in self._list_fields(metrics, is_short=True)]
             if left:
                 shown.append(f"left {format_duration(left)}")
             file = self._console.file if self._console else sys.stdout
@@ -241,8 +264,8 @@ class LiveDisplay(ProgressBar):
         validations = end // every - iteration // every
         return statistics.median(self._durations) * (end - iteration) + self._validation * validations
 
-    def _list_fields(self, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-        return list_fields(metrics, self._references, self._val, self._held_out)
+    def _list_fields(self, metrics: Mapping[str, float], *, is_short: bool = False) -> list[tuple[str, str]]:
+        return list_fields(metrics, self._references, self._val, self._held_out, is_short=is_short)
 
     def _is_due(self, trainer: Trainer, iteration: int, now: float) -> bool:
         if self._printed_at == -float("inf") or iteration == trainer.max_epochs:
@@ -250,12 +273,14 @@ class LiveDisplay(ProgressBar):
         return iteration % self.every == 0 and now - self._printed_at >= self.every_seconds
 
     def _build_panel(self, metrics: Mapping[str, float], columns: int) -> Panel:
-        assert self._bar is not None
+        assert self._bar is not None and self._played is not None
         table = Table.grid(padding=(0, 2))
         for label, value in self._list_fields(metrics):
             table.add_row(f"[bold]{label}[/bold]", value)
         # leave room for the ^C that a terminal echoes: in the last column it would wrap and move the panel
-        return Panel(Group(self._bar, table), title="lit_agentrl", border_style="dim", width=columns - 3)
+        return Panel(
+            Group(self._bar, self._played, table), title="lit_agentrl", border_style="dim", width=columns - 3
+        )
 
     def _stop(self) -> None:
         if self._live is not None:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lit_agentrl import seeds
+from lit_agentrl import screen, seeds
 from lit_agentrl.engines.base import Engine, SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.branching import Admission, Branch, Branching
-from lit_agentrl.rollout.episode import EpisodeInPlay
+from lit_agentrl.rollout.episode import EpisodeInPlay, open_episode
 from lit_agentrl.rollout.hooks import NO_HOOK, PlayHook
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.worlds.branch_point import BranchPoint, list_row_tokens
@@ -75,6 +75,13 @@ class Scheduler:
         admitted in order.  A game or an engine that fails ends its own episode with ``EndReason.ERROR`` and the cause
         in ``Episode.error``; nothing is replaced.
         """
+        screen.PLAYING.begin(len(wave.specs))
+        try:
+            return self._play_kinds(wave)
+        finally:
+            screen.PLAYING.end()
+
+    def _play_kinds(self, wave: Wave) -> list[Episode]:
         greedy = replace(wave.params, temperature=0.0, top_p=1.0, top_k=0)
         played: dict[EpisodeSpec, Episode] = {}
         for is_greedy, params in ((False, wave.params), (True, greedy)):
@@ -146,7 +153,7 @@ class Scheduler:
         spec.extra.mark_episode(episode)
         noise_seed, before = self._make_key(f"{wave.split}/noise", episode), None
         if parent is None:
-            play = EpisodeInPlay(episode, self._rules, noise_seed, spec.extra)
+            play = open_episode(episode, self._rules, noise_seed, spec.extra)
         else:
             play, before = self._plays[parent].branch(episode, branch.turn, noise_seed)
             self._fork(parent, index, play)
@@ -220,12 +227,12 @@ class Scheduler:
             self._pools.look(index, play.asks)
             self._await(index)
             return
-        episode, turn = play.episode, play.episode.turns[-1]
-        if turn.starts_row and len(episode.turns) > 1:
+        wanted, player = play.make_request(wave.params), play.episode.turns[-1].player
+        if wanted.is_new:
             self._engine.close(index)  # the engine's history of the episode is not to be read again
-        key = self._make_key(f"{wave.split}/token", episode, len(episode.turns) - 1)
-        unread = self._unread.pop(index, None) or turn.prefix_tokens.tolist()
-        request = TurnRequest(index, unread, key, wave.params, player=turn.player, note=play.note)
+        key = self._make_key(f"{wave.split}/token", play.episode, *wanted.address)
+        unread = self._unread.pop(index, None) or wanted.tokens
+        request = TurnRequest(index, unread, key, wanted.params, player=player, note=play.note)
         if not self._engine.capabilities.token_ids:
             request = replace(request, messages=play.messages(), tools=play.tools())
         self._engine.submit(request)
@@ -233,6 +240,7 @@ class Scheduler:
     def _receive_reply(self, result: TurnResult, live: dict[int, EpisodeInPlay]) -> None:
         """Record a reply and send its actions to the game."""
         self._on_reply()
+        screen.PLAYING.tokens += len(result.tokens)
         index, play = result.episode, live[result.episode]
         actions = play.receive_reply(result)
         if play.is_over:
@@ -244,6 +252,7 @@ class Scheduler:
 
     def _end(self, index: int, live: dict[int, EpisodeInPlay]) -> None:
         episode = live.pop(index).episode
+        screen.PLAYING.done += 1
         self._unread.pop(index, None)
         self._pools.release(index, is_broken=episode.failed)
         self._admission.after(index, episode, is_over=True)

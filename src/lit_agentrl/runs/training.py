@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from lit_agentrl import screen
 from lit_agentrl.build.assembly import Run, build, to_plain_dict
+from lit_agentrl.build.conditions import describe_blind_turns, describe_idle_reference
 from lit_agentrl.build.critics import describe_reweighting
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.parts import Parts
@@ -148,11 +149,20 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
     """Return the warnings about options without effect, recorded data and threads."""
     rollout = run.cfg.rollout
     processes = run.trainer.world_size if run.stream.plays else 1
+    typed = run_folder.read_overrides(run.folder)
+    is_ahead = rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires
     warnings = (
         describe_inactive_bounds(
             run.module,
-            is_ahead=rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires,
-            overrides=run_folder.read_overrides(run.folder),
+            is_ahead=is_ahead,
+            overrides=typed,
+        ),
+        describe_blind_turns(run.module.objective, run.games, typed) if run.stream.plays else "",
+        describe_idle_reference(
+            run.module.objective,
+            run.module.updater.settings,
+            typed,
+            is_older=is_ahead or run.recorded is not None,
         ),
         describe_missing_repeats(run.structure, run.games, rollout.get("instances")),
         describe_idle_processes(rollout.prompts, processes),
@@ -269,7 +279,8 @@ def measure_start(run: Run, tracker: record.RunRecord, checkpoint: str | None) -
         return
     if run.stream.has_val:
         screen.announce(f"measuring the start: val, {describe_episodes(run, 'val')}")
-        run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
+        with screen.show_playing():
+            run.trainer.validate(run.module, run.stream, verbose=False, weights_only=True)
     metrics = {name: value for name, value in run.module.row.items() if name.startswith("val/")}
     run.module.row = {}
     for logger in run.loggers:
@@ -279,7 +290,8 @@ def measure_start(run: Run, tracker: record.RunRecord, checkpoint: str | None) -
     tracker.add_held_out("start", 0, metrics)
     if run.stream.has_test:
         screen.announce(f"measuring the start: test, {describe_episodes(run, 'test')}")
-        run.trainer.test(run.module, run.stream, verbose=False, weights_only=True)
+        with screen.show_playing():
+            run.trainer.test(run.module, run.stream, verbose=False, weights_only=True)
         tracker.add("test", "start", 0, run.rollouts.test.outcomes)
     tracker.finish("stopped", error=KILLED)
     planned = run.trainer.max_epochs or 0
@@ -331,12 +343,14 @@ def measure(
     if not is_measured and run.stream.has_val:
         metrics = run.module.row = {}
         screen.announce(f"measuring the {stage} weights: val, {describe_episodes(run, 'val')}")
-        run.trainer.validate(run.module, run.stream, **arguments)
+        with screen.show_playing():
+            run.trainer.validate(run.module, run.stream, **arguments)
     tracker.add("val", stage, iteration, run.rollouts.val.outcomes)
     tracker.add_held_out(stage, iteration, metrics)
     if run.stream.has_test:
         screen.announce(f"measuring the {stage} weights: test, {describe_episodes(run, 'test')}")
-        run.trainer.test(run.module, run.stream, **arguments)
+        with screen.show_playing():
+            run.trainer.test(run.module, run.stream, **arguments)
         tracker.add("test", stage, iteration, run.rollouts.test.outcomes)
 
 
