@@ -1,7 +1,7 @@
-"""Tell wrong options that the config alone shows, before torch and Lightning are loaded.
+"""Tell wrong options that the config alone shows, before Lightning is loaded.
 
-Loading them takes seconds.  The checks are those of the parts themselves, in copies of their modules without the
-libraries (`config.stand_ins`); what a copy cannot tell is told later, when the real parts are built.
+Loading Lightning takes longer than all the rest.  The checks are those of the parts themselves; what needs more than
+torch is told later, when all parts are built.
 """
 
 from __future__ import annotations
@@ -13,35 +13,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.build.numbers import check_numbers
 from lit_agentrl.checks import add_key, format_value
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.signatures import check_targets
-from lit_agentrl.config.stand_ins import Absent, Needed, StandIn, locate
 from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.base import Task
 from lit_agentrl.rollout.settings import RolloutSettings, make_eval_params
 
 _TENSORS = ("_BT", "_B", "_BK", "_P", "_S")  # arguments that a run provides
-# sections and modules whose parts only look at their options when they are made
+# sections whose parts only look at their options when they are made
 _SECTIONS = (
-    "algo", "filter", "critic", "reference", "data", "rollout", "update", "optim", "env", "prompt", "dialect",
-    "context", "worlds", "worker", "reward", "model.lora",
+    "rollout", "env", "prompt", "dialect", "context", "worlds", "reward", "algo", "filter", "data", "update", "optim",
 )  # fmt: skip
-_MODULES = tuple(
+_MODULES = tuple(  # they load no library that is slower than torch
     f"lit_agentrl.{module}"
     for module in (
-        "rl.", "update.", "data.", "rollout.settings", "rollout.structures", "rollout.worlds",
-        "rollout.workers.process", "envs.base", "envs.hosting", "envs.games", "envs.tasks", "text.",
-        "rewards.shaping", "models.lora",
+        "rollout.settings", "rollout.worlds", "envs.base", "envs.hosting", "envs.games", "envs.tasks", "text.",
+        "rewards.shaping", "rl.", "data.", "update.settings", "update.gradients", "update.stop",
     )
 )  # fmt: skip
-_MADE = (
-    "lit_agentrl.envs.games.",
-    "lit_agentrl.envs.tasks.",
-)  # games that are made at once, without a process
+_GAMES = ("lit_agentrl.envs.games.", "lit_agentrl.envs.tasks.")  # made at once, without a process
 
 
 def check_early(cfg: DictConfig) -> None:
@@ -50,18 +45,18 @@ def check_early(cfg: DictConfig) -> None:
     Raises:
         ValueError: an invalid option, which the message names.
     """
-    check_targets(cfg, lambda _, name: locate(name))
     check_numbers(cfg)
+    check_targets(cfg, lambda _, name: get_object(name) if name.startswith(_MODULES) else None)
     _check_files(cfg)
+    config: Any = OmegaConf.to_container(cfg, resolve=True)
     for section in _SECTIONS:
-        built = _make(OmegaConf.to_container(cfg, resolve=True), section)
+        built = _build(config.get(section), section)
         game = OmegaConf.select(cfg, "env.game._target_") or ""
-        if type(built) is Task and built.hosting.where == "inline" and game.startswith(_MADE):
+        if type(built) is Task and built.hosting.where == "inline" and game.startswith(_GAMES):
             _try("env", partial(built.make, "train"))
         if type(built) is RolloutSettings:
             make_eval_params(built, cfg.val.temperature, "val")
             make_eval_params(built, cfg.test.temperature, "test")
-    _check_engine(cfg)
 
 
 def _check_files(cfg: DictConfig) -> None:
@@ -79,26 +74,6 @@ def _check_files(cfg: DictConfig) -> None:
         )
 
 
-def _check_engine(cfg: DictConfig) -> None:
-    """Let the class of the engine check its options, if it can."""
-    engine = locate(str(cfg.engine.get("_target_", "")))
-    if (check := getattr(engine, "check_options", None)) is not None:
-        options = {
-            str(name): 1 if (name, value) == ("num_slots", "auto") else value  # which is chosen later
-            for name, value in OmegaConf.to_container(cfg.engine, resolve=True).items()  # type: ignore[union-attr]
-            if not str(name).startswith("_")
-        }
-        _try("engine", partial(check, **options))
-
-
-def _make(config: Any, path: str) -> Any:
-    """Make the part that an option describes; a `StandIn` if it cannot be told."""
-    node = config
-    for name in path.split("."):
-        node = node.get(name) if isinstance(node, Mapping) else None
-    return _build(node, path)
-
-
 def _build(node: Any, path: str) -> Any:
     if isinstance(node, list):
         return [_build(item, f"{path}.{place}") for place, item in enumerate(node)]
@@ -109,9 +84,11 @@ def _build(node: Any, path: str) -> Any:
     }
     if "_target_" not in node:
         return parts
-    target = locate(node["_target_"]) if str(node["_target_"]).startswith(_MODULES) else None
-    if target is None or "_args_" in node:
-        return partial(Absent(), **parts) if node.get("_partial_") else StandIn()
+    if not str(node["_target_"]).startswith(_MODULES) or "_args_" in node:
+        return _Unknown()
+    target = get_object(node["_target_"])
+    if any(isinstance(part, _Unknown) for part in parts.values()):
+        return _Unknown()
     if not node.get("_partial_"):
         return _try(path, partial(target, **parts))
     if not inspect.isclass(target):
@@ -119,23 +96,25 @@ def _build(node: Any, path: str) -> Any:
     return partial(target, **parts)
 
 
+class _Unknown:
+    """A value that is not known yet: a tensor, or a part that needs other libraries."""
+
+
 def _call(function: Callable[..., Any], constants: Mapping[str, Any]) -> None:
     """Call a function of tensors, which checks its constants first."""
     names = inspect.signature(function).parameters
-    function(**{name: StandIn() for name in names if name.endswith(_TENSORS)}, **constants)
+    function(**{name: _Unknown() for name in names if name.endswith(_TENSORS)}, **constants)
 
 
 def _try(path: str, make: Callable[[], Any]) -> Any:
-    """Call ``make``; a `StandIn` stands for what cannot be told yet.
+    """Call ``make``; an `_Unknown` stands for what cannot be told yet.
 
     Raises:
         UserError: it refuses an option.
     """
     try:
         return make()
-    except Needed:
-        return StandIn()
     except ValueError as error:
         raise UserError(add_key(path, str(error))) from error
-    except Exception:  # it needs what a copy lacks; the real part tells
-        return StandIn()
+    except Exception:  # it computes with a tensor, or its arguments are wrong, which is told later
+        return _Unknown()

@@ -142,7 +142,7 @@ def check_config(job: Sequence[str], cfg: DictConfig) -> None:
 
 
 def check_options(job: Sequence[str], cfg: DictConfig) -> None:
-    """Check what the config alone shows, without loading torch.
+    """Check what the config alone shows, without loading Lightning.
 
     Args:
         job: the overrides of the run.
@@ -153,7 +153,7 @@ def check_options(job: Sequence[str], cfg: DictConfig) -> None:
     """
     require(isinstance(cfg.traceback, bool), "traceback", cfg.traceback, "true or false")
     refuse_contradictions(job, cfg)
-    if "torch" not in sys.modules:  # else the parts themselves tell as soon
+    if "lightning" not in sys.modules:  # else the parts themselves tell as soon
         check_early(cfg)
 
 

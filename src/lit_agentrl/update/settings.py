@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from transformers import get_scheduler
 
 from lit_agentrl.checks import format_value, require, require_number, require_positive, require_whole
 from lit_agentrl.facts import NO_IMITATION, STEPS, TRAINS_POLICY
@@ -239,6 +238,8 @@ class OptimSettings:
     def _get_factor(self, iterations: int) -> Callable[[int], float]:
         """Return the library's learning rate factor, using a dummy optimizer."""
         dummy = torch.optim.SGD([torch.zeros(1)], lr=self.lr)  # some schedules take absolute minimum rates
+        from transformers import get_scheduler  # slow to import, and checks need no schedule
+
         library = get_scheduler(
             self.schedule,
             dummy,

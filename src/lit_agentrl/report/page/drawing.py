@@ -94,10 +94,12 @@ class Drawing:
 
 
 @contextmanager
-def open_drawing(name: str, title: str, *, panels: int = 1, height: float = 3.1) -> Iterator[Drawing]:
+def open_drawing(
+    name: str, title: str, *, panels: int = 1, height: float = 3.1, width: float = 5.2
+) -> Iterator[Drawing]:
     """Open a drawing of stacked panels, which is finished when the block ends."""
     with rc_context({**_STYLE, "svg.hashsalt": name}):
-        figure = Figure(figsize=(5.2, height * panels), layout="constrained")
+        figure = Figure(figsize=(width, height * panels), layout="constrained")
         drawing = Drawing(name, title)
         drawing.axes = list(figure.subplots(panels, 1, squeeze=False)[:, 0])
         yield drawing
