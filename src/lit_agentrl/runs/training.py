@@ -16,6 +16,7 @@ from lit_agentrl.build.critics import describe_reweighting
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.parts import Parts
 from lit_agentrl.build.precision import describe_lost_steps, describe_uncorrected
+from lit_agentrl.build.recorded import describe_default_world
 from lit_agentrl.build.strategy import count_processes
 from lit_agentrl.build.structure import describe_missing_repeats
 from lit_agentrl.build.unused_options import describe_idle_processes, describe_inactive_bounds
@@ -148,12 +149,15 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
     """Return the warnings about options without effect, recorded data and threads."""
     rollout = run.cfg.rollout
     processes = run.trainer.world_size if run.stream.plays else 1
+    typed = run_folder.read_overrides(run.folder)
+    is_judged_by_world = bool(run.games.val and not run.stream.plays)
     warnings = (
         describe_inactive_bounds(
             run.module,
             is_ahead=rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires,
-            overrides=run_folder.read_overrides(run.folder),
+            overrides=typed,
         ),
+        describe_default_world(typed, name=run.games.tasks[0].name) if is_judged_by_world else "",
         describe_missing_repeats(run.structure, run.games, rollout.get("instances")),
         describe_idle_processes(rollout.prompts, processes),
         describe_uncorrected(run.cfg),
