@@ -333,16 +333,26 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
 }
 
 
+def round_of(group: str, option: str) -> int:
+    """The round that composes an option; each has a group's last option, where it is the only one."""
+    return OPTIONS[group].index(option) if len(OPTIONS[group]) > 1 else 1
+
+
 @pytest.mark.parametrize(
     ("group", "option"),
-    thinned([(g, name) for g, names in OPTIONS.items() if g != "algo" for name in names], one_in=15),
+    [  # the quick cases are of one round, which has an option of every group
+        pytest.param(g, name, marks=() if round_of(g, name) == 1 else (pytest.mark.slow, pytest.mark.sweep))
+        for g, names in OPTIONS.items()
+        if g != "algo"
+        for name in names
+    ],
 )
 def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path) -> None:
     if group == "env" and lacks_library(option):
         pytest.skip(NO_LIBRARY)
     axis = group.removeprefix("algo/") if host(group) else ""
     cfg = composed(
-        OPTIONS[group].index(option), host(group), tiny_model_folder, adapters=group == "model/lora"
+        round_of(group, option), host(group), tiny_model_folder, adapters=group == "model/lora"
     ).copy()
     cfg.run_dir = str(tmp_path)
     check_sections(cfg, "train")
@@ -366,7 +376,7 @@ def test_a_table_of_a_part_that_is_empty_takes_entries(given: str, options: dict
     assert compose_job("train", ["env=gymnasium", given]).env.game.options == options
 
 
-@pytest.mark.parametrize("name", thinned(PAPERS, one_in=9))
+@pytest.mark.parametrize("name", thinned(PAPERS, one_in=23))
 def test_the_settings_of_a_paper(name: str) -> None:
     with initialize_hydra():
         cfg = compose("train", overrides=[f"experiment=paper/{name}", "trainer.accelerator=cpu"])
@@ -391,12 +401,17 @@ def runs_told(name: str) -> dict[str, list[str]]:
     return {run: row for run, *row in cells[1:]}
 
 
+@functools.cache
+def read_file(name: str) -> Any:
+    return OmegaConf.load(CONFIG_DIR / name)
+
+
 @pytest.mark.parametrize("name", OPTIONS["algo"])
 def test_every_algorithm_says_how_it_is_run(name: str) -> None:
-    told, train = runs_told(name), OmegaConf.load(CONFIG_DIR / "train.yaml").rollout
+    told, train = runs_told(name), read_file("train.yaml").rollout
     chosen = OmegaConf.load(find_config(f"algo/{name}.yaml")).defaults
     choice = next((c["override /update@_global_.update"] for c in chosen if "update" in str(c)), "default")
-    files = [OmegaConf.load(CONFIG_DIR / "update" / f"{option}.yaml") for option in ("default", choice)]
+    files = [read_file(f"update/{option}.yaml") for option in ("default", choice)]
     update = OmegaConf.merge(*files)
     groups = f"{train.prompts} x {train.members}"
     assert told["here"] == [
@@ -428,6 +443,7 @@ def test_every_option_may_stand_in_a_saved_config(tiny_model_folder: Path) -> No
     assert not [(path, name) for path, name in found if not is_allowed(path.removesuffix("._target_"), name)]
 
 
+@pytest.mark.slow
 def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     from lit_agentrl.cli.evaluate import main as main_evaluate
     from lit_agentrl.cli.train import main as main_train

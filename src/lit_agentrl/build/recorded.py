@@ -69,7 +69,7 @@ def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind |
 
 
 def describe_default_world(overrides: Sequence[str], *, name: str) -> str:
-    """Return a warning where a data set of a user's own is judged by the default world.
+    """Return a warning where the default world judges a data set of the user's own.
 
     Shipped data sets choose no world unless one is named; one's own must say so itself.
 

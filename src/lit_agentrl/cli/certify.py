@@ -30,11 +30,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             "--config-dir", action="append", default=[], help="folder with algo/AXIS/NAME.yaml"
         )
         parser.add_argument("--members", type=int, default=4, help="members of each group; default: 4")
+        parser.add_argument("--ship", action="store_true", help="write the lines into this project's source")
         parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="default: 2")
         args = parser.parse_intermixed_args(arguments)
         require_whole("--members", args.members, 2, 16)
         require_whole("--processes", args.processes, 1)
         from lit_agentrl.build.certifying import certify_jobs, list_jobs
+        from lit_agentrl.certificates.lines import write_lines
         from lit_agentrl.certificates.table import format_page
 
         jobs, certificates = list_jobs(args.overrides), []
@@ -46,4 +48,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(
                 f"{len(certificates)} of {len(jobs)}  {certificate.name}: {certificate.line}", file=sys.stderr
             )
+        if args.ship:
+            write_lines(certificates)
         print("\n".join(format_page(certificates, members=args.members)))

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from lit_agentrl import screen
 from lit_agentrl.build.assembly import Run, build, to_plain_dict
+from lit_agentrl.build.conditions import describe_blind_turns, describe_idle_reference
 from lit_agentrl.build.critics import describe_reweighting
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.parts import Parts
@@ -151,11 +152,19 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
     processes = run.trainer.world_size if run.stream.plays else 1
     typed = run_folder.read_overrides(run.folder)
     is_judged_by_world = bool(run.games.val and not run.stream.plays)
+    is_ahead = rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires
     warnings = (
         describe_inactive_bounds(
             run.module,
-            is_ahead=rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires,
+            is_ahead=is_ahead,
             overrides=typed,
+        ),
+        describe_blind_turns(run.module.objective, run.games, typed) if run.stream.plays else "",
+        describe_idle_reference(
+            run.module.objective,
+            run.module.updater.settings,
+            typed,
+            is_older=is_ahead or run.recorded is not None,
         ),
         describe_default_world(typed, name=run.games.tasks[0].name) if is_judged_by_world else "",
         describe_missing_repeats(run.structure, run.games, rollout.get("instances")),

@@ -1,0 +1,47 @@
+"""Settings that a user chose and that break a condition are told in one line; those of algorithms are not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lit_agentrl.build.conditions import describe_blind_turns, describe_idle_reference
+from lit_agentrl.update.settings import UpdateSettings
+from tests.rl.ragged import fresh
+
+TYPED = ["algo=grpo", "algo/advantage=process_group"]
+
+
+def make_games(*max_turns: int) -> Any:
+    tasks = [SimpleNamespace(name=f"game{n}", max_turns=turns) for n, turns in enumerate(max_turns)]
+    return SimpleNamespace(
+        tasks=[*tasks, SimpleNamespace(name="val", max_turns=9)], weights=[1.0] * len(tasks)
+    )
+
+
+def test_a_rule_that_is_blind_to_stopping_is_told_where_the_user_chose_it() -> None:
+    blind, sees = (fresh("grpo", f"advantage={name}") for name in ("process_group", "process_group_baseline"))
+    assert describe_blind_turns(blind, make_games(1, 5), TYPED) == (
+        "algo/advantage=process_group cannot see when an episode ends, which the policy may decide in game1; "
+        "algo/advantage=process_group_baseline can"
+    )
+    assert not describe_blind_turns(blind, make_games(1), TYPED)
+    assert not describe_blind_turns(blind, make_games(5), ["algo=mine"])
+    assert not describe_blind_turns(sees, make_games(5), ["algo/advantage=process_group_baseline"])
+
+
+@pytest.mark.parametrize("name", ["dno", "rebel", "sppo", "spin"])
+def test_a_reference_that_is_the_policy_itself_is_told_where_the_user_chose_one_step(name: str) -> None:
+    one, four = UpdateSettings(), UpdateSettings(minibatches=4)
+    typed = [f"algo={name}", "update.minibatches=1"]
+    told = (
+        f"update.minibatches=1 leaves one step an iteration, in which the reference of algo={name} is the policy "
+        "itself and does not act; update=four_minibatches makes it act"
+    )
+    assert describe_idle_reference(fresh(name), one, typed, is_older=False) == told
+    assert not describe_idle_reference(fresh(name), four, [typed[0], "update.minibatches=4"], is_older=False)
+    assert not describe_idle_reference(fresh(name), one, typed[:1], is_older=False)
+    assert not describe_idle_reference(fresh(name), one, typed, is_older=True)
+    assert not describe_idle_reference(fresh("dpo"), one, typed, is_older=False)  # a frozen reference
