@@ -15,9 +15,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.build.numbers import check_numbers
 from lit_agentrl.checks import add_key, format_value
 from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.numbers import check_numbers
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.config.stand_ins import Absent, Needed, StandIn, locate
 from lit_agentrl.data.row_folder import find_paths
