@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,14 @@ REASON = "# long: "  # above a function that must be longer, or below a module's
 Rule = Callable[[str, str], Iterator[str]]
 
 
+@cache  # several rules read each file
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(source)))
+
+
 def imports(source: str) -> Iterator[str]:
     """Every imported name with its dots; ``from a import b`` counts as ``a`` and as ``a.b``."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -107,7 +113,7 @@ def sizes_are_bounded(room: str, source: str) -> Iterator[str]:
     lines = source.splitlines()
     if (length := len(lines)) > MAX_FILE_LINES and not any(line.startswith(REASON) for line in lines[:12]):
         yield f"{length} lines, more than {MAX_FILE_LINES}"
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > MAX_FUNCTION_LINES and REASON not in lines[node.lineno - 2]:
@@ -116,7 +122,7 @@ def sizes_are_bounded(room: str, source: str) -> Iterator[str]:
 
 def no_algorithm_is_named(room: str, source: str) -> Iterator[str]:
     """No literal equals the name of an algorithm: neither a comparison nor a table can branch on it."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Constant) and node.value in ALGORITHMS:
             yield f"line {node.lineno} names the algorithm {node.value!r}"
 
@@ -201,7 +207,7 @@ def is_private(name: str) -> bool:
 
 def private_api(*sources: str) -> Iterator[str]:
     """Names that a library keeps to itself: imported, or an attribute that no class of these sources has set."""
-    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    nodes = [node for source in sources for node in nodes_of(source)]
     own = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
     own |= {
         node.target.id

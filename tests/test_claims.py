@@ -103,6 +103,7 @@ def test_claims_name_cells_of_their_grid(name: str) -> None:
         assert each.measure in ("last", "gain", "kept", "sharp") and bool(each.first) == bool(each.second)
 
 
+@pytest.mark.slow
 def test_the_pictures_are_drawn_from_the_committed_runs() -> None:
     """Each is what its runs give, to the letter; a claim at a place is a row, under the verdict of the table."""
     pictures = load_script("claim_pictures")

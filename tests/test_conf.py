@@ -29,6 +29,7 @@ from lit_agentrl.config.overrides import rewrite_for_hydra
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.config.trust import is_allowed, iterate_values
 from lit_agentrl.data.kinds import Kind
+from lit_agentrl.experimental.gateway.context import Calls
 from lit_agentrl.experimental.tree_steps import Ranking
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.models.remote import RemotePolicy
@@ -137,6 +138,8 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
             f"env.game.command=[{sys.executable},-S,{raw},book]",
             f"env.game.path={CONFIG_DIR.parent / 'examples/own_mcp/tasks.jsonl'}",
         ]
+    if choices.get("env") == "program":
+        overrides += ["env.game.mode=function", "env.game.function=tests.experimental.gateway_agents.walk"]
     if choices.get("reference", "start") != "start":
         overrides.append("algo/kl=loss_k2")
     if choices.get("reference") == "teacher":
@@ -198,6 +201,10 @@ def make_context(cfg: DictConfig) -> None:
         ChatRenderer(load_nano().tokenizer),
     )
     past = Past(opening, [], [""], [chat.render_opening(opening())])
+    if isinstance(context, Calls):  # programs have no prompts of the run
+        with pytest.raises(ValueError, match="env=program alone"):
+            context.prompt(past, chat)
+        return
     assert context.prompt(past, chat) == past.pieces[0]
     assert context.is_append_only == (cfg.context._target_ == "lit_agentrl.text.context.Full")
 
@@ -333,16 +340,26 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
 }
 
 
+def round_of(group: str, option: str) -> int:
+    """The round that composes an option; each has a group's last option, where it is the only one."""
+    return OPTIONS[group].index(option) if len(OPTIONS[group]) > 1 else 1
+
+
 @pytest.mark.parametrize(
     ("group", "option"),
-    thinned([(g, name) for g, names in OPTIONS.items() if g != "algo" for name in names], one_in=15),
+    [  # the quick cases are of one round, which has an option of every group
+        pytest.param(g, name, marks=() if round_of(g, name) == 1 else (pytest.mark.slow, pytest.mark.sweep))
+        for g, names in OPTIONS.items()
+        if g != "algo"
+        for name in names
+    ],
 )
 def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path) -> None:
     if group == "env" and lacks_library(option):
         pytest.skip(NO_LIBRARY)
     axis = group.removeprefix("algo/") if host(group) else ""
     cfg = composed(
-        OPTIONS[group].index(option), host(group), tiny_model_folder, adapters=group == "model/lora"
+        round_of(group, option), host(group), tiny_model_folder, adapters=group == "model/lora"
     ).copy()
     cfg.run_dir = str(tmp_path)
     check_sections(cfg, "train")
@@ -366,7 +383,7 @@ def test_a_table_of_a_part_that_is_empty_takes_entries(given: str, options: dict
     assert compose_job("train", ["env=gymnasium", given]).env.game.options == options
 
 
-@pytest.mark.parametrize("name", thinned(PAPERS, one_in=9))
+@pytest.mark.parametrize("name", thinned(PAPERS, one_in=23))
 def test_the_settings_of_a_paper(name: str) -> None:
     with initialize_hydra():
         cfg = compose("train", overrides=[f"experiment=paper/{name}", "trainer.accelerator=cpu"])
@@ -391,12 +408,17 @@ def runs_told(name: str) -> dict[str, list[str]]:
     return {run: row for run, *row in cells[1:]}
 
 
+@functools.cache
+def read_file(name: str) -> Any:
+    return OmegaConf.load(CONFIG_DIR / name)
+
+
 @pytest.mark.parametrize("name", OPTIONS["algo"])
 def test_every_algorithm_says_how_it_is_run(name: str) -> None:
-    told, train = runs_told(name), OmegaConf.load(CONFIG_DIR / "train.yaml").rollout
+    told, train = runs_told(name), read_file("train.yaml").rollout
     chosen = OmegaConf.load(find_config(f"algo/{name}.yaml")).defaults
     choice = next((c["override /update@_global_.update"] for c in chosen if "update" in str(c)), "default")
-    files = [OmegaConf.load(CONFIG_DIR / "update" / f"{option}.yaml") for option in ("default", choice)]
+    files = [read_file(f"update/{option}.yaml") for option in ("default", choice)]
     update = OmegaConf.merge(*files)
     groups = f"{train.prompts} x {train.members}"
     assert told["here"] == [
@@ -428,6 +450,7 @@ def test_every_option_may_stand_in_a_saved_config(tiny_model_folder: Path) -> No
     assert not [(path, name) for path, name in found if not is_allowed(path.removesuffix("._target_"), name)]
 
 
+@pytest.mark.slow
 def test_defaults_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     from lit_agentrl.cli.evaluate import main as main_evaluate
     from lit_agentrl.cli.train import main as main_train

@@ -12,7 +12,7 @@ from lit_agentrl.build.devices import choose_for_device
 from lit_agentrl.build.parts import build_parts
 from lit_agentrl.config.composition import make_task_loader
 from tests.build.test_devices import H100, RTX, composed
-from tests.conftest import ROOT
+from tests.conftest import ROOT, thinned
 from tests.shapes import write_shape
 
 PAGE = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
@@ -23,7 +23,7 @@ def test_the_page_has_recipes() -> None:
     assert len(RECIPES) == 5
 
 
-@pytest.mark.parametrize(("card", "command"), RECIPES)
+@pytest.mark.parametrize(("card", "command"), thinned(RECIPES))
 def test_a_recipe(card: str, command: str, tmp_path: Path) -> None:
     words = shlex.split(command)
     (name,) = (word.partition("=")[2] for word in words if word.startswith("model.name="))

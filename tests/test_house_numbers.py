@@ -70,15 +70,6 @@ def test_a_small_checkout(checkout: Path, capsys: pytest.CaptureFixture[str]) ->
     assert f"lines of the core {2 * length}" in " ".join(printed.split())
 
 
-def test_this_checkout() -> None:
-    found = house.numbers(ROOT)
-    files = list((ROOT / "src/lit_agentrl").rglob("*.py"))
-    assert sum(found["lines of each room"].values()) == sum(
-        len(file.read_text().splitlines()) for file in files
-    )
-    assert found["lines from command to run"] > 0 and found["words of docs"] > 0
-
-
 @pytest.mark.slow
 def test_the_way_of_a_config_is_followed() -> None:
     found = house.trace(ROOT)

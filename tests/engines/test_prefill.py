@@ -36,8 +36,9 @@ from tests.models.kernel import KERNELS
 SIZES = {"whole": (8192, 1 << 17), "pieces": (7, 30)}  # tokens and keys of a piece
 
 
-@pytest.fixture(params=SIZES)
+@pytest.fixture
 def sizes(request, monkeypatch):
+    """Prefixes in one piece or in many, by the case's parameter."""
     monkeypatch.setattr(prefill, "PIECE_TOKENS", SIZES[request.param][0])
     monkeypatch.setattr(prefill, "PIECE_KEYS", SIZES[request.param][1])
 
@@ -62,11 +63,18 @@ def compare_play(network: PreTrainedModel, prefixes: Any, params: SamplingParams
         assert num_read_here == num_read or prefixes is SIBLINGS
 
 
-@pytest.mark.parametrize("kind", SETTINGS)
+# many pieces go through all that one goes through, which is tried once for each network and each way of copying
+many_pieces = pytest.mark.parametrize("sizes", ["pieces"], indirect=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"), [("plain", "whole"), *((kind, "pieces") for kind in SETTINGS)], indirect=["sizes"]
+)
 def test_replies_equal_those_of_padded_batches(kind, sizes):
     compare_play(tiny_network(), PREFIXES, SETTINGS[kind])
 
 
+@many_pieces
 @pytest.mark.parametrize("name", ["tied", "lora", "qwen3"])
 def test_other_networks_and_copies_of_weights(name, sizes):
     compare_play(NETWORKS[name](), SIBLINGS, SETTINGS["plain"])
@@ -76,11 +84,12 @@ def test_gpt2():
     compare_play(tiny_network("gpt2"), PREFIXES, SETTINGS["plain"])
 
 
-@pytest.mark.parametrize("slots", [1, 3, 8])
+@pytest.mark.parametrize(("slots", "sizes"), [(1, "pieces"), (3, "whole"), (3, "pieces")], indirect=["sizes"])
 def test_common_prefixes_are_copied(slots, sizes):
     compare_play(tiny_network(), SIBLINGS, SETTINGS["plain"], num_slots=slots)
 
 
+@many_pieces
 def test_rows_of_one_wave_may_have_settings_of_their_own(sizes):
     requests = [TurnRequest(n, PREFIXES[n], 70 + n, params) for n, params in enumerate(SETTINGS.values())]
     expected, found = (
@@ -92,6 +101,7 @@ def test_rows_of_one_wave_may_have_settings_of_their_own(sizes):
         assert found[episode].num_prefilled == result.num_prefilled
 
 
+@many_pieces
 @pytest.mark.parametrize("window", [0, 4])
 def test_a_fork_goes_on_from_any_place_of_its_parent(window, sizes):
     engines = [open_engine(tiny_network(), kind, window) for kind in ("padded", "packed")]

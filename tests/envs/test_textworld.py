@@ -11,7 +11,7 @@ import pytest
 from lit_agentrl.envs.adapters.textworld import FAMILIES, TextWorld, load_library
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.levels import measure
-from tests.conftest import load_task_yaml, thinned
+from tests.conftest import load_task_yaml
 from tests.envs.processes import printed_alike
 
 pytestmark = pytest.mark.skipif(
@@ -49,12 +49,6 @@ def test_the_contract() -> None:
     )
 
 
-@pytest.mark.parametrize("family", thinned(list(FAMILIES), one_in=5))
-def test_policies_win(family: str) -> None:
-    for split in ("train", "test"):
-        assert solve(TextWorld(family=family, split=split, longest=20), 0) == pytest.approx(1)
-
-
 @pytest.mark.slow
 @pytest.mark.sweep
 @pytest.mark.parametrize("family", FAMILIES)
@@ -62,6 +56,7 @@ def test_policies_win_every_game(family: str) -> None:
     for settings, number in ((None, 200), (HARD[family], 20)):
         env = TextWorld(family=family, split="test", settings=settings, longest=60)
         assert [solve(env, seed) for seed in range(number)] == pytest.approx([1.0] * number)
+    assert solve(TextWorld(family=family, split="train", longest=20), 0) == pytest.approx(1)
     check_env(lambda split: TextWorld(family=family, split=split, longest=20), episodes=5)
 
 
@@ -110,7 +105,7 @@ def test_a_lost_game() -> None:
 
 
 def test_a_policy_leads_on_from_where_random_play_went() -> None:
-    env, solved = TextWorld(family="coin_collector", settings={"level": 4}, longest=10), 0
+    env = TextWorld(family="coin_collector", settings={"level": 4}, longest=10)
     for seed in range(3):
         env.reset(seed=seed)
         rng = np.random.default_rng(seed)
@@ -120,8 +115,8 @@ def test_a_policy_leads_on_from_where_random_play_went() -> None:
         else:
             while not env.step((env.optimal_actions(horizon=1) or ["none"])[0])[2]:
                 continue
-            solved += 1
-    assert solved
+            return
+    raise AssertionError("random play ended every game")
 
 
 def test_a_detailed_goal_tells_the_way() -> None:

@@ -77,6 +77,7 @@ def test_games_of_one_java_process_do_not_disturb_each_other(id: str) -> None:
 
 
 @needs_java
+@pytest.mark.slow
 def test_a_killed_java_process_is_counted_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
     envs = [TextWorldExpress(id="coin", split=split) for split in ("train", "test")]
     runtime = java.share_runtime(envs[0]._jar, memory_mb=256)

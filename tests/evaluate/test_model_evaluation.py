@@ -107,6 +107,8 @@ def test_an_api_is_measured_on_every_world_or_refused_in_one_line(
     [record] = found["results"]
     assert record["env"] == world and len(record["solved"]) == 2 and not record["failed"]
     assert found["engine"]["failed"] == 0 and found["engine"]["requests"] == len(asked) >= 2
+    for _, body, _ in asked:
+        assert body["messages"][-1]["role"] == "user" and all(each["content"] for each in body["messages"])
 
 
 def test_a_model_of_this_machine_is_measured(

@@ -15,7 +15,7 @@ TOLERANCE = 1e-6
 AGAIN = "if the change is meant: python -m tests.golden.curves"
 
 
-@pytest.mark.parametrize("name", thinned(ALGORITHMS))
+@pytest.mark.parametrize("name", thinned(ALGORITHMS, one_in=6))
 def test_curve(name):
     assert name in load(), f"{name} has no curve; python -m tests.golden.curves"
     stored, now = load()[name], curve(name)

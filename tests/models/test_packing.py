@@ -168,7 +168,7 @@ def test_half_precision_attends_in_float32_on_a_cpu(monkeypatch: pytest.MonkeyPa
 rows_of_few_tokens = st.lists(st.lists(st.integers(1, 2), min_size=1, max_size=7), min_size=1, max_size=12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60)
 @given(rows_of_few_tokens, st.integers(1, 40))
 def test_splits_hold_each_row_once_and_count_each_beginning_once(rows: list[list[int]], budget: int) -> None:
     tensors = padded(rows)
@@ -253,7 +253,7 @@ def test_without_a_gpu_or_half_precision_there_is_no_kernel() -> None:
 
 
 @given(rows_of_few_tokens)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60)
 def test_the_kernel_reads_each_row_and_computes_each_token_once(rows: list[list[int]]) -> None:
     tensors = padded(rows)
     [(part, packing)] = split_shared(tensors["tokens_BT"], tensors["is_real_BT"].sum(1), 10**6)

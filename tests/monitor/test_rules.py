@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from hydra.utils import instantiate
+from omegaconf import DictConfig
 
 from lit_agentrl.monitor.rules import Rule
 from lit_agentrl.monitor.signals import reward_gap
@@ -80,9 +82,15 @@ def play(successes: Sequence[float], episodes: int, seed: int) -> list[dict[str,
     return [{"val/success": float(share), "val/episodes": float(episodes)} for share in shares]
 
 
+@cache  # read from disk once
+def shipped_rules() -> DictConfig:
+    rules: DictConfig = load_option("callbacks/collapse", "default").rules
+    return rules
+
+
 def find_first(name: str, rows: Sequence[Mapping[str, float]]) -> int | None:
     """Return where a rule of ``conf`` comes true first."""
-    rule = instantiate(load_option("callbacks/collapse", "default").rules[name])
+    rule = instantiate(shipped_rules()[name])
     return next((at for at, row in enumerate(rows) if rule.look(name, row) is not None), None)
 
 
@@ -150,7 +158,7 @@ def test_values_are_averaged_before_they_are_looked_at() -> None:
 
 
 def test_each_rule_of_a_run_gives_advice() -> None:
-    assert all(rule.advice for rule in load_option("callbacks/collapse", "default").rules.values())
+    assert all(rule.advice for rule in shipped_rules().values())
 
 
 def test_the_evidence_is_told() -> None:

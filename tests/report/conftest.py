@@ -21,6 +21,12 @@ def score(successes: int, n: int, iteration: int | None) -> Any:
     return {"iteration": iteration, "success": estimate, "return": None}
 
 
+@pytest.fixture(autouse=True)
+def coarse_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of a report's time, and no test counts the pixels."""
+    monkeypatch.setattr("lit_agentrl.report.page.drawing._DPI", 50)
+
+
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
     def make(

@@ -7,6 +7,7 @@ import re
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,17 +109,17 @@ def test_saved_figures_have_the_colours_of_the_light_page(make_run: MakeRun, tmp
         if kind == "svg":
             assert b"fe01" not in content and b"var(" not in content and b"<script" not in content
             continue
-        pixels = list_pixels(content)
-        assert not any(g > 200 and r < 60 and b < 60 for r, g, b in pixels), "a placeholder was left"
-        assert (255, 255, 255) in pixels and (0x1A, 0x1A, 0x1A) in pixels
+        pixels = read_pixels(content)
+        red, green, blue = pixels.T
+        assert not ((green > 200) & (red < 60) & (blue < 60)).any(), "a placeholder was left"
+        assert all((pixels == colour).all(1).any() for colour in ((255, 255, 255), (0x1A, 0x1A, 0x1A)))
 
 
-def list_pixels(png: bytes) -> set[tuple[int, int, int]]:
-    """The colours of an image, read by the drawing library."""
+def read_pixels(png: bytes) -> Any:
+    """The colours of an image, one row each, read by the drawing library."""
     import io
 
     from matplotlib import image
 
     assert png.startswith(b"\x89PNG") and zlib.crc32(png[12:29]) == struct.unpack(">I", png[29:33])[0]
-    pixels = (image.imread(io.BytesIO(png))[..., :3] * 255).round().astype(int).reshape(-1, 3)
-    return {(int(r), int(g), int(b)) for r, g, b in pixels}
+    return (image.imread(io.BytesIO(png))[..., :3] * 255).round().astype(int).reshape(-1, 3)

@@ -74,7 +74,61 @@ def built(*overrides: str) -> tuple[Algorithm, Any]:
     return algorithm, group_filter
 
 
-@pytest.mark.parametrize("name", thinned(ALGORITHMS))
+CONSTANTS = [
+    ("grpo", "clip.epsilon", 0.2),
+    ("loop", "clip.epsilon", 0.1),
+    ("loop", "clip.lower", "reciprocal"),
+    ("gspo", "clip.low", 3e-4),
+    ("gspo", "clip.high", 4e-4),
+    ("dr_grpo", "aggregate.max_tokens", 64),
+    ("grpo", "advantage.eps", 1e-6),
+    ("ppo", "advantage.gae_lambda", 0.95),
+    ("a2c", "advantage.gae_lambda", 1.0),
+    ("a2c", "entropy.coef", 0.01),
+    ("starpo", "advantage.gae_lambda", 1.0),
+    ("starpo", "kl.coef", 0.001),
+    ("starpo_s", "clip.high", 0.28),
+    ("starpo_s", "advantage.gae_lambda", 1.0),
+    ("starpo_s", "entropy.coef", 0.001),
+    ("starpo", "entropy.coef", 0.001),
+    ("a2c", "advantage.whiten", False),
+    ("ppo_turn", "advantage.turn_discount", 0.95),
+    ("bilevel_ppo", "advantage.turn_discount", 0.95),
+    ("gmpo", "clip.high", 0.4),
+    ("gigpo", "advantage.discount", 0.95),
+    ("loop", "rows.threshold", 0.01),
+    ("cppo", "rows.prune", 0.5),
+    ("gvpo", "loss_of_groups.beta", 0.1),
+    ("raft", "rows.threshold", 1.0),
+    ("ppo_penalty", "kl_controller.target", 0.01),
+    ("grpo", "/filter.ratio", 1.0),
+    ("starpo_s", "/filter.ratio", 0.25),
+    ("rloo", "/filter.ratio", 1.0),
+    ("dapo", "/filter.target", 4),
+    ("distill", "kl.coef", 1.0),
+    ("nash_md", "kl.coef", 0.008),
+    ("orpo", "nll.coef", 1.0),
+    ("rrhf", "link.width", 0.0),
+    ("rebel", "pairing.ties", True),
+    ("dno", "pairing.min_gap", 0.5),
+    ("delta", "clip.high", 0.3),
+    ("safe_rlhf", "advantage.whiten", False),
+    ("iql", "/critic.target_rate", 0.1),
+    ("dpo", "/optim.lr", 2e-5),
+    ("online_dpo", "/optim.lr", 5e-5),
+    ("bradley_terry", "/optim.lr", 3e-4),
+]
+# the quick cases are those that are composed for their constants in any case
+QUICK = {name for name, _, _ in CONSTANTS}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else (pytest.mark.slow, pytest.mark.sweep))
+        for name in ALGORITHMS
+    ],
+)
 def test_named_algorithms(name):
     algorithm, _ = built(f"algo={name}")
     assert algorithm.name == name and algorithm.trains == (name not in UNTRAINED)
@@ -102,7 +156,7 @@ def hosted(config: DictConfig, option: str) -> DictConfig:
     return config
 
 
-@pytest.mark.parametrize("option", thinned(OPTIONS))
+@pytest.mark.parametrize("option", thinned(OPTIONS, one_in=6))
 def test_every_option_of_every_axis(option):
     axis, stem = option.split("=")
     config = hosted(composed(f"algo={host_of(axis, stem)}"), option)
@@ -116,53 +170,9 @@ def test_every_option_of_every_axis(option):
 
 
 def test_constants_are_those_of_the_papers():
-    for name, key, value in [
-        ("grpo", "clip.epsilon", 0.2),
-        ("loop", "clip.epsilon", 0.1),
-        ("loop", "clip.lower", "reciprocal"),
-        ("gspo", "clip.low", 3e-4),
-        ("gspo", "clip.high", 4e-4),
-        ("dr_grpo", "aggregate.max_tokens", 64),
-        ("grpo", "advantage.eps", 1e-6),
-        ("ppo", "advantage.gae_lambda", 0.95),
-        ("a2c", "advantage.gae_lambda", 1.0),
-        ("a2c", "entropy.coef", 0.01),
-        ("starpo", "advantage.gae_lambda", 1.0),
-        ("starpo", "kl.coef", 0.001),
-        ("starpo_s", "clip.high", 0.28),
-        ("starpo_s", "advantage.gae_lambda", 1.0),
-        ("starpo_s", "entropy.coef", 0.001),
-        ("starpo", "entropy.coef", 0.001),
-        ("a2c", "advantage.whiten", False),
-        ("ppo_turn", "advantage.turn_discount", 0.95),
-        ("bilevel_ppo", "advantage.turn_discount", 0.95),
-        ("gmpo", "clip.high", 0.4),
-        ("gigpo", "advantage.discount", 0.95),
-        ("loop", "rows.threshold", 0.01),
-        ("cppo", "rows.prune", 0.5),
-        ("gvpo", "loss_of_groups.beta", 0.1),
-        ("raft", "rows.threshold", 1.0),
-        ("ppo_penalty", "kl_controller.target", 0.01),
-        ("grpo", "/filter.ratio", 1.0),
-        ("starpo_s", "/filter.ratio", 0.25),
-        ("rloo", "/filter.ratio", 1.0),
-        ("dapo", "/filter.target", 4),
-        ("distill", "kl.coef", 1.0),
-        ("nash_md", "kl.coef", 0.008),
-        ("orpo", "nll.coef", 1.0),
-        ("rrhf", "link.width", 0.0),
-        ("rebel", "pairing.ties", True),
-        ("dno", "pairing.min_gap", 0.5),
-        ("delta", "clip.high", 0.3),
-        ("safe_rlhf", "advantage.whiten", False),
-        ("iql", "/critic.target_rate", 0.1),
-        ("dpo", "/optim.lr", 2e-5),
-        ("online_dpo", "/optim.lr", 5e-5),
-        ("bradley_terry", "/optim.lr", 3e-4),
-    ]:
-        assert (
-            OmegaConf.select(composed(f"algo={name}"), key[1:] if key[0] == "/" else f"algo.{key}") == value
-        )
+    for name, key, value in CONSTANTS:
+        config = composed(f"algo={name}")
+        assert OmegaConf.select(config, key[1:] if key[0] == "/" else f"algo.{key}") == value
 
 
 def test_axes_are_overridden_from_the_command_line():

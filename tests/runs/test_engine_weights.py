@@ -26,6 +26,8 @@ def test_a_run_gives_its_engine_each_version_and_logs_it(tmp_path: Path) -> None
     assert all(0 <= float(row["engine/sync_gap"]) < 1e-4 for row in rows[1:])
 
 
+@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_run_whose_engine_keeps_its_weights_ends_in_one_line(tmp_path: Path, refused: Refused) -> None:
     message = refused(" ".join([*given("Keeps"), f"hydra.run.dir={tmp_path}"]))
     assert "engine=Keeps, version 0 of the weights: log-probs of a fixed text differ" in message

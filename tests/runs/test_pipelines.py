@@ -72,11 +72,13 @@ def test_places_are_filled_and_own_words_stand_last(in_empty_folder: Path) -> No
     said = "recipe=iterated_dpo out=o model=hf model.name=templates model.dtype=bfloat16 rounds=2"
     *_, again = Pipeline.of(said.split()).stages
     assert (words(again)["model.dtype"], words(again)["model.name"]) == ("bfloat16", "o/round_1/trained/hf")
-    mine = Pipeline.of(["recipe=self_rewarding", "out=o", "model=hf", "model.name=templates"]).stages[1]
+    mine = Pipeline.of(
+        ["recipe=self_rewarding", "out=o", "rounds=1", "model=hf", "model.name=templates"]
+    ).stages[1]
     assert (
         words(mine)["reward.judge.model.name"] == "templates"
     )  # the user's folder, whatever the package holds
-    start = Pipeline.of(["recipe=self_rewarding", "out=o"]).stages[1]
+    start = Pipeline.of(["recipe=self_rewarding", "out=o", "rounds=1"]).stages[1]
     assert words(start)["reward.judge.model.name"] == str(NANO_FOLDER)
 
 

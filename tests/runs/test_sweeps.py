@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import optuna
 import psutil
 import pytest
 import torch
@@ -50,6 +49,8 @@ def test_a_search_is_told_values_and_failures(
         " optim.lr=tag(log,interval(1e-5,1e-2)) hydra.sweeper.n_trials=4 hydra.sweep.dir=sweep"
         " callbacks.best.monitor=val/return callbacks.best.mode=min"
     )
+    import optuna  # takes seconds, and no quick test needs it
+
     studies: list[optuna.Study] = []
     create = optuna.create_study
     monkeypatch.setattr(optuna, "create_study", lambda **given: studies.append(create(**given)) or studies[0])

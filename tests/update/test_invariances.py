@@ -31,7 +31,7 @@ VARIANTS += [
     ("grpo", "kl=loss_k3"),
 ]
 every_algorithm = pytest.mark.parametrize(
-    "mixed", thinned([(mixed,) for mixed in VARIANTS], one_in=9), ids=" ".join
+    "mixed", thinned([(mixed,) for mixed in VARIANTS], one_in=16), ids=" ".join
 )
 
 

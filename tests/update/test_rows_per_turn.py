@@ -15,7 +15,7 @@ from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.policy import aggregation, clipping, kl, ratios, row_selection
 from lit_agentrl.rl.policy.penalties import shape_rewards
 from lit_agentrl.rollout.pack import pack
-from tests.conftest import load_option
+from tests.conftest import load_option, thinned
 from tests.update.conftest import algorithm, recorded, step
 
 
@@ -95,7 +95,7 @@ def test_the_cut_batch_holds_the_same_in_more_rows():
     torch.testing.assert_close(by_row, whole.return_B)
 
 
-@pytest.mark.parametrize("file", list_options("algo/advantage"), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", thinned(list_options("algo/advantage")), ids=lambda file: file.stem)
 def test_advantages(file: Path):
     estimator = load(file)
     results = pair(lambda tensors: bind(estimator, tensors))

@@ -119,9 +119,7 @@ def compute_rollout_row(
     result = metrics.compute()
     result["return_mean"] = result.pop("return")
     computed = {f"rollout/{name}": value for name, value in result.items()}
-    computed |= _compute_success_by_game(episodes, task_names, device) | _compute_branch_metrics(
-        batch.episodes
-    )
+    computed |= _compute_success_by_game(episodes, task_names) | _compute_branch_metrics(batch.episodes)
     played = [*batch.episodes, *batch.greedy_episodes]
     counts = torch.tensor(
         [
@@ -163,9 +161,7 @@ def _compute_branch_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     return {"rollout/branches": branches, "rollout/taken_over_share": 1 - sampled / max(tokens, 1.0)}
 
 
-def _compute_success_by_game(
-    episodes: Sequence[Episode], task_names: Sequence[str], device: torch.device
-) -> dict[str, float]:
+def _compute_success_by_game(episodes: Sequence[Episode], task_names: Sequence[str]) -> dict[str, float]:
     """Compute the success rate of each game, if several were played."""
     counts = torch.zeros(len(task_names), 3, dtype=torch.float64)  # played, not failed, solved
     for e in episodes:

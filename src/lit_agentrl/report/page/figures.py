@@ -100,7 +100,6 @@ def _compute_band(cell: Cell, metric: str, lost: float | None = None) -> list[tu
 def _draw_band(
     axes: Any,
     number: int,
-    cell: Cell,
     curve: Sequence[tuple[float, inference.Bounds]],
     limits: tuple[float, float],
 ) -> None:
@@ -129,8 +128,8 @@ def _draw_curves(label: str, cells: Sequence[Cell], name: GameSplit) -> Figure |
         label, f"Success in validation on {name.game} over the iterations, one curve per cell"
     ) as drawn:
         (axes,) = drawn.axes
-        for number, cell, curve in curves:
-            _draw_band(axes, number, cell, curve, (0.0, 1.0))
+        for number, _, curve in curves:
+            _draw_band(axes, number, curve, (0.0, 1.0))
         _draw_references(axes, cells[0], name, is_upright=False)
         axes.set(xlabel="iteration", ylabel="success in validation", ylim=(-0.03, 1.07))
         axes.locator_params(axis="x", integer=True)
@@ -204,7 +203,7 @@ def _draw_signals(cells: Sequence[Cell]) -> Figure | None:
         for axes, (metric, (title, limits)) in zip(drawn.axes, shown.items(), strict=True):
             for number, cell in enumerate(cells):
                 if curve := _compute_band(cell, metric):
-                    _draw_band(axes, number, cell, curve, limits)
+                    _draw_band(axes, number, curve, limits)
             axes.set_title(title, loc="left", fontsize=11, color=INK)
             axes.locator_params(axis="x", integer=True)
         drawn.axes[-1].set_xlabel("iteration")
