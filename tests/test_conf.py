@@ -29,6 +29,7 @@ from lit_agentrl.config.overrides import rewrite_for_hydra
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.config.trust import is_allowed, iterate_values
 from lit_agentrl.data.kinds import Kind
+from lit_agentrl.experimental.gateway.context import Calls
 from lit_agentrl.experimental.tree_steps import Ranking
 from lit_agentrl.models.policy import Policy, load_nano
 from lit_agentrl.models.remote import RemotePolicy
@@ -137,6 +138,8 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
             f"env.game.command=[{sys.executable},-S,{raw},book]",
             f"env.game.path={CONFIG_DIR.parent / 'examples/own_mcp/tasks.jsonl'}",
         ]
+    if choices.get("env") == "program":
+        overrides += ["env.game.mode=function", "env.game.function=tests.experimental.gateway_agents.walk"]
     if choices.get("reference", "start") != "start":
         overrides.append("algo/kl=loss_k2")
     if choices.get("reference") == "teacher":
@@ -198,6 +201,10 @@ def make_context(cfg: DictConfig) -> None:
         ChatRenderer(load_nano().tokenizer),
     )
     past = Past(opening, [], [""], [chat.render_opening(opening())])
+    if isinstance(context, Calls):  # programs have no prompts of the run
+        with pytest.raises(ValueError, match="env=program alone"):
+            context.prompt(past, chat)
+        return
     assert context.prompt(past, chat) == past.pieces[0]
     assert context.is_append_only == (cfg.context._target_ == "lit_agentrl.text.context.Full")
 

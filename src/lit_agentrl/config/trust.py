@@ -155,7 +155,7 @@ def _find_danger(path: str, value: Any, folder: Path) -> str:
     is_elsewhere = path == "worker.address" and value not in (None, "auto")
     if is_elsewhere or (path == "env.game.url" and value is not None):
         return "connects to another machine"
-    if path.startswith("env.game.command") and value is not None:
+    if path.startswith(("env.game.command", "env.game.function")) and value is not None:
         return "starts a program"
     if _WRITING.fullmatch(path) and _is_outside(key, value, folder):
         return "lies outside of the run folder"

@@ -207,6 +207,11 @@ class Task:
         require(self.invalid_penalty <= 0, "invalid_penalty", self.invalid_penalty, "a number <= 0")
 
     @property
+    def play_class(self) -> Callable[..., Any] | None:
+        """Class of its episodes in play; None: `rollout.episode.EpisodeInPlay`."""
+        return None
+
+    @property
     def action_budget(self) -> int:
         """Most actions an episode can hold under all three limits."""
         return min(self.max_actions, self.max_turns * self.max_actions_per_turn)

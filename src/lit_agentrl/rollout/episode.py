@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from lit_agentrl.engines.base import TurnResult
+from lit_agentrl.engines.base import SamplingParams, TurnResult
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Message, Segment, Turn
 from lit_agentrl.rollout.hooks import NO_HOOK, Moment, PlayHook, write_next, write_opening
 from lit_agentrl.rollout.rules import Rules
@@ -30,10 +31,28 @@ from lit_agentrl.text.lost_characters import find_lost
 from lit_agentrl.text.prompts import add_shots
 
 
+@dataclass(frozen=True)
+class Request:
+    """The engine's part of the next turn of an episode.
+
+    Attributes:
+        tokens: Tokens after those that the engine holds of the episode.
+        address: Address of the reply's random draws within the episode.
+        params: Sampling parameters.
+        is_new: Whether the engine must forget what it holds of the episode before.
+    """
+
+    tokens: Sequence[int]
+    address: tuple[int, ...]
+    params: SamplingParams
+    is_new: bool
+
+
 class EpisodeInPlay:
     """An episode that waits for its next reply, or that is over.
 
     Attributes:
+        takes_any_reply: Whether its replies are no actions of the game, so that the dialect writes none.
         episode: The record; complete once :attr:`is_over`.
         is_over: Whether no further reply is wanted.
         asks: Function to call on the game before the next reply.
@@ -47,6 +66,8 @@ class EpisodeInPlay:
         noise_seed: Noise seed of its game.
         hook: Deviations of this episode from the common rules.
     """
+
+    takes_any_reply: ClassVar[bool] = False
 
     def __init__(self, episode: Episode, rules: Rules, noise_seed: int = 0, hook: PlayHook = NO_HOOK) -> None:
         self.episode = episode
@@ -107,6 +128,12 @@ class EpisodeInPlay:
         else:
             self._record_answer(answer)
             self.asks, self.note = None, answer.result
+
+    def make_request(self, params: SamplingParams) -> Request:
+        """Return what the engine needs for the next reply; ``params`` are those of the wave."""
+        turns = self.episode.turns
+        is_new = turns[-1].starts_row and len(turns) > 1
+        return Request(turns[-1].prefix_tokens.tolist(), (len(turns) - 1,), params, is_new)
 
     def begin(self, answer: Answer) -> None:
         """Write the opening prompt from the game's answer to its reset.
@@ -328,6 +355,15 @@ class EpisodeInPlay:
     def _end(self, reason: EndReason, *, success: bool = False, error: str = "") -> None:
         self.is_over = True
         self.episode.end, self.episode.success, self.episode.error = reason, success, error
+
+
+def open_episode(
+    episode: Episode, rules: Rules, noise_seed: int = 0, hook: PlayHook = NO_HOOK
+) -> EpisodeInPlay:
+    """Return an episode in play, of the class that its task asks for."""
+    kind = rules.tasks[episode.task].play_class or EpisodeInPlay
+    play: EpisodeInPlay = kind(episode, rules, noise_seed, hook)
+    return play
 
 
 def encode(result: TurnResult, chat: ChatRenderer) -> None:

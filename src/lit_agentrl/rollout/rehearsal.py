@@ -11,7 +11,7 @@ import numpy as np
 from lit_agentrl.checks import blame
 from lit_agentrl.engines.base import TurnResult
 from lit_agentrl.episode import Episode
-from lit_agentrl.rollout.episode import EpisodeInPlay
+from lit_agentrl.rollout.episode import EpisodeInPlay, open_episode
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.worlds.environments import random_action
 from lit_agentrl.rollout.worlds.pool import GamePools
@@ -38,7 +38,7 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4, is_trained: bool = F
     with closing(GamePools([game], rules.probes if is_trained else {})) as pools:
         for seed in range(episodes):
             episode = Episode(0, 0, 0, task, game.name, seed)
-            play = EpisodeInPlay(episode, rules)
+            play = open_episode(episode, rules)
             pools.reset(0, 0, split="train", seed=seed, noise_seed=seed)
             opening = pools.take(0)
             play.begin(opening)
@@ -47,7 +47,7 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4, is_trained: bool = F
                 yield episode
                 continue
             assert opening.actions is not None
-            if (kind := opening.actions.format) not in dialect.formats:
+            if (kind := opening.actions.format) not in dialect.formats and not play.takes_any_reply:
                 raise ValueError(
                     f"dialect cannot write actions of format {kind}, which {game.name} takes, but only "
                     f"{', '.join(sorted(dialect.formats))}; choose another dialect, such as dialect=answer"

@@ -10,7 +10,7 @@ from lit_agentrl import screen, seeds
 from lit_agentrl.engines.base import Engine, SamplingParams, TurnRequest, TurnResult
 from lit_agentrl.episode import Episode
 from lit_agentrl.rollout.branching import Admission, Branch, Branching
-from lit_agentrl.rollout.episode import EpisodeInPlay
+from lit_agentrl.rollout.episode import EpisodeInPlay, open_episode
 from lit_agentrl.rollout.hooks import NO_HOOK, PlayHook
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.worlds.branch_point import BranchPoint, list_row_tokens
@@ -153,7 +153,7 @@ class Scheduler:
         spec.extra.mark_episode(episode)
         noise_seed, before = self._make_key(f"{wave.split}/noise", episode), None
         if parent is None:
-            play = EpisodeInPlay(episode, self._rules, noise_seed, spec.extra)
+            play = open_episode(episode, self._rules, noise_seed, spec.extra)
         else:
             play, before = self._plays[parent].branch(episode, branch.turn, noise_seed)
             self._fork(parent, index, play)
@@ -227,12 +227,12 @@ class Scheduler:
             self._pools.look(index, play.asks)
             self._await(index)
             return
-        episode, turn = play.episode, play.episode.turns[-1]
-        if turn.starts_row and len(episode.turns) > 1:
+        wanted, player = play.make_request(wave.params), play.episode.turns[-1].player
+        if wanted.is_new:
             self._engine.close(index)  # the engine's history of the episode is not to be read again
-        key = self._make_key(f"{wave.split}/token", episode, len(episode.turns) - 1)
-        unread = self._unread.pop(index, None) or turn.prefix_tokens.tolist()
-        request = TurnRequest(index, unread, key, wave.params, player=turn.player, note=play.note)
+        key = self._make_key(f"{wave.split}/token", play.episode, *wanted.address)
+        unread = self._unread.pop(index, None) or wanted.tokens
+        request = TurnRequest(index, unread, key, wanted.params, player=player, note=play.note)
         if not self._engine.capabilities.token_ids:
             request = replace(request, messages=play.messages(), tools=play.tools())
         self._engine.submit(request)

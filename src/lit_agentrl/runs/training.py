@@ -12,7 +12,6 @@ from omegaconf import DictConfig
 
 from lit_agentrl import screen
 from lit_agentrl.build.assembly import Run, build, to_plain_dict
-from lit_agentrl.build.conditions import describe_blind_turns, describe_idle_reference
 from lit_agentrl.build.critics import describe_reweighting
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.parts import Parts
@@ -20,7 +19,12 @@ from lit_agentrl.build.precision import describe_lost_steps, describe_uncorrecte
 from lit_agentrl.build.recorded import describe_default_world
 from lit_agentrl.build.strategy import count_processes
 from lit_agentrl.build.structure import describe_missing_repeats
-from lit_agentrl.build.unused_options import describe_idle_processes, describe_inactive_bounds
+from lit_agentrl.build.unused_options import (
+    describe_blind_turns,
+    describe_idle_processes,
+    describe_idle_reference,
+    describe_inactive_bounds,
+)
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, FinalExport, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import Concludes, get_iteration_metrics, rewind
 from lit_agentrl.checks import NotFinite

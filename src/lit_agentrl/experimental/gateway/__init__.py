@@ -1,0 +1,1 @@
+"""Training of agent programs through a chat endpoint (``env=program``)."""

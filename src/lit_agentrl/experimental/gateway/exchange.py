@@ -1,0 +1,154 @@
+"""The exchange between a program and its episode, safe to use from several threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lit_agentrl.experimental.gateway.messages import BadRequest, ChatRequest
+
+_EXIT_S = 2.0  # for a program to exit after its connection was dropped, so that its exit code is reported
+Settle = Callable[[int, Mapping[str, Any]], None]  # takes the status and the body of the answer to a request
+
+
+class Over(Exception):
+    """Error: the episode of this request has ended."""
+
+
+@dataclass(eq=False)
+class Pending:
+    """A request that waits for its reply; ``settle`` answers it in the server's thread."""
+
+    request: ChatRequest
+    settle: Settle
+    is_dropped: bool = False
+
+
+@dataclass(frozen=True)
+class ProgramEnd:
+    """The end of a program.
+
+    Attributes:
+        result: What it says of its reward; None if it says nothing.
+        problem: Why it failed; empty if it did not.
+    """
+
+    result: Any = None
+    problem: str = ""
+
+
+@dataclass(eq=False)
+class Exchange:
+    """The requests of one program, in the order in which they arrive, and its end.
+
+    Attributes:
+        is_parallel: Whether several requests may wait at once.
+        refused: Number of refused requests by reason.
+    """
+
+    is_parallel: bool
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[Pending] = deque()
+        self._current: Pending | None = None  # returned by `take_next`, and not answered yet
+        self._end: ProgramEnd | None = None
+        self._broken = ""  # why nobody may train on the episode
+        self._is_dropped = (
+            False  # whether it is a connection that was dropped, as by a program that is killed
+        )
+        self._is_closed = False
+
+    def post(self, pending: Pending) -> None:
+        """Queue a request.
+
+        Raises:
+            Over: The episode has ended.
+            BadRequest: Another request waits for its reply, and the program may make one at a time.
+        """
+        with self._changed:
+            if self._is_closed or self._end is not None:
+                raise Over
+            if not self.is_parallel and (self._current is not None or self._waiting):
+                self._broken = "the program made two calls at once; set env.game.parallel=true if it may"
+                self._changed.notify_all()
+                raise BadRequest(self._broken)
+            self._waiting.append(pending)
+            self._changed.notify_all()
+
+    def drop(self, pending: Pending) -> None:
+        """Record that the program left before the reply came."""
+        with self._changed:
+            pending.is_dropped = True
+            if not self._is_closed and not self._broken:
+                self._broken, self._is_dropped = (
+                    "the program dropped a connection before the reply came",
+                    True,
+                )
+                self._changed.notify_all()
+
+    def finish(self, end: ProgramEnd) -> None:
+        """Record the end of the program."""
+        with self._changed:
+            self._end = end
+            self._changed.notify_all()
+
+    def take_next(self, timeout_s: float) -> Pending | ProgramEnd:
+        """Wait for the next request, or for the end of the program.
+
+        Raises:
+            TimeoutError: Neither came in time.
+            ValueError: The episode is not whole: a reply was lost, or two calls were made at once.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._waiting or self._end is not None or self._broken,
+                max(0.0, deadline - time.monotonic()),
+            )
+            if self._broken:
+                raise ValueError(self._explain())
+            if self._waiting:  # before the end: a request that was made counts
+                self._current = self._waiting.popleft()
+                return self._current
+            if self._end is None:
+                raise TimeoutError(
+                    f"env.game.timeout_s={timeout_s:g} passed without a call or the end of the program"
+                )
+            return self._end
+
+    def answer(self, status: int, body: Mapping[str, Any]) -> None:
+        """Answer the request that `take_next` returned.
+
+        Raises:
+            ValueError: The episode is not whole, as in `take_next`.
+        """
+        with self._changed:
+            pending, self._current = self._current, None
+            if self._broken:
+                raise ValueError(self._explain())
+        assert pending is not None
+        pending.settle(status, body)
+
+    def _explain(self) -> str:
+        """Return why the episode is not whole: how the program ended, if it left."""
+        if not self._is_dropped:
+            return self._broken
+        self._changed.wait_for(lambda: self._end is not None, _EXIT_S)
+        return (self._end.problem if self._end is not None else "") or self._broken
+
+    def close(self) -> None:
+        """End the episode: requests that wait or come later are refused."""
+        with self._changed:
+            self._is_closed = True
+            left = [*self._waiting, *([self._current] if self._current is not None else [])]
+            self._waiting.clear()
+            self._current = None
+            self._changed.notify_all()
+        for pending in left:
+            pending.settle(410, {"error": {"message": "the episode has ended", "type": "over"}})

@@ -1,0 +1,203 @@
+"""An episode that a program plays: its chat requests in place of a game's texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from lit_agentrl import screen
+from lit_agentrl.engines.base import SamplingParams, TurnResult
+from lit_agentrl.episode import EndReason, Episode
+from lit_agentrl.experimental.gateway.context import Calls
+from lit_agentrl.experimental.gateway.messages import ChatRequest
+from lit_agentrl.experimental.gateway.session import Call, ChatSession
+from lit_agentrl.rollout.episode import EpisodeInPlay, Request
+from lit_agentrl.rollout.hooks import NO_HOOK, PlayHook
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.worlds.branch_point import BranchPoint
+from lit_agentrl.rollout.worlds.environments import Answer
+from lit_agentrl.text.lost_characters import find_lost
+
+_said: set[str] = set()  # what this process has said once
+
+
+def note_once(name: str, line: str) -> None:
+    """Print a line in the first process of a run, once for each name."""
+    if name not in _said:
+        _said.add(name)
+        screen.note(line)
+
+
+class ProgramInPlay(EpisodeInPlay):
+    """An episode whose prompts are the chat requests of a program, see `World` in ``world.py``.
+
+    Raises:
+        ValueError: The run has parts that only a game's episodes can have.
+    """
+
+    takes_any_reply: ClassVar[bool] = True
+
+    def __init__(self, episode: Episode, rules: Rules, noise_seed: int = 0, hook: PlayHook = NO_HOOK) -> None:
+        super().__init__(episode, rules, noise_seed, hook)
+        if not isinstance(rules.context, Calls):
+            raise ValueError(
+                f"context={type(rules.context).__name__.lower()}: a program decides what the policy reads; set "
+                "context=program"
+            )
+        if hook != NO_HOOK or rules.shots.get(self._task.name):
+            raise ValueError(
+                "algo.structure and prompt change the messages of a game, and a program writes its own; choose "
+                "algo/structure=refill and no shots"
+            )
+        is_parallel = bool(getattr(self._task, "is_parallel", False))
+        self._session = ChatSession(rules.chat, is_parallel=is_parallel)
+        self._call: Call | None = None  # that waits for its reply
+        self._held: list[int] = []  # tokens that the engine holds
+
+    def branch(self, child: Episode, turn: int, noise_seed: int) -> tuple[EpisodeInPlay, BranchPoint]:
+        """Refuse to continue from a turn.
+
+        Raises:
+            ValueError: Always, because a program cannot be copied while it runs.
+        """
+        raise ValueError(
+            "algo.structure: a program cannot be copied while it runs, so no episode continues from another; set "
+            "algo/structure=refill"
+        )
+
+    def take(self, answer: Answer) -> None:
+        """Handle the next request of the program, or its end."""
+        for step in answer.steps:
+            self._reward(step.reward, step.reward_parts, step.cost)
+        if not self._record_answer(answer):
+            self._order_turns()
+            return
+        self.asks, self.note = None, answer.result
+        event = json.loads(self._observation)
+        if "end" in event:
+            self._finish(event["end"], answer)
+            return
+        if not self.episode.instance_id:
+            self.episode.instance_id = answer.instance_id
+        request = ChatRequest.from_plain(event["request"])
+        for option in request.overruled:
+            note_once(
+                option.partition("=")[0],
+                f"the program's {option} has no effect: the run decides how replies are sampled (rollout, val, test)",
+            )
+        try:
+            call = self._session.ask(request)
+        except ValueError as error:
+            self._end(EndReason.ERROR, error=str(error))
+            self._order_turns()
+            return
+        self._open(call, answer)
+
+    begin = continue_play = take
+
+    def _open(self, call: Call, answer: Answer) -> None:
+        """Record a request that waits for its reply."""
+        episode = self.episode
+        self._call = call
+        if not episode.opening:
+            episode.opening = [
+                {"role": message.role, "content": message.content} for message in call.request.messages
+            ]
+        episode.num_broken += call.new.broken
+        shown = [message.content for message in call.request.messages[-1:]]
+        episode.num_lost += find_lost(self.rules.chat.tokenizer, shown).total()
+        call.turn.probes = answer.probes
+        episode.turns.append(call.turn)
+
+    def make_request(self, params: SamplingParams) -> Request:
+        """Return the new tokens if the engine holds those before, else the whole prompt."""
+        assert self._call is not None
+        limit = self._call.request.max_tokens
+        if limit is not None and limit > params.max_reply_tokens:
+            note_once(
+                "max_tokens",
+                f"the program asks for max_tokens={limit}, and rollout.max_reply_tokens={params.max_reply_tokens} "
+                "bounds it",
+            )
+        if limit is not None and limit < params.max_reply_tokens:
+            params = replace(params, max_reply_tokens=limit)
+        prompt, held = self._call.prompt, self._held
+        is_continued = bool(held) and len(prompt) > len(held) and prompt[: len(held)] == held
+        self._held = prompt
+        tokens: Sequence[int] = prompt[len(held) :] if is_continued else prompt
+        is_new = not is_continued and len(self._session.calls) > 1
+        return Request(tokens, self._call.address, params, is_new)
+
+    def receive_reply(self, result: TurnResult) -> list[str]:
+        """Record a reply; return it as the one action that the program receives."""
+        episode, call = self.episode, self._call
+        assert call is not None
+        episode.num_prefilled += result.num_prefilled
+        episode.num_shared += result.num_shared
+        if result.error:
+            self._end(EndReason.ERROR, error=result.error)
+            self._order_turns()
+            return []
+        self._call = None
+        if not result.tokens:  # the program is told so, and may ask with less
+            self._held = []
+            episode.turns.pop()
+            return [json.dumps({"refusal": self._describe_overflow(len(call.prompt))})]
+        episode.num_new += len(call.new.tokens)
+        self._held = [*self._held, *result.tokens]
+        try:
+            reply = self._session.receive(call, result)
+        except (Exception, SystemExit) as error:  # a dialect may be a user's
+            kind = type(self.rules.chat.dialect).__name__
+            self._end(EndReason.ERROR, error=f"dialect {kind} failed: {type(error).__name__}: {error}")
+            self._order_turns()
+            return []
+        usage = {"prompt_tokens": len(call.prompt), "completion_tokens": len(call.turn.reply_tokens)}
+        given: dict[str, Any] = {
+            **reply,
+            "usage": usage,
+            "prompt_token_ids": call.prompt,
+            "token_ids": call.turn.reply_tokens.tolist(),
+            "logprobs": call.turn.reply_logps.tolist(),
+        }
+        return [json.dumps({"reply": given})]
+
+    def _describe_overflow(self, size: int) -> str:
+        limit = self.rules.max_context_tokens
+        return f"context_length_exceeded: the prompt has {size} tokens, of rollout.max_context_tokens={limit}"
+
+    def messages(self) -> list[Any]:
+        """Refuse an engine that takes messages.
+
+        Raises:
+            ValueError: Always, because the record must hold the tokens that were read and sampled.
+        """
+        raise ValueError(
+            "engine returns texts, and a program is trained on the tokens that were sampled; set engine=native, or "
+            "engine=openai engine.mode=tokens"
+        )
+
+    def _reward(self, reward: float, parts: dict[str, float], cost: float | None) -> None:
+        """Add what the program earned to the turn that was answered last."""
+        if (turn := self._session.find_last_turn()) is None:
+            return
+        turn.reward += reward
+        turn.cost = turn.cost if cost is None else cost + (turn.cost or 0.0)
+        for name, points in parts.items():
+            turn.reward_parts[name] = turn.reward_parts.get(name, 0.0) + points
+
+    def _finish(self, end: dict[str, Any], answer: Answer) -> None:
+        if not any(call.is_answered for call in self._session.calls):
+            self._end(EndReason.ERROR, error="the program ended before any call was answered")
+        elif end["reason"] == "calls":
+            self._end(EndReason.TURN_LIMIT)
+        else:
+            self._end(EndReason.SUCCESS if answer.success else EndReason.FAILURE, success=answer.success)
+        self._order_turns()
+
+    def _order_turns(self) -> None:
+        """Replace the turns in the order of requests by those in the order of rows."""
+        asked = [call.turn for call in self._session.calls[:1]]
+        self.episode.turns = self._session.make_turns() or asked

@@ -1,0 +1,238 @@
+"""Programs of users in processes of their own: commands and functions."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from lit_agentrl.experimental.gateway.exchange import Exchange, ProgramEnd
+
+_TAIL = 65_536  # bytes of an output that are kept
+_SHOWN = 300  # characters of an error output that messages repeat
+_MOST_TASK = 100_000  # bytes of a task, which is passed as a variable of the environment
+_RUN = (
+    "import sys; sys.path[:] = {path!r}; from lit_agentrl.experimental.gateway.runner import main; "
+    "main({name!r}, {file})"
+)
+_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class Program(Protocol):
+    """Something that plays one episode after another."""
+
+    def start(self, exchange: Exchange, task: str, url: str, token: str) -> None:
+        """Start an episode; its end is written to ``exchange``."""
+
+    def stop(self) -> None:
+        """End the episode that runs, by force if necessary."""
+
+    def close(self) -> None:
+        """End all processes."""
+
+
+def _end_with_parent() -> None:
+    _libc.prctl(_PDEATHSIG, signal.SIGKILL)
+
+
+def _spawn(command: Sequence[str], env: dict[str, str], **pipes: Any) -> subprocess.Popen[bytes]:
+    """Start a process in a group of its own, which ends with this process."""
+    without_proxy = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))
+    return subprocess.Popen(
+        command, env={**os.environ, "NO_PROXY": without_proxy, "no_proxy": without_proxy, **env},
+        start_new_session=True, preexec_fn=_end_with_parent, **pipes,
+    )  # fmt: skip
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+class _Tail(threading.Thread):
+    """The last bytes that a pipe gave."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        super().__init__(daemon=True, name="program output")
+        self._pipe, self._data = pipe, b""
+        self.start()
+
+    def run(self) -> None:
+        with self._pipe:
+            while part := os.read(self._pipe.fileno(), _TAIL):
+                self._data = (self._data + part)[-_TAIL:]
+
+    def read(self) -> str:
+        """Return the text, once the pipe is closed or after a second."""
+        self.join(1.0)
+        return self._data.decode(errors="replace")
+
+
+def _describe_failure(code: int, errors: str) -> str:
+    last = " ".join(errors.split())[-_SHOWN:]
+    how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+    return f"the program {how}{': ' + last if last else ''}"
+
+
+class Command:
+    """A program that is started once for each episode.
+
+    It finds its task in ``LIT_AGENTRL_TASK``, and the endpoint in ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``.  Its
+    result is what it writes to the file ``LIT_AGENTRL_RESULT``, else the last line of its output.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = list(command)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, exchange: Exchange, task: str, url: str, token: str) -> None:
+        """See `Program`.
+
+        Raises:
+            ValueError: The command cannot be started, or the task is too large.
+        """
+        if len(task.encode()) > _MOST_TASK:
+            raise ValueError(f"a task has more than {_MOST_TASK} bytes; name a file in it instead")
+        folder = tempfile.TemporaryDirectory(prefix="program-")
+        result = Path(folder.name) / "result.json"
+        env = {
+            "LIT_AGENTRL_TASK": task, "LIT_AGENTRL_RESULT": str(result), "OPENAI_BASE_URL": url,
+            "OPENAI_API_KEY": token,
+        }  # fmt: skip
+        try:
+            process = _spawn(
+                self._command, env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        except OSError as error:
+            folder.cleanup()
+            raise ValueError(f"command={self._command} cannot be started ({error})") from error
+        self._process = process
+        assert process.stdout is not None and process.stderr is not None
+        output, errors = _Tail(process.stdout), _Tail(process.stderr)
+
+        def watch() -> None:
+            code = process.wait()
+            _kill(process)  # what it left behind
+            with folder:
+                if code:
+                    end = ProgramEnd(problem=_describe_failure(code, errors.read()))
+                else:
+                    end = _read_result(result, output.read())
+            exchange.finish(end)
+
+        threading.Thread(target=watch, daemon=True, name="program").start()
+
+    def stop(self) -> None:
+        """See `Program`."""
+        if self._process is not None:
+            _kill(self._process)
+            self._process.wait()
+            self._process = None
+
+    close = stop
+
+
+def _read_result(file: Path, output: str) -> ProgramEnd:
+    lines = output.strip().splitlines()
+    try:
+        text = file.read_text(encoding="utf-8") if file.is_file() else lines[-1] if lines else ""
+        return ProgramEnd(json.loads(text))
+    except ValueError:
+        return ProgramEnd(
+            problem='the program names no reward; print {"reward": 1.0} as its last line, or write that to the file '
+            "LIT_AGENTRL_RESULT"
+        )
+
+
+class Function:
+    """A Python function in a process that several episodes share, one after another."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._process: subprocess.Popen[bytes] | None = None
+        self._exchange: Exchange | None = None  # of the episode that runs
+        self._lock = threading.Lock()
+
+    def start(self, exchange: Exchange, task: str, url: str, token: str) -> None:
+        """See `Program`."""
+        if self._process is None or self._process.poll() is not None:
+            self._open()
+        assert self._process is not None and self._process.stdin is not None
+        self._exchange = exchange
+        order = {"task": json.loads(task), "base_url": url, "api_key": token}
+        try:
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the thread that reads its results reports how it ended
+
+    def _open(self) -> None:
+        reader, writer = os.pipe()
+        run = _RUN.format(path=sys.path, name=self._name, file=writer)
+        process = _spawn(
+            [sys.executable, "-c", run], {}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            pass_fds=[writer],
+        )  # fmt: skip
+        os.close(writer)
+        assert process.stdout is not None
+        errors, self._process = _Tail(process.stdout), process
+        threading.Thread(target=self._read, args=(process, reader, errors), daemon=True, name="agent").start()
+
+    def _read(self, process: subprocess.Popen[bytes], reader: int, errors: _Tail) -> None:
+        with os.fdopen(reader) as results:
+            for line in results:
+                plain = json.loads(line)
+                self._finish(process, ProgramEnd(plain.get("result"), plain.get("problem", "")))
+        code = process.wait()
+        self._finish(process, ProgramEnd(problem=_describe_failure(code, errors.read())))
+
+    def _finish(self, process: subprocess.Popen[bytes], end: ProgramEnd) -> None:
+        with self._lock:
+            exchange, self._exchange = (
+                (self._exchange, None) if process is self._process else (None, self._exchange)
+            )
+        if exchange is not None:
+            exchange.finish(end)
+
+    def stop(self) -> None:
+        """See `Program`."""
+        if self._exchange is not None:
+            self.close()
+
+    def close(self) -> None:
+        """See `Program`."""
+        with self._lock:
+            process, self._process, self._exchange = self._process, None, None
+        if process is not None:
+            _kill(process)
+            process.wait()
+
+
+def make_program(
+    mode: str, *, command: Sequence[str] | str | None, function: str | None
+) -> Callable[[], Program]:
+    """Return the constructor of a program.
+
+    Raises:
+        ValueError: The mode is unknown, or the option that it needs is not given, or the other one is.
+    """
+    if mode not in ("function", "command"):
+        raise ValueError(f"mode={mode} must be function or command")
+    if mode == "function":
+        if not isinstance(function, str) or "." not in function or command is not None:
+            raise ValueError(f"function={function} must be the dotted name of a function, and command null")
+        return lambda: Function(function)
+    parts = [command] if isinstance(command, str) else [str(part) for part in command or ()]
+    if not parts or function is not None:
+        raise ValueError(f"command={command} must be [PROGRAM, ARGUMENT, …], and function null")
+    return lambda: Command(parts)

@@ -1,0 +1,51 @@
+"""The process in which an agent function runs, called once for each line of input."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from lit_agentrl.experimental.gateway.client import Client
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """Return the function of a dotted name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    module, _, attribute = name.rpartition(".")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"function={name} cannot be imported ({error})") from error
+    if not callable(function):
+        raise ValueError(f"function={name} must be a function of (task, client)")
+    loaded: Callable[..., Any] = function
+    return loaded
+
+
+def main(name: str, results: int) -> None:
+    """Call the function once for each line of input, and write its result as JSON."""
+    with os.fdopen(results, "w") as output:
+        for line in sys.stdin:
+            order = json.loads(line)
+            try:
+                result = load_function(name)(order["task"], Client(order["base_url"], order["api_key"]))
+                if inspect.isawaitable(result):
+                    result = asyncio.run(_wait_for(result))
+                text = json.dumps({"result": result})
+            except (Exception, SystemExit) as error:
+                text = json.dumps({"problem": f"{type(error).__name__}: {error}"})
+            output.write(text + "\n")
+            output.flush()
+
+
+async def _wait_for(result: Any) -> Any:
+    return await result

@@ -1,0 +1,205 @@
+"""The chat endpoint of programs; the only file that imports starlette and uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import socket
+import threading
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from lit_agentrl.experimental.gateway.exchange import Exchange, Over, Pending
+from lit_agentrl.experimental.gateway.messages import BadRequest, read_request
+
+_log = logging.getLogger(__name__)
+_MODEL = "policy"
+_FORGOTTEN = 16  # times the most bytes of a request: how much of a larger one is read before the line is cut
+
+
+class Gateway:
+    """An HTTP server on loopback in its own thread, shared by all episodes.
+
+    Each episode has a token, which is the key that its program sends.
+    """
+
+    def __init__(self) -> None:
+        self._exchanges: dict[str, tuple[Exchange, int]] = {}  # by token, with the most bytes of a request
+        self._warned: set[str] = set()
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.bind(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        app = Starlette(
+            routes=[
+                Route("/v1/chat/completions", self.complete, methods=["POST"]),
+                Route("/v1/models", self.list_models, methods=["GET"]),
+            ]
+        )
+        config = uvicorn.Config(app, log_config=None, log_level="error", access_log=False, lifespan="off")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [listener]}, daemon=True, name="gateway"
+        )
+        self._thread.start()
+
+    def open(self, exchange: Exchange, *, max_bytes: int) -> str:
+        """Return the token of a new episode."""
+        token = secrets.token_hex(16)  # a secret, which decides nothing
+        self._exchanges[token] = (exchange, max_bytes)
+        return token
+
+    def close(self, token: str) -> None:
+        """Forget an episode; its token is refused from now on."""
+        exchange, _ = self._exchanges.pop(token)
+        exchange.close()
+
+    async def list_models(self, request: Request) -> Response:
+        return JSONResponse(
+            {"object": "list", "data": [{"id": _MODEL, "object": "model", "owned_by": "run"}]}
+        )
+
+    async def complete(self, request: Request) -> Response:
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        exchange, max_bytes = self._exchanges.get(token, (None, 0))
+        if exchange is None:
+            return self._refuse(
+                401, "the key is of no episode that runs: use OPENAI_API_KEY, and not after the end"
+            )
+        try:
+            body = await _read_body(request, max_bytes)
+            wanted = read_request(body)
+            loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+            def set_answer(status: int, answer: Mapping[str, Any]) -> None:
+                if not future.done():
+                    future.set_result((status, answer))
+
+            def settle(status: int, answer: Mapping[str, Any]) -> None:
+                loop.call_soon_threadsafe(set_answer, status, answer)
+
+            pending = Pending(wanted, settle)
+            exchange.post(pending)
+        except _TooLarge:
+            exchange.refused["too large"] += 1
+            return self._refuse(413, f"a request may have at most {max_bytes} bytes (env.game.max_mb)")
+        except BadRequest as error:
+            exchange.refused[str(error)] += 1
+            return self._refuse(400, str(error))
+        except Over:
+            return self._refuse(410, "the episode has ended")
+        gone = asyncio.ensure_future(_wait_until_gone(request))
+        await asyncio.wait({future, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            exchange.drop(pending)
+            return Response(status_code=499)
+        gone.cancel()
+        status, answer = future.result()
+        if status != 200:
+            return JSONResponse(dict(answer), status)
+        if body.get("stream"):
+            usage = bool((body.get("stream_options") or {}).get("include_usage"))
+            return StreamingResponse(_stream(answer, with_usage=usage), media_type="text/event-stream")
+        return JSONResponse(_write_completion(answer, body))
+
+    def _refuse(self, status: int, reason: str) -> Response:
+        if reason not in self._warned and len(self._warned) < 20:
+            self._warned.add(reason)
+            _log.warning("a request of a program is refused with status %d: %s", status, reason)
+        return JSONResponse(
+            {"error": {"message": reason, "type": "invalid_request_error", "code": status}}, status
+        )
+
+
+class _TooLarge(Exception):
+    pass
+
+
+async def _read_body(request: Request, max_bytes: int) -> Any:
+    """Return the JSON of a request.
+
+    One that is too large is read and forgotten, so that the refusal arrives.
+    """
+    data, size = bytearray(), 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size <= max_bytes:
+                data += part
+            elif size > _FORGOTTEN * max_bytes:
+                break
+        if size > max_bytes:
+            raise _TooLarge
+        return json.loads(data)
+    except ClientDisconnect:
+        raise BadRequest("the request broke off") from None
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON ({error})") from None
+
+
+async def _wait_until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _write_completion(answer: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    choice: dict[str, Any] = {
+        "index": 0, "message": answer["message"], "finish_reason": answer["finish_reason"], "logprobs": None,
+    }  # fmt: skip
+    written: dict[str, Any] = {
+        "id": answer["id"], "object": "chat.completion", "created": 0, "model": _MODEL, "choices": [choice],
+        "usage": _write_usage(answer),
+    }  # fmt: skip
+    if body.get("logprobs"):
+        tokens = zip(answer["token_ids"], answer["logprobs"], strict=True)
+        choice["logprobs"] = {
+            "content": [
+                {"token": f"token_id:{token}", "logprob": logp, "bytes": None, "top_logprobs": []}
+                for token, logp in tokens
+            ]
+        }
+    if body.get("return_token_ids"):
+        written["prompt_token_ids"], choice["token_ids"] = answer["prompt_token_ids"], answer["token_ids"]
+    return written
+
+
+def _write_usage(answer: Mapping[str, Any]) -> dict[str, int]:
+    usage = dict(answer["usage"])
+    return {**usage, "total_tokens": usage["prompt_tokens"] + usage["completion_tokens"]}
+
+
+async def _stream(answer: Mapping[str, Any], *, with_usage: bool) -> AsyncIterator[str]:
+    """Yield the events of a reply, which is complete before the first of them."""
+    message = dict(answer["message"])
+    calls = [{"index": number, **call} for number, call in enumerate(message.pop("tool_calls", []))]
+    deltas = [message, *({"tool_calls": [call]} for call in calls)]
+    choices: list[list[dict[str, Any]]] = [[dict(index=0, delta=each, finish_reason=None)] for each in deltas]
+    choices.append([dict(index=0, delta={}, finish_reason=answer["finish_reason"])])
+    if with_usage:
+        choices.append([])
+    for each in choices:
+        chunk = {
+            "id": answer["id"], "object": "chat.completion.chunk", "created": 0, "model": _MODEL, "choices": each,
+            **({"usage": _write_usage(answer)} if not each else {}),
+        }  # fmt: skip
+        yield f"data: {json.dumps(chunk)}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+_lock = threading.Lock()
+_shared: list[Gateway] = []
+
+
+def open_gateway() -> Gateway:
+    """Return the server of this process, and start it if there is none."""
+    with _lock:
+        if not _shared:
+            _shared.append(Gateway())
+        return _shared[0]
