@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from lit_agentrl.certificates.lines import read_lines
 from lit_agentrl.paths import find_config, list_options
 
 BASES = {
@@ -55,7 +56,8 @@ def row(file: Path, axes: Sequence[str]) -> str:
         "–" if chosen.get(axis, "none") in IDLE else f"`{chosen[axis]}`" + numbers(axis, chosen[axis])
         for axis in axes
     )
-    return f"| `{file.stem}` | {' | '.join(cells)} | {source} |"
+    certificate = read_lines().get(file.stem, "–")
+    return f"| `{file.stem}` | {' | '.join(cells)} | {source} | {certificate} |"
 
 
 def base_of(file: Path) -> str:
@@ -76,7 +78,7 @@ def table(base: str) -> str:
         for axis in choices(find_config(f"algo/{base}.yaml"))
         if axis not in beside and any(choices(file).get(axis, "none") not in IDLE for file in files)
     ]
-    head = f"| `algo=` | {' | '.join(axes)} | paper |\n|{'---|' * (len(axes) + 2)}\n"
+    head = f"| `algo=` | {' | '.join(axes)} | paper | certificate |\n|{'---|' * (len(axes) + 3)}\n"
     return head + "\n".join(row(file, axes) for file in files) + "\n"
 
 
@@ -86,7 +88,8 @@ def pages() -> dict[str, str]:
         "# Named algorithms",
         "",
         "What each `algo=NAME` chooses on each axis; a dash is the default, which does nothing. "
-        "The header of its file says where it departs from its paper.",
+        "The header of its file says where it departs from its paper, "
+        "and its [certificate](../findings/certificates.md) of which objective its expected update is the gradient.",
         "",
     ]
     for base, (title, says) in BASES.items():

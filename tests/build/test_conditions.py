@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.build.conditions import describe_blind_turns, describe_idle_reference
+from lit_agentrl.build.unused_options import describe_blind_turns, describe_idle_reference
 from lit_agentrl.update.settings import UpdateSettings
 from tests.rl.ragged import fresh
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lit_agentrl.build.recorded import describe_default_world
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.composition import compose_job
@@ -145,3 +146,33 @@ def test_what_needs_a_world_or_held_out_data_is_one_line(
 ) -> None:
     write_rows()
     assert said in refused(f"{SMALL} {PAIRS} trainer.max_epochs=1 {options}")
+
+
+@pytest.mark.slow
+def test_an_own_data_set_that_chooses_no_world_is_told_of_it(
+    in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows()
+    mine = Path("conf/data/mine.yaml")
+    mine.parent.mkdir(parents=True)
+    target = "_target_: lit_agentrl.data.pairs.Pairs"
+    mine.write_text(f"{target}\npath: d.jsonl\n")
+    options = (
+        f"{SMALL.replace('data.batch=4 ', '')} --config-dir conf algo=dpo data=mine trainer.max_epochs=1"
+    )
+    main_train(shlex.split(f"{options} val.episodes=2 test.episodes=0 hydra.run.dir=run"))
+    told = "warning: data=mine is judged by the default world, env=sokoban"
+    assert told in capsys.readouterr().out
+    mine.write_text(
+        f"defaults:\n  - _self_\n  - override /env@_global_.env: _none\n{target}\npath: d.jsonl\n"
+    )
+    main_train(shlex.split(f"{options} hydra.run.dir=run2"))
+    told = capsys.readouterr().out
+    assert "judged by the default world" not in told and "judged by" in told
+
+
+def test_a_world_that_somebody_named_is_not_told_of() -> None:
+    told = describe_default_world(["data=mine"], name="sokoban")
+    assert "override /env@_global_.env: _none" in told and "env=sokoban" in told
+    for overrides in (["data=pairs"], ["data=mine", "env=bandit"], ["data=mine", "experiment=x"], ["seed=1"]):
+        assert not describe_default_world(overrides, name="sokoban")

@@ -178,3 +178,21 @@ def test_games_that_cannot_be_listed_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=told):
             list_paths(TableGame("mine", "", ("a",), moves))
+
+
+def test_reinforce_pp_is_scaled_by_the_std_of_its_batch() -> None:
+    """Two arms, returns 0 and 1, one group of two: only mixed groups teach, with advantages of half over the std."""
+    p = 0.3
+    game = TableGame(
+        "arms", "", ("a",), {"a": (Move(), Move(reward=1.0))}, {"a": (0.0, math.log(p / (1 - p)))}
+    )
+    std = math.sqrt(0.5 + 1e-8)  # of 0 and 1, ddof 1, as `masked_whiten` has it
+    expected = 2 * p * (1 - p) * (0.5 / std) / 2
+    found = expected_update(fresh("reinforce_pp"), game, members=2)
+    torch.testing.assert_close(found, torch.tensor([-expected, expected], dtype=torch.float64), **TIGHT)
+
+
+def test_loop_is_unbiased_where_replies_are_equally_long_and_not_where_they_differ() -> None:
+    objective = fresh("loop")
+    assert all(measure_direction(objective, game).is_exact for game in (ONE_TURN, STOP, REPEAT))
+    assert not measure_direction(objective, LENGTHS).is_exact

@@ -18,12 +18,12 @@ from lit_agentrl.build.games import Games, TaskLoader, build_games, has_world, t
 from lit_agentrl.build.instantiation import instantiate_as, instantiate_like, make_prompt_and_dialect
 from lit_agentrl.build.matching import match_run
 from lit_agentrl.build.monitors import check_monitors, choose_monitors, find_judging_metric, list_metrics
-from lit_agentrl.build.numbers import check_numbers
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.precision import check_sync_gap
 from lit_agentrl.build.recorded import build_kind
 from lit_agentrl.build.structure import build_algorithm, check_trained
 from lit_agentrl.checks import format_value, name_errors
+from lit_agentrl.config.numbers import check_numbers
 from lit_agentrl.data.kinds import Kind
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.models.policy import Policy

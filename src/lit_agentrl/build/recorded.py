@@ -12,6 +12,7 @@ from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.build.games import has_world
 from lit_agentrl.build.instantiation import instantiate_as
 from lit_agentrl.checks import name_errors
+from lit_agentrl.config.overrides import parse
 from lit_agentrl.data.beside import Beside
 from lit_agentrl.data.demonstrations import Demonstrations
 from lit_agentrl.data.kinds import Kind
@@ -21,6 +22,7 @@ from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.levels import Levels
 from lit_agentrl.models.lora import hash_parameters
 from lit_agentrl.models.policy import Policy
+from lit_agentrl.paths import list_options
 from lit_agentrl.report.verdicts import NEAR, PAIRS, name_head_game
 from lit_agentrl.rl.imitation import Imitating
 from lit_agentrl.rl.objective import SCORES, Objective
@@ -64,6 +66,32 @@ def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind |
     if kind.heads and is_scored:
         algorithm = SeveralHeads(objective=algorithm, names=kind.heads)
     return algorithm, kind
+
+
+def describe_default_world(overrides: Sequence[str], *, name: str) -> str:
+    """Return a warning where the default world judges a data set of the user's own.
+
+    Shipped data sets choose no world unless one is named; one's own must say so itself.
+
+    Args:
+        overrides: the overrides as typed.
+        name: of the world that is played.
+
+    Returns:
+        The line; empty if the data set is shipped, or the command or an experiment may have named the world.
+    """
+    chosen = {override.key_or_group: override.value() for override in parse(overrides)}
+    data = chosen.get("data")
+    if (
+        data is None
+        or data in [file.stem for file in list_options("data")]
+        or {"env", "experiment"} & {*chosen}
+    ):
+        return ""
+    return (
+        f"data={data} is judged by the default world, env={name}, as its YAML file chooses none; to be judged by "
+        "held-out data, write `- override /env@_global_.env: _none` into its defaults, or name a world with env="
+    )
 
 
 class HeldOut:

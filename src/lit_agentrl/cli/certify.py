@@ -1,4 +1,4 @@
-"""Compare the expected update of algorithms with exact gradients, in small games."""
+"""Compare the updates of algorithms with exact gradients."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         args = parser.parse_intermixed_args(arguments)
         require_whole("--members", args.members, 2, 16)
         require_whole("--processes", args.processes, 1)
-        from lit_agentrl.build.certifying import certify_jobs, list_jobs
         from lit_agentrl.certificates.lines import write_lines
         from lit_agentrl.certificates.table import format_page
+        from lit_agentrl.evaluate.certifying import certify_jobs, list_jobs
 
         jobs, certificates = list_jobs(args.overrides), []
         made = certify_jobs(

@@ -30,7 +30,7 @@ def load_libraries() -> None:
     The imports create a million long-lived objects, and scanning these repeatedly would take a third of the time.
     The garbage collector is therefore disabled meanwhile, and ignores the objects afterwards (``gc.freeze``).
     """
-    if "torch" in sys.modules:
+    if "lightning" in sys.modules:
         return
     screen.announce("loading torch and Lightning")
     was_enabled = gc.isenabled()

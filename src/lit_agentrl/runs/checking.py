@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.build.early import check_early
 from lit_agentrl.build.overlap import refuse_contradictions
 from lit_agentrl.checks import require
 from lit_agentrl.config import composition, signatures
@@ -18,6 +17,7 @@ from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import check_overrides, get_flag_values, rewrite_for_hydra
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.runs import run_folder
+from lit_agentrl.runs.early import check_early
 from lit_agentrl.runs.sweeps import sweepers
 
 if TYPE_CHECKING:

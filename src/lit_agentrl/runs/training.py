@@ -12,14 +12,19 @@ from omegaconf import DictConfig
 
 from lit_agentrl import screen
 from lit_agentrl.build.assembly import Run, build, to_plain_dict
-from lit_agentrl.build.conditions import describe_blind_turns, describe_idle_reference
 from lit_agentrl.build.critics import describe_reweighting
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.parts import Parts
 from lit_agentrl.build.precision import describe_lost_steps, describe_uncorrected
+from lit_agentrl.build.recorded import describe_default_world
 from lit_agentrl.build.strategy import count_processes
 from lit_agentrl.build.structure import describe_missing_repeats
-from lit_agentrl.build.unused_options import describe_idle_processes, describe_inactive_bounds
+from lit_agentrl.build.unused_options import (
+    describe_blind_turns,
+    describe_idle_processes,
+    describe_idle_reference,
+    describe_inactive_bounds,
+)
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, FinalExport, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import Concludes, get_iteration_metrics, rewind
 from lit_agentrl.checks import NotFinite
@@ -150,6 +155,7 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
     rollout = run.cfg.rollout
     processes = run.trainer.world_size if run.stream.plays else 1
     typed = run_folder.read_overrides(run.folder)
+    is_judged_by_world = bool(run.games.val and not run.stream.plays)
     is_ahead = rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires
     warnings = (
         describe_inactive_bounds(
@@ -164,6 +170,7 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
             typed,
             is_older=is_ahead or run.recorded is not None,
         ),
+        describe_default_world(typed, name=run.games.tasks[0].name) if is_judged_by_world else "",
         describe_missing_repeats(run.structure, run.games, rollout.get("instances")),
         describe_idle_processes(rollout.prompts, processes),
         describe_uncorrected(run.cfg),

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.build.early import check_early
 from lit_agentrl.config import composition
 from lit_agentrl.config.overrides import rewrite_for_hydra
 from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.runs.early import check_early
 from lit_agentrl.update.settings import SCHEDULES
 from tests.commands import Refused
 from tests.conftest import thinned
@@ -29,6 +29,8 @@ WRONG = [
     "filter.ratio=1.3",
     "optim.lr=-1",
     "optim.schedule=cosin",
+    "+optim.optimizer.momentum=0.9",
+    "optim.optimizer.weight_decay=inf",
     "update.epochs=0",
     "env.game.size=2",
     "env.max_turns=0",

@@ -16,9 +16,9 @@ from typing import Any
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.build.numbers import check_numbers
 from lit_agentrl.checks import add_key, format_value
 from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.numbers import check_numbers
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.base import Task
@@ -29,13 +29,14 @@ _TENSORS = ("_BT", "_B", "_BK", "_P", "_S")  # arguments that a run provides
 _SECTIONS = (
     "rollout", "env", "prompt", "dialect", "context", "worlds", "reward", "algo", "filter", "data", "update", "optim",
 )  # fmt: skip
-_MODULES = tuple(  # they load no library that is slower than torch
-    f"lit_agentrl.{module}"
+_MODULES = (  # they load no library that is slower than torch
+    "torch.optim.",
+    *(f"lit_agentrl.{module}"
     for module in (
         "rollout.settings", "rollout.worlds", "envs.base", "envs.hosting", "envs.games", "envs.tasks", "text.",
         "rewards.shaping", "rl.", "data.", "update.settings", "update.gradients", "update.stop",
     )
-)  # fmt: skip
+))  # fmt: skip
 _GAMES = ("lit_agentrl.envs.games.", "lit_agentrl.envs.tasks.")  # made at once, without a process
 
 

@@ -1,0 +1,25 @@
+"""The stored lines, which the table of the docs shows, are those that the command makes."""
+
+from __future__ import annotations
+
+import pytest
+
+from lit_agentrl.certificates.certificate import Certificate, measure_direction
+from lit_agentrl.certificates.lines import read_lines
+from lit_agentrl.certificates.shipped import GAMES
+from lit_agentrl.paths import list_options
+from tests.rl.ragged import fresh
+
+
+def test_every_shipped_algorithm_has_a_line() -> None:
+    assert sorted(read_lines()) == sorted(file.stem for file in list_options("algo"))
+
+
+@pytest.mark.parametrize("name", ["rloo", "grpo", "bradley_terry"])
+def test_a_line_is_what_the_command_finds(name: str) -> None:
+    objective = fresh(name)
+    if name == "bradley_terry":
+        assert read_lines()[name] == Certificate(name, missing="trains a reward model").line
+    else:
+        found = Certificate(name, [measure_direction(objective, game) for game in GAMES])
+        assert read_lines()[name] == found.line
