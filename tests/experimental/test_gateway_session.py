@@ -243,3 +243,5 @@ def test_what_the_run_decides_is_named() -> None:
     request = read_request({"messages": [user("go")], "temperature": 0.2, "seed": 1, "user": "me"})
     assert request.overruled == ("temperature=0.2", "seed=1")
     assert ChatRequest.from_plain(request.to_plain()) == request
+    named = read_request({"messages": [user("go") | {"name": "ann"}, user("on") | {"name": "ann"}]})
+    assert named.overruled == ('messages.name="ann"',)

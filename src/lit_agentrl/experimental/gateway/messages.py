@@ -118,8 +118,19 @@ def read_request(body: Any) -> ChatRequest:
         tools=() if choice == "none" else tools,
         max_tokens=_read_max_tokens(given),
         stop=tuple(stop),
-        overruled=tuple(f"{name}={_shorten(given[name])}" for name in _OVERRULED if name in given),
+        overruled=(
+            *(f"{name}={_shorten(given[name])}" for name in _OVERRULED if name in given),
+            *_list_names(given),
+        ),
     )
+
+
+def _list_names(given: Mapping[str, Any]) -> list[str]:
+    """List the names of authors, which no template shows; those of tools stand in their calls."""
+    messages = [each for each in given["messages"] if each["role"] != "tool" and each.get("name")]
+    return [
+        f"messages.name={_shorten(name)}" for name in dict.fromkeys(str(each["name"]) for each in messages)
+    ]
 
 
 def _check_fixed_options(given: Mapping[str, Any]) -> None:
@@ -171,7 +182,7 @@ def _read_message(number: int, message: Any) -> ChatMessage:
     role = _ROLES.get(given.pop("role", "")) if isinstance(given.get("role"), str) else None
     if role is None:
         raise BadRequest(f"{where}.role must be system, developer, user, assistant or tool")
-    given.pop("name", None)  # no template shows it
+    given.pop("name", None)  # see `_list_names`
     content = _read_content(where, given.pop("content", ""))
     calls = given.pop("tool_calls", ()) if role == "assistant" else ()
     call_id = given.pop("tool_call_id", "") if role == "tool" else ""

@@ -25,7 +25,7 @@ _RUN = (
     "main({name!r}, {file})"
 )
 _PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Program(Protocol):
@@ -42,7 +42,9 @@ class Program(Protocol):
 
 
 def _end_with_parent() -> None:
-    _libc.prctl(_PDEATHSIG, signal.SIGKILL)
+    """Have the kernel end this process with its parent, where it can."""
+    if _libc is not None:
+        _libc.prctl(_PDEATHSIG, signal.SIGKILL)
 
 
 def _spawn(command: Sequence[str], env: dict[str, str], **pipes: Any) -> subprocess.Popen[bytes]:
