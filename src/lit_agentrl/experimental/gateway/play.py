@@ -85,8 +85,8 @@ class ProgramInPlay(EpisodeInPlay):
         for option in request.overruled:
             note_once(
                 option.partition("=")[0],
-                f"the program's {option} has no effect: the run decides how replies are sampled (rollout, val, test) and "
-                "how messages are shown (the model's chat template)",
+                f"the program's {option} has no effect: the run decides how replies are sampled (rollout, val, test), "
+                "and the model's template how messages are shown",
             )
         try:
             call = self._session.ask(request)
