@@ -98,7 +98,7 @@ def _build(node: Any, path: str) -> Any:
 
 
 class _Unknown:
-    """A value that is not known yet: a tensor, or a part that needs other libraries."""
+    """A value that is not known yet, such as a tensor or a slow part."""
 
 
 def _call(function: Callable[..., Any], constants: Mapping[str, Any]) -> None:
