@@ -26,6 +26,7 @@ WRONG = [
     "algo/tokens=top_entropy algo.tokens.share=0",
     "algo.clip.epsilon=many",
     "algo.clip={_target_:lit_agentrl.rl.policy.clipping.symmetric,_partial_:true,epsilon:0.2,lower:1}",
+    "algo.clip._target_=lit_agentrl.rl.policy.clipping.nosuch",
     "filter.ratio=1.3",
     "optim.lr=-1",
     "optim.schedule=cosin",

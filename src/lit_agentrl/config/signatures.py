@@ -88,17 +88,12 @@ BY_DEVICE = (
 SEPARATE = {"algo.structure"}  # nodes that are instantiated separately, not passed to their section's target
 
 
-Locate = Callable[
-    [str, str], Callable[..., Any] | None
-]  # option and dotted name -> what it names; None: unknown
-
-
-def check_targets(cfg: DictConfig, locate: Locate | None = None) -> None:
+def check_targets(cfg: DictConfig, modules: tuple[str, ...] = ("",)) -> None:
     """Check the arguments of every node that has a ``_target_``, partial ones included.
 
     Args:
         cfg: the config, without the ``hydra`` node.
-        locate: finds a target, or returns None for one that is not checked; None: all of them are imported.
+        modules: beginnings of the names of targets that are checked, and imported for that; default: all.
 
     Raises:
         UserError: a target that cannot be imported, an argument that it does not take, a required value that
@@ -107,9 +102,9 @@ def check_targets(cfg: DictConfig, locate: Locate | None = None) -> None:
     if missing := sorted(OmegaConf.missing_keys(cfg)):
         raise UserError(f"{missing[0]} has no value; set {missing[0]}=…")
     for path, node in find_targets(OmegaConf.to_container(cfg, resolve=True)):
-        target = (locate or _locate)(path, str(node["_target_"]))
-        if target is None:
+        if not str(node["_target_"]).startswith(modules):
             continue
+        target = _locate(path, str(node["_target_"]))
         parameters = inspect.signature(target).parameters
         hints = _get_hints(target)
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())

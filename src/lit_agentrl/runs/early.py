@@ -47,7 +47,7 @@ def check_early(cfg: DictConfig) -> None:
         ValueError: an invalid option, which the message names.
     """
     check_numbers(cfg)
-    check_targets(cfg, lambda _, name: get_object(name) if name.startswith(_MODULES) else None)
+    check_targets(cfg, _MODULES)
     _check_files(cfg)
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     for section in _SECTIONS:
