@@ -126,7 +126,7 @@ def read_request(body: Any) -> ChatRequest:
 
 
 def _list_names(given: Mapping[str, Any]) -> list[str]:
-    """List the names of authors, which no template shows; those of tools stand in their calls."""
+    """List the names of authors, which no template shows."""
     messages = [each for each in given["messages"] if each["role"] != "tool" and each.get("name")]
     return [
         f"messages.name={_shorten(name)}" for name in dict.fromkeys(str(each["name"]) for each in messages)

@@ -42,7 +42,7 @@ class Program(Protocol):
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this process with its parent, where it can."""
+    """Ask the kernel to end this process with its parent, where it can."""
     if _libc is not None:
         _libc.prctl(_PDEATHSIG, signal.SIGKILL)
 
