@@ -60,6 +60,11 @@ def test_durations_are_readable() -> None:
 
 
 def test_parts_leave_out_what_is_unknown() -> None:
+    assert list_fields({"train/loss": 2.5, "train/grad_norm": 1.0}, {}, None, is_short=True) == [
+        ("loss", "2.5")
+    ]
+    played = {"rollout/success": 0.5, "train/loss": 2.5}
+    assert list_fields(played, {}, None, is_short=True) == [("success", "0.500")]
     assert list_fields({}, {"chance": 0.1}, None) == []
     row = {"rollout/success": 0.5, "rollout/entropy": 0.25, "time/validate": 3.0, "time/rollout": 90.0}
     assert list_fields(row, {"start": 0.25, "oracle": 1.0}, 0.75) == [

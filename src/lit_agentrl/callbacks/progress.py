@@ -76,14 +76,15 @@ def list_fields(
         references: success of ``start``, ``chance`` and ``oracle`` on the validation split, if known.
         val: the latest validation success.
         held_out: by name, the latest value of each metric of held-out data, and that of the start if known.
-        is_short: leave out what the update measured, for a line of a file.
+        is_short: leave out what the update measured, for a line of a file; the loss stays where nothing was played.
     """
     shown = []
     for label, key in (("success", "success"), ("return", "return_mean"), ("entropy", "entropy")):
         if f"rollout/{key}" in metrics:
             shown.append((label, f"{metrics[f'rollout/{key}']:.3f}"))
-    if not is_short:
-        shown += [(label, f"{metrics[key]:.4g}") for key, label in _TRAINED if key in metrics]
+    if not is_short or not shown:  # training on data plays nothing, and its lines have the loss
+        trained = _TRAINED if not is_short else [("train/loss", "loss")]
+        shown += [(label, f"{metrics[key]:.4g}") for key, label in trained if key in metrics]
     if val is not None:
         known = [f"{name} {value:.3f}" for name, value in references.items()]
         shown.append(("val success", f"{val:.3f}" + (f" ({', '.join(known)})" if known else "")))
