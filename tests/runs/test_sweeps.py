@@ -82,13 +82,15 @@ def test_a_search_is_told_values_and_failures(
 )
 def test_runs_in_other_processes(launcher: str, tiny_model_folder: Path, in_empty_folder: Path) -> None:
     """Each has its folder, its value and its lines; one that fails is one line, and the others go on."""
+    empty = in_empty_folder / "empty"
+    empty.mkdir()
     options = (
-        f"hydra/launcher={launcher} model=hf model.name={tiny_model_folder},/no/such hydra.sweep.dir=sweep"
+        f"hydra/launcher={launcher} model=hf model.name={tiny_model_folder},{empty} hydra.sweep.dir=sweep"
     )
     done = subprocess.run([*TRAIN, *options.split()], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert error.startswith(f"error: {in_empty_folder}/sweep/1: model.name=/no/such could not be loaded")
+    assert error.startswith(f"error: {in_empty_folder}/sweep/1: model.name={empty} could not be loaded")
     good, bad = by_run(Path("sweep"))
     assert good["status"] == "completed" and good["monitored"] is not None and bad["status"] == "failed"
     assert f"run 0 begun model.name={tiny_model_folder}" in done.stdout and "run 0 completed" in done.stdout

@@ -17,7 +17,6 @@ from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import check_overrides, get_flag_values, rewrite_for_hydra
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.runs import run_folder
-from lit_agentrl.runs.early import check_early
 from lit_agentrl.runs.sweeps import sweepers
 
 if TYPE_CHECKING:
@@ -154,6 +153,10 @@ def check_options(job: Sequence[str], cfg: DictConfig) -> None:
     require(isinstance(cfg.traceback, bool), "traceback", cfg.traceback, "true or false")
     refuse_contradictions(job, cfg)
     if "lightning" not in sys.modules:  # else the parts themselves tell as soon
+        from lit_agentrl.runs.early import (
+            check_early,
+        )  # imports numpy and gymnasium, which --help does not need
+
         check_early(cfg)
 
 
