@@ -89,7 +89,7 @@ def pages() -> dict[str, str]:
         "",
         "What each `algo=NAME` chooses on each axis; a dash is the default, which does nothing. "
         "The header of its file says where it departs from its paper, "
-        "and its [certificate](../findings/certificates.md) of which objective its expected update is the gradient.",
+        "and its [certificate](../findings/certificates.md) says which objective it maximises.",
         "",
     ]
     for base, (title, says) in BASES.items():

@@ -41,7 +41,7 @@ def list_batches(
     A sample of a game and a size is the same for every algorithm.
 
     Args:
-        table: the game, of which a batch has one group a prompt; the policy that played gives the probabilities.
+        table: the game; a batch has one group for each prompt, and the policy that played gives the probabilities.
         members: members of each group.
         is_ordered: list each order of the members; else one order stands for all.
         most: batches to list.

@@ -1,7 +1,7 @@
 """Tell wrong options that the config alone shows, before Lightning is loaded.
 
-Loading Lightning takes longer than all the rest.  The checks are those of the parts themselves; what needs more than
-torch is told later, when all parts are built.
+Loading Lightning takes longer than all the rest.  The checks are those of the parts themselves.  Parts that need more
+than torch are checked later, when all parts are built.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _call(function: Callable[..., Any], constants: Mapping[str, Any]) -> None:
 
 
 def _try(path: str, make: Callable[[], Any]) -> Any:
-    """Call ``make``; an `_Unknown` stands for what cannot be told yet.
+    """Call ``make``; return an `_Unknown` if it needs more than its options.
 
     Raises:
         UserError: it refuses an option.
@@ -117,5 +117,5 @@ def _try(path: str, make: Callable[[], Any]) -> Any:
         return make()
     except ValueError as error:
         raise UserError(add_key(path, str(error))) from error
-    except Exception:  # it computes with a tensor, or its arguments are wrong, which is told later
+    except Exception:  # it needs a tensor or has wrong arguments; the real build reports those
         return _Unknown()

@@ -157,9 +157,7 @@ def _read_messages(given: Mapping[str, Any]) -> tuple[ChatMessage, ...]:
         raise BadRequest(f"messages must hold 1 to {MOST_MESSAGES} messages, and holds {len(listed)}")
     messages = tuple(_read_message(number, message) for number, message in enumerate(listed))
     if messages[-1].role == "assistant":
-        raise BadRequest(
-            "the last message is of the assistant; a reply that was begun cannot be continued here"
-        )
+        raise BadRequest("the last message is of the assistant; this endpoint cannot continue a reply")
     open_ids: set[str] = set()
     for number, message in enumerate(messages):
         for call in message.calls:

@@ -142,7 +142,7 @@ class ProgramInPlay(EpisodeInPlay):
             self._order_turns()
             return []
         self._call = None
-        if not result.tokens:  # the program is told so, and may ask with less
+        if not result.tokens:  # no room is left: the program gets an error, and may send less
             self._held = []
             episode.turns.pop()
             return [json.dumps({"refusal": self._describe_overflow(len(call.prompt))})]
