@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -102,6 +103,12 @@ def fail_first(task: dict[str, Any], client: Client) -> float:
     client.ask([{"role": "user", "content": "go"}])
     if task["noise_seed"] % 2:
         raise RuntimeError("no luck")
+    return 1.0
+
+
+async def ask_twice(task: dict[str, Any], client: Client) -> float:
+    """Make two calls at once."""
+    await asyncio.gather(*(client.ask_async([{"role": "user", "content": "go"}]) for _ in range(2)))
     return 1.0
 
 

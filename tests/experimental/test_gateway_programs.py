@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.episode import EndReason
 from lit_agentrl.experimental.gateway.context import Calls
+from lit_agentrl.experimental.gateway.exchange import Exchange
 from lit_agentrl.experimental.gateway.play import ProgramInPlay
 from lit_agentrl.experimental.gateway.server import open_gateway
 from lit_agentrl.experimental.gateway.task import ProgramTask
@@ -49,6 +51,9 @@ def post(body, key=KEY):
 def ask(*texts, **more):
     messages = [{"role": "user", "content": text} for text in texts]
     return post({"model": "policy", "messages": messages, **more})
+def pause(gate):
+    while not os.path.exists(gate):
+        time.sleep(0.01)
 def win(reward=1):
     print("done"); print(json.dumps({"reward": reward}))
 """
@@ -150,35 +155,77 @@ def test_a_program_that_hangs_is_ended() -> None:
         assert time.monotonic() - started < 10
 
 
-def test_a_dropped_connection_ends_the_episode() -> None:
-    script = """
+@pytest.fixture(params=["step", "reset"])
+def meet(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """Play a script that breaks its episode when `GATE` opens: in ``step``, or before ``reset`` has returned."""
+    gate = tmp_path / "gate"
+    if request.param == "reset":
+        gate.touch()
+        monkeypatch.setattr(Exchange, "take_next", take_when_broken)
+    with closing(make_world("")) as world:
+
+        def play(script: str, reason: str) -> None:
+            world._make = make_world(f"GATE = {str(gate)!r}\n{script}")._make
+            if request.param == "step":
+                world.reset(seed=0)
+                gate.touch()
+                assert world._exchange is not None
+                wait_until_broken(world._exchange)
+                with pytest.raises(ValueError, match=reason):
+                    world.step(make_reply())
+            else:
+                with pytest.raises(ValueError, match=reason):
+                    world.reset(seed=0)
+            assert world._exchange is None  # and no program runs on
+
+        yield play
+
+
+def take_when_broken(exchange: Exchange, timeout_s: float, take: Any = Exchange.take_next) -> Any:
+    """Wait until the episode is broken, as on a busy machine, before the next request is taken."""
+    wait_until_broken(exchange)
+    return take(exchange, timeout_s)
+
+
+def wait_until_broken(exchange: Exchange) -> None:
+    wait_until(lambda: bool(exchange._broken))
+    assert exchange._broken
+
+
+DROP = """
 host, port = URL.split("/")[2].split(":")
 body = json.dumps({"messages": [{"role": "user", "content": "go"}]})
 with socket.create_connection((host, int(port))) as line:
     line.sendall(f"POST /v1/chat/completions HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer {KEY}\\r\\n"
                  f"Content-Type: application/json\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n{body}".encode())
-    time.sleep(0.3)
-time.sleep(0.5)
+    time.sleep(0.1)
+    pause(GATE)
+time.sleep(0.1)
 win()
 """
-    with closing(make_world(script)) as world:
-        world.reset(seed=0)
-        assert world._exchange is not None
-        pending = world._exchange._current
-        assert pending is not None
-        wait_until(lambda: pending.is_dropped)
-        with pytest.raises(ValueError, match="dropped a connection"):
-            world.step(make_reply())
+TWO = """
+threading.Thread(target=ask, args=("go",), daemon=True).start()
+pause(GATE)
+ask("go")
+time.sleep(20)
+"""
 
 
-def test_two_calls_at_once_end_an_episode_that_makes_one_at_a_time() -> None:
-    script = 'for _ in range(2): threading.Thread(target=ask, args=("go",)).start()\ntime.sleep(20)'
-    with closing(make_world(script)) as world:
-        world.reset(seed=0)
-        assert world._exchange is not None
-        wait_until(lambda: bool(world._exchange and world._exchange._broken))
-        with pytest.raises(ValueError, match="two calls at once; set env.game.parallel=true"):
-            world.step(make_reply())
+def test_a_dropped_connection_ends_the_episode(meet: Any) -> None:
+    meet(DROP, "dropped a connection")
+
+
+def test_two_calls_at_once_end_an_episode_that_makes_one_at_a_time(meet: Any) -> None:
+    meet(TWO, "two calls at once; set env.game.parallel=true")
+
+
+def test_an_episode_that_breaks_before_its_first_request_is_one_error(
+    scheduler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Exchange, "take_next", take_when_broken)
+    episodes = scheduler(make_rules("ask_twice")).play(Wave("train", 0, PARAMS, specs(2)))
+    assert [(e.end, len(e.turns)) for e in episodes] == [(EndReason.ERROR, 0)] * 2
+    assert all("two calls at once" in episode.error for episode in episodes)
 
 
 def test_a_call_after_the_end_is_refused() -> None:

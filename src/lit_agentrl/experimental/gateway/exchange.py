@@ -123,15 +123,11 @@ class Exchange:
             return self._end
 
     def answer(self, status: int, body: Mapping[str, Any]) -> None:
-        """Answer the request that `take_next` returned.
-
-        Raises:
-            ValueError: The episode is not whole, as in `take_next`.
-        """
+        """Answer the request that `take_next` returned, unless the episode is not whole."""
         with self._changed:
+            if self._broken:  # the next `take_next` says why
+                return
             pending, self._current = self._current, None
-            if self._broken:
-                raise ValueError(self._explain())
         assert pending is not None
         pending.settle(status, body)
 
