@@ -1,0 +1,1 @@
+"""Samplers that choose training tasks by their success rates."""
