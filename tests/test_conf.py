@@ -48,8 +48,8 @@ from lit_agentrl.rl.policy.clipping import Clipped
 from lit_agentrl.rl.policy.filters import Selection
 from lit_agentrl.rl.preference.objective import NLL
 from lit_agentrl.rollout.settings import RolloutSettings
+from lit_agentrl.rollout.task_sampler import TaskSampler
 from lit_agentrl.rollout.workers.base import WorkerSettings
-from lit_agentrl.rollout.worlds.task_sampler import TaskSampler
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Past
 from lit_agentrl.text.prompts import Prompt

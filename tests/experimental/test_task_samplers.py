@@ -20,7 +20,7 @@ from lit_agentrl.experimental.task_samplers import difficulty, success_rates
 from lit_agentrl.experimental.task_samplers.difficulty import Difficulty
 from lit_agentrl.experimental.task_samplers.success_band import SuccessBand
 from lit_agentrl.experimental.task_samplers.success_rates import MeasuredSampler, draw_by_weight
-from lit_agentrl.rollout.worlds.task_sampler import TaskSampler, Uniform
+from lit_agentrl.rollout.task_sampler import TaskSampler, Uniform
 from tests.commands import Refused
 from tests.integration.conftest import TINY, assert_equal_runs
 

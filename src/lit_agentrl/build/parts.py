@@ -34,10 +34,10 @@ from lit_agentrl.rl.objective import Objective, try_loss
 from lit_agentrl.rl.policy.filters import Selection
 from lit_agentrl.rollout.settings import RolloutSettings, make_eval_params
 from lit_agentrl.rollout.structures.base import Structure
+from lit_agentrl.rollout.task_sampler import TaskSampler
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.rollout.workers.inline import Here
 from lit_agentrl.rollout.worlds.pool import Worlds
-from lit_agentrl.rollout.worlds.task_sampler import TaskSampler
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.prompts import Prompt

@@ -14,7 +14,7 @@ from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require_whole
 from lit_agentrl.data.recordings import Recordings
-from lit_agentrl.rollout.worlds.task_sampler import Address, Draw, TaskSampler, Uniform
+from lit_agentrl.rollout.task_sampler import Address, Draw, TaskSampler, Uniform
 
 _GROUPS_OF_A_WAVE = 1 << 36  # more than any run plays; later waves start at multiples of it
 _FIRST_MIXED = 1 << 42  # after all of them

@@ -30,8 +30,8 @@ from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import MAX_WAVES, Progress, Structure
 from lit_agentrl.rollout.structures.hook import TemporaryStep
+from lit_agentrl.rollout.task_sampler import TaskSampler
 from lit_agentrl.rollout.workers.base import Played, sum_counts, sum_usage
-from lit_agentrl.rollout.worlds.task_sampler import TaskSampler
 
 # takes a step on episodes, plays with the weights after it within the context, and then undoes it
 TryOut = Callable[[Sequence[Episode], TemporaryStep], AbstractContextManager[Callable[[Wave], Played]]]

@@ -14,7 +14,7 @@ from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.experimental.task_samplers.success_rates import MeasuredSampler
-from lit_agentrl.rollout.worlds.task_sampler import Draw
+from lit_agentrl.rollout.task_sampler import Draw
 
 
 class Difficulty(MeasuredSampler):

@@ -15,7 +15,7 @@ from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.facts import PLAYED, REPEATED
 from lit_agentrl.requirements import Requirement
-from lit_agentrl.rollout.worlds.task_sampler import Address, Draw, TaskSampler
+from lit_agentrl.rollout.task_sampler import Address, Draw, TaskSampler
 
 
 def draw_by_weight(
