@@ -6,7 +6,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +16,10 @@ from lit_agentrl import seeds
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.episode import EndReason, Episode, Source
-from lit_agentrl.experimental.task_samplers import difficulty, success_rates
-from lit_agentrl.experimental.task_samplers.difficulty import Difficulty
-from lit_agentrl.experimental.task_samplers.success_band import SuccessBand
-from lit_agentrl.experimental.task_samplers.success_rates import MeasuredSampler, draw_by_weight
+from lit_agentrl.experimental import difficulty, success_rates
+from lit_agentrl.experimental.difficulty import Difficulty
+from lit_agentrl.experimental.success_band import SuccessBand
+from lit_agentrl.experimental.success_rates import MeasuredSampler, draw_by_weight
 from lit_agentrl.rollout.task_sampler import TaskSampler, Uniform
 from tests.commands import Refused
 from tests.integration.conftest import TINY, assert_equal_runs
@@ -39,12 +39,13 @@ def stream(sampler: TaskSampler, **given: Any) -> PromptStream:
 def play(numbers: Sequence[int], solved: Callable[[int], int], **given: Any) -> list[Episode]:
     """Episodes of groups, of which ``solved(number)`` members succeed."""
     keys = {number: key for key, number in NUMBER.items()}
-    given = {"end": EndReason.FAILURE} | given
     return [
-        Episode(0, group, member, 0, "count", keys[number], success=member < solved(number), **given)
+        Episode(
+            0, group, member, 0, "count", keys[number], success=member < solved(number), **{"end": EndReason.FAILURE} | given
+        )
         for group, number in enumerate(numbers)
         for member in range(MEMBERS)
-    ]
+    ]  # fmt: skip
 
 
 def train(sampler: TaskSampler, solved: Callable[[int], int], iterations: range) -> list[list[int]]:
@@ -150,15 +151,13 @@ def test_stages_begin_by_iterations_and_by_success() -> None:
         Difficulty(shares=(0.5, 1.0), after=3),
         Difficulty(shares=(0.5, 1.0), after=None, success=0.5),
     )
-    stages: dict[int, list[float]] = {1: [], 2: []}  # by the number of members that solve each task
-    for sampler, solved in ((slow, 1), (quick, 2)):
-        prompts = stream(sampler)
+    stages = {}
+    for name, sampler, solved in (("slow", slow, 1), ("quick", quick, 2)):
+        prompts, stages[name] = stream(sampler), []
         for iteration in range(5):
             numbers = [NUMBER[key] for key in prompts.make_batch(iteration).seed_P]
-            stages[solved].append(
-                sampler.learn(play(numbers, dict.fromkeys(numbers, solved).__getitem__))["stage"]
-            )
-    assert stages == {1: [0, 0, 0, 1, 1], 2: [0, 1, 1, 1, 1]}
+            stages[name].append(sampler.learn(play(numbers, lambda n, solved=solved: solved))["stage"])
+    assert stages == {"slow": [0, 0, 0, 1, 1], "quick": [0, 1, 1, 1, 1]}
 
 
 def test_the_first_stage_turns_to_tasks_that_are_solved() -> None:
@@ -189,7 +188,7 @@ def test_games_of_a_mixture_come_in_their_order() -> None:
         (lambda: SuccessBand(prior=2), "prior=2 must be"),
         (lambda: SuccessBand(keep=-1), "keep=-1 must be"),
         (lambda: Difficulty(shares=[0.5, 0.9]), "shares=.* must be growing numbers"),
-        (lambda: Difficulty(shares=cast(Any, ["a", 1])), "shares=.* must be growing numbers"),
+        (lambda: Difficulty(shares=["a", 1]), "shares=.* must be growing numbers"),
         (lambda: Difficulty(after=None), "after=null never begins the next stage"),
         (lambda: Difficulty(success=2.0), "success=2.0 must be"),
     ],

@@ -54,9 +54,9 @@ class EvalSpec:
 class PromptStream(LightningDataModule):
     """Prompts of all iterations, a function of (run seed, iteration, prompt).
 
-    So there is no state to save, except that of ``sampler``.  Evaluation tasks depend neither on the run seed nor on
-    the other games of the run, so runs are compared on equal tasks; the sampling noise depends on the seed.  Each rank
-    takes every ``world_size``-th prompt.
+    So there is no state to save, but that of ``sampler``.  Evaluation tasks depend neither on the run seed nor on the other games of the run, so
+    runs are compared on equal tasks; the sampling noise depends on the seed.  Each rank takes every ``world_size``-th
+    prompt.
 
     Args:
         prompts: groups per iteration.

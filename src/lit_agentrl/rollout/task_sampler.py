@@ -53,9 +53,9 @@ class TaskSampler:
         return None
 
     def choose(self, draw: Draw) -> list[Address]:
-        """Return the address of each prompt.
+        """Return the address of each prompt: a function of ``draw`` and what was learned before its iteration.
 
-        It is a function of ``draw`` and of what was learned from earlier iterations.  The address of task k of ``draw.instances`` is ``(k,)``.
+        The address of task k of ``draw.instances`` is ``(k,)``.
         """
         return [_choose_uniformly(draw, prompt) for prompt in range(draw.prompts)]
 
@@ -77,7 +77,7 @@ class TaskSampler:
 
 
 class Uniform(TaskSampler):
-    """A sampler of new tasks, or of passes over ``rollout.instances`` tasks in random orders."""
+    """A sampler of new tasks, or of passes over ``rollout.instances`` tasks, each in an order of its own."""
 
 
 def _choose_uniformly(draw: Draw, prompt: int) -> Address:

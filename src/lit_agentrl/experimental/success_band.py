@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lit_agentrl.checks import require, require_number
 from lit_agentrl.episode import Episode
-from lit_agentrl.experimental.task_samplers.success_rates import MeasuredSampler
+from lit_agentrl.experimental.success_rates import MeasuredSampler
 from lit_agentrl.rollout.task_sampler import Draw
 
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import Episode, Source
-from lit_agentrl.experimental.task_samplers.success_rates import MeasuredSampler
+from lit_agentrl.experimental.success_rates import MeasuredSampler
 from lit_agentrl.rollout.task_sampler import Draw
 
 
 class Difficulty(MeasuredSampler):
-    """A sampler that plays the easiest tasks first, and more from stage to stage.
+    """A sampler that plays the easiest share of the tasks, which grows from stage to stage.
 
     Tasks are ranked by ``order``, or without it by the rates of `MeasuredSampler`: those that turn out hard make way
     for others until their stage comes.  The tasks of a stage are drawn alike.  The first trigger that fires begins the

@@ -1,1 +1,0 @@
-"""Samplers that choose training tasks by their success rates."""
