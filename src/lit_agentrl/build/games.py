@@ -133,10 +133,6 @@ class Games:
     val: list[EvalSpec]
     test: list[EvalSpec]
 
-    @property
-    def trained_names(self) -> list[str]:
-        return [task.name for task in self.tasks[: len(self.weights)]]
-
     def get_levels(self, split: str) -> dict[str, Levels]:
         """Return the known chance and oracle levels of the games evaluated on this split."""
         specs = self.val if split == "val" else self.test

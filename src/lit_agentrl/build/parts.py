@@ -34,7 +34,6 @@ from lit_agentrl.rl.objective import Objective, try_loss
 from lit_agentrl.rl.policy.filters import Selection
 from lit_agentrl.rollout.settings import RolloutSettings, make_eval_params
 from lit_agentrl.rollout.structures.base import Structure
-from lit_agentrl.rollout.task_sampler import TaskSampler
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.rollout.workers.inline import Here
 from lit_agentrl.rollout.worlds.pool import Worlds
@@ -67,7 +66,6 @@ class Parts:
     val_params: SamplingParams
     test_params: SamplingParams
     rewards: RewardPipeline
-    sampler: TaskSampler
     data: Kind | None = None
 
     @property
@@ -115,12 +113,9 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         worker=instantiate_as(cfg, "worker", WorkerSettings) if cfg.worker else Here(),
         context=instantiate_like(cfg, "context", Context),
         rewards=build_rewards(cfg.reward),
-        sampler=instantiate_as(cfg, "task_sampler", TaskSampler),
         data=kind,
     )
     match_run(cfg, parts)
-    with name_errors("task_sampler"):
-        parts.sampler.check_games(parts.games.trained_names)
     with name_errors("algo.structure"):
         structure.branching(rollout.members)
     try_games(parts.games, parts.rewards)
