@@ -141,10 +141,13 @@ def test_the_solution_of_a_test_variation_scores_one(task: str) -> None:
 
 
 @needs_java
-@pytest.mark.slow
-def test_a_hundred_resets_and_a_thousand_steps_leave_nothing_behind() -> None:
+@pytest.mark.parametrize(
+    "parts", [pytest.param(5, marks=pytest.mark.slow), pytest.param(42, marks=pytest.mark.long)]
+)
+def test_resets_and_steps_leave_nothing_behind(parts: int) -> None:
+    """24 resets and at least 288 steps a part: 1,000 and 10,000 in the long form."""
     used, rng = [], np.random.default_rng(0)
-    for part in range(5):
+    for part in range(parts):
         for seed in range(12):
             env = ScienceWorld()
             env.reset(seed=seed)
@@ -163,6 +166,6 @@ def test_a_hundred_resets_and_a_thousand_steps_leave_nothing_behind() -> None:
         runtime.connect().java.lang.System.gc()
         used.append(measure_use("scienceworld.jar"))
         print(part, used[-1])
-    assert [javas for javas, _, _ in used] == [1] * 5
+    assert [javas for javas, _, _ in used] == [1] * parts
     assert used[-1][1] <= used[1][1] + 2, "open files"
     assert used[-1][2] <= used[1][2] + 150, "memory of Java, MB"
