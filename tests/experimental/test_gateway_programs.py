@@ -159,9 +159,14 @@ def test_a_program_that_hangs_is_ended() -> None:
 def meet(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Play a script that breaks its episode when `GATE` opens: in ``step``, or before ``reset`` has returned."""
     gate = tmp_path / "gate"
-    if request.param == "reset":
+
+    def take(exchange: Exchange, timeout_s: float, take: Any = take_when_broken) -> Any:
+        wait_until(lambda: bool(exchange._waiting))
         gate.touch()
-        monkeypatch.setattr(Exchange, "take_next", take_when_broken)
+        return take(exchange, timeout_s)
+
+    if request.param == "reset":
+        monkeypatch.setattr(Exchange, "take_next", take)
     with closing(make_world("")) as world:
 
         def play(script: str, reason: str) -> None:
@@ -198,7 +203,6 @@ body = json.dumps({"messages": [{"role": "user", "content": "go"}]})
 with socket.create_connection((host, int(port))) as line:
     line.sendall(f"POST /v1/chat/completions HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer {KEY}\\r\\n"
                  f"Content-Type: application/json\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n{body}".encode())
-    time.sleep(0.1)
     pause(GATE)
 time.sleep(0.1)
 win()
