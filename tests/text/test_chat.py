@@ -171,13 +171,15 @@ def test_rewriting_templates_are_refused_with_the_remedy(
 def test_a_template_may_rewrite_history_that_is_never_shown(
     bpe: PreTrainedTokenizerBase, template: str
 ) -> None:
-    """``context=single``: each prompt is an opening; the message of a turn is at least counted."""
+    """``context=single``: each prompt is an opening; what lies between two replies is counted."""
     chat = ChatRenderer(with_template(bpe, template), shows_replies=False)
     messages = [{"role": "system", "content": "rules"}, USER]
     for dialogue in (messages, [USER]):
         text = chat.tokenizer.apply_chat_template(dialogue, tokenize=False, add_generation_prompt=True)
         assert chat.render_opening(dialogue).tokens == encode(bpe, text)
-    assert chat.render_next("turns 5", last_reply=[]) == chat.render_opening([USER])
+    dialogue = [USER, {"role": "assistant", "content": "Up"}, {"role": "user", "content": "P _"}]
+    text = chat.tokenizer.apply_chat_template(dialogue, tokenize=False, add_generation_prompt=True)
+    assert chat.decode(chat.render_next("P _", last_reply=[]).tokens) == text.partition("Up")[2]
     assert bpe.eos_token_id in chat.end_of_turn_ids
     assert (bpe.convert_tokens_to_ids("<|im_end|>") in chat.end_of_turn_ids) == ("im_end" in template)
 

@@ -44,7 +44,7 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
         "lit_agentrl.monitor.signals.learned_gap",
         "lit_agentrl.monitor.signals.reward_gap",
     ),
-    "context": ("lit_agentrl.text.context.*",),
+    "context": ("lit_agentrl.text.context.*", "lit_agentrl.text.template_context.Template"),
     "context.condense": ("lit_agentrl.text.condensers.*",),
     "critic": tuple(
         f"lit_agentrl.update.critic.{name}" for name in ("separate", "separate_if_needed", "shared")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import pairwise
+from os.path import commonprefix
 from typing import Any
 
 import numpy as np
@@ -120,6 +122,7 @@ def compute_rollout_row(
     result["return_mean"] = result.pop("return")
     computed = {f"rollout/{name}": value for name, value in result.items()}
     computed |= _compute_success_by_game(episodes, task_names) | _compute_branch_metrics(batch.episodes)
+    computed |= _compute_context_cost(batch.episodes)
     played = [*batch.episodes, *batch.greedy_episodes]
     counts = torch.tensor(
         [
@@ -159,6 +162,33 @@ def _compute_branch_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     if not branches:
         return {}
     return {"rollout/branches": branches, "rollout/taken_over_share": 1 - sampled / max(tokens, 1.0)}
+
+
+def _compute_context_cost(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Compute the tokens of rows over those of messages and replies, where an episode has several rows.
+
+    Episodes that branched are left out, since they count their own messages only.
+    """
+    counted = [episode for episode in episodes if not episode.branches and not episode.failed]
+    counts = torch.zeros(3, dtype=torch.float64)
+    for e in counted:
+        has_rows = any(turn.starts_row for turn in e.turns[1:])
+        once = e.num_new + e.num_sampled
+        counts += torch.tensor([has_rows, count_row_tokens(e) if has_rows else once, once])
+    has_rows, tokens, once = sum_over_ranks(counts).tolist()
+    return {"rollout/context_cost": tokens / once} if has_rows else {}
+
+
+def count_row_tokens(episode: Episode) -> int:
+    """Count the tokens of an episode's rows, with the beginnings that rows have in common once."""
+    rows: list[list[int]] = []
+    for turn in episode.turns:
+        if turn.starts_row or not rows:
+            rows.append([])
+        rows[-1] += [*turn.prefix_tokens.tolist(), *turn.reply_tokens.tolist()]
+    rows.sort()
+    common = (len(commonprefix(pair)) for pair in pairwise(rows))
+    return sum(map(len, rows)) - sum(common)
 
 
 def _compute_success_by_game(episodes: Sequence[Episode], task_names: Sequence[str]) -> dict[str, float]:

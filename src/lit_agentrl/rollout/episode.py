@@ -345,7 +345,7 @@ class EpisodeInPlay:
             prefix_tokens=np.array(prefix.tokens),
             prefix_segments=np.array(prefix.segments, np.int8),
             message=message,
-            starts_row=is_first or not self._context.is_append_only,
+            starts_row=is_first or not (self._context.is_append_only or prefix.continues),
             state_key=answer.state_key,
             probes=answer.probes,
         )

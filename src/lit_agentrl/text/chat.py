@@ -30,12 +30,14 @@ class Prefix:
     """Tokens before a reply, with one :class:`~lit_agentrl.episode.Segment` value for each.
 
     ``broken`` counts the template markers in messages that a space broke up (see
-    :class:`~lit_agentrl.text.marker_guard.MarkerGuard`).
+    :class:`~lit_agentrl.text.marker_guard.MarkerGuard`).  ``continues`` says that the tokens follow those of the row of
+    the turn before, although the context is not append-only.
     """
 
     tokens: list[int]
     segments: list[int]
     broken: int = 0
+    continues: bool = False
 
 
 class ChatRenderer:
@@ -53,7 +55,8 @@ class ChatRenderer:
         dialect: The reply grammar.
         force_think: Append the dialect's opening think tag to the reply header.  A template whose header already
             opens a think block is left unchanged.
-        shows_replies: Whether prompts show past replies (see `Context`).  If not, the template may rewrite history.
+        shows_replies: Whether prompts show past replies as sampled (see `Context`).  If not, the template may rewrite
+            history.
         model_ends: Token ids that the model's configs name as ends (see `reply_ends.list_model_ends`).
         date: YEAR-MONTH-DAY, for templates that write today's date; the clock is never read.
 
@@ -107,7 +110,8 @@ class ChatRenderer:
             rewrites = self._find_rewrite([{"role": "system", "content": "s"}, _make_user_message("u")])
         if rewrites and shows_replies:
             raise ValueError(
-                f"the chat template is not append-only over turns ({rewrites}); {REMEDY}, or context=single"
+                f"the chat template is not append-only over turns ({rewrites}); set context=template, "
+                f"{REMEDY.removeprefix('set ')}, or context=single"
             )
         self._is_append_only = not rewrites
         if has_tools_in_template(dialect):
@@ -151,20 +155,18 @@ class ChatRenderer:
         """Return the tokens between two replies.
 
         These are the end marker (FORCED), the messages (OBSERVATION) and the reply header (FORCED).  If the
-        template rewrites history, prompts never show several turns, and the messages open a new dialogue.
+        template rewrites history, no prompt is made of them, and they count what a turn adds.
 
         Args:
             messages: The messages of the environment.
             last_reply: Sampled ids of the reply before them.  If its last id is the template's end marker, the
                 marker is not repeated.
         """
-        if not self._is_append_only:
-            return self.render_opening(messages)
         guarded = self._guard.guard(messages)
-        reply = _make_assistant_message(self._lead + self._sentinel)
-        shown = [_make_user_message("u"), reply, *guarded.messages]
-        text = self._render(shown, header=True)
-        text = text[text.index(self._sentinel) + len(self._sentinel) :]
+        said = self._sentinel if self._is_append_only else "q5"
+        reply = _make_assistant_message((self._lead if self._is_append_only else "") + said)
+        text = self._render([_make_user_message("u"), reply, *guarded.messages], header=True)
+        text = text.partition(said)[2]
         bounds = [(len(self._end), Segment.FORCED), (len(text) - len(self._header), Segment.OBSERVATION)]
         prefix = self._encode_prefix(text + self._forced, bounds, guarded)
         if list(last_reply[-1:]) == [self._marker] and self._marker in prefix.tokens:

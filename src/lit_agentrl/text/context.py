@@ -44,13 +44,13 @@ class Context(Protocol):
     """Builds the prompt of each reply; see ``docs/concepts.md``."""
 
     is_append_only: ClassVar[bool]
-    """Whether a prompt continues the row of the turn before; otherwise each turn starts a new row."""
+    """Whether each prompt continues the row of the turn before; otherwise it starts a row, or says `continues`."""
 
     shows_replies: ClassVar[bool]
     """Whether prompts contain past replies as sampled; the chat template must then not change them."""
 
     def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
-        """Return the tokens to submit: only the new ones if append-only, else the whole prompt."""
+        """Return the tokens to submit: only the new ones if they continue the row, else the whole prompt."""
 
 
 @runtime_checkable
@@ -61,7 +61,7 @@ class ShowsMessages(Protocol):
         """Return the dialogue before the next reply; ``past.turns`` holds the turns taken so far."""
 
 
-def _build_dialogue(turns_before: Past, first: int) -> list[Message]:
+def build_dialogue(turns_before: Past, first: int) -> list[Message]:
     """Return the opening and all turns from ``first`` on; see `Window`."""
     dialogue = (
         turns_before.opening() if first == 0 else turns_before.opening(message=turns_before.messages[first])
@@ -84,7 +84,7 @@ class Full:
 
     def messages(self, past: Past) -> list[Message]:
         """See `ShowsMessages`."""
-        return _build_dialogue(past, 0)
+        return build_dialogue(past, 0)
 
 
 FULL = Full()  # the default of callers without a config
@@ -126,7 +126,7 @@ class Window:
 
     def messages(self, past: Past) -> list[Message]:
         """See `ShowsMessages`."""
-        return _build_dialogue(past, max(0, len(past.turns) - self.turns))
+        return build_dialogue(past, max(0, len(past.turns) - self.turns))
 
 
 @dataclass(frozen=True)
