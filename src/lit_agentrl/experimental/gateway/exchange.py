@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from lit_agentrl.experimental.gateway.messages import BadRequest, ChatRequest
@@ -47,16 +47,15 @@ class Exchange:
 
     Attributes:
         is_parallel: Whether several requests may wait at once.
-        refused: Number of refused requests by reason.
     """
 
     is_parallel: bool
-    refused: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[Pending] = deque()
         self._current: Pending | None = None  # returned by `take_next`, and not answered yet
+        self._num_undelivered = 0  # answers that the server has not seen yet
         self._end: ProgramEnd | None = None
         self._broken = ""  # why nobody may train on the episode
         self._is_dropped = (
@@ -92,6 +91,12 @@ class Exchange:
                 )
                 self._changed.notify_all()
 
+    def deliver(self) -> None:
+        """Record that an answer is on its way to the program, which still waited for it."""
+        with self._changed:
+            self._num_undelivered -= 1
+            self._changed.notify_all()
+
     def finish(self, end: ProgramEnd) -> None:
         """Record the end of the program."""
         with self._changed:
@@ -108,7 +113,9 @@ class Exchange:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._changed.wait_for(
-                lambda: self._waiting or self._end is not None or self._broken,
+                lambda: (
+                    self._waiting or self._broken or (self._end is not None and not self._num_undelivered)
+                ),
                 max(0.0, deadline - time.monotonic()),
             )
             if self._broken:
@@ -128,6 +135,7 @@ class Exchange:
             if self._broken:  # the next `take_next` says why
                 return
             pending, self._current = self._current, None
+            self._num_undelivered += 1
         assert pending is not None
         pending.settle(status, body)
 

@@ -99,6 +99,13 @@ def read_request(body: Any) -> ChatRequest:
     Raises:
         BadRequest: It has an option or a message that cannot be obeyed.
     """
+    try:
+        return _read_request(body)
+    except RecursionError:
+        raise BadRequest("the body is nested too deeply") from None
+
+
+def _read_request(body: Any) -> ChatRequest:
     if not isinstance(body, Mapping):
         raise BadRequest("the body must be an object of JSON")
     given = {key: value for key, value in body.items() if value is not None}
@@ -139,6 +146,11 @@ def _check_fixed_options(given: Mapping[str, Any]) -> None:
     form = given.get("response_format", {"type": "text"})
     if not isinstance(form, Mapping) or form.get("type") != "text":
         raise BadRequest("response_format is not supported; describe the form in a message")
+    for name in ("stream", "return_token_ids", "logprobs"):
+        if not isinstance(given.get(name, False), bool):
+            raise BadRequest(f"{name}={_shorten(given[name])} must be true or false")
+    if not isinstance(given.get("stream_options", {}), Mapping):
+        raise BadRequest("stream_options must be an object")
     if given.get("top_logprobs", 0) != 0:
         raise BadRequest("top_logprobs is not supported; leave it out")
 

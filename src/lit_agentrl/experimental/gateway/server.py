@@ -22,6 +22,8 @@ from lit_agentrl.experimental.gateway.messages import BadRequest, read_request
 
 _log = logging.getLogger(__name__)
 _MODEL = "policy"
+_MOST_REASON = 300  # characters
+_UNKNOWN = "the key is of no episode that runs: use OPENAI_API_KEY, and not after the end"
 _FORGOTTEN = 16  # times the most bytes of a request: how much of a larger one is read before the line is cut
 
 
@@ -36,6 +38,7 @@ class Gateway:
         self._warned: set[str] = set()
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.bind(("127.0.0.1", 0))
+        listener.listen(2048)  # now: a program may call before the server's thread runs
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         app = Starlette(
             routes=[
@@ -43,7 +46,9 @@ class Gateway:
                 Route("/v1/models", self.list_models, methods=["GET"]),
             ]
         )
-        config = uvicorn.Config(app, log_config=None, log_level="error", access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            app, http="h11", ws="none", log_config=None, log_level="error", access_log=False, lifespan="off"
+        )  # h11 bounds the size of a header
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [listener]}, daemon=True, name="gateway"
@@ -67,12 +72,9 @@ class Gateway:
         )
 
     async def complete(self, request: Request) -> Response:
-        token = request.headers.get("authorization", "").removeprefix("Bearer ")
-        exchange, max_bytes = self._exchanges.get(token, (None, 0))
+        exchange, max_bytes = self._find_exchange(request)
         if exchange is None:
-            return self._refuse(
-                401, "the key is of no episode that runs: use OPENAI_API_KEY, and not after the end"
-            )
+            return self._refuse(401, _UNKNOWN)
         try:
             body = await _read_body(request, max_bytes)
             wanted = read_request(body)
@@ -87,20 +89,15 @@ class Gateway:
 
             pending = Pending(wanted, settle)
             exchange.post(pending)
-        except _TooLarge:
-            exchange.refused["too large"] += 1
-            return self._refuse(413, f"a request may have at most {max_bytes} bytes (env.game.max_mb)")
-        except BadRequest as error:
-            exchange.refused[str(error)] += 1
-            return self._refuse(400, str(error))
-        except Over:
-            return self._refuse(410, "the episode has ended")
+        except (_TooLarge, BadRequest, Over) as error:
+            return self._refuse_error(error, max_bytes)
         gone = asyncio.ensure_future(_wait_until_gone(request))
         await asyncio.wait({future, gone}, return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
             exchange.drop(pending)
             return Response(status_code=499)
         gone.cancel()
+        exchange.deliver()
         status, answer = future.result()
         if status != 200:
             return JSONResponse(dict(answer), status)
@@ -109,7 +106,20 @@ class Gateway:
             return StreamingResponse(_stream(answer, with_usage=usage), media_type="text/event-stream")
         return JSONResponse(_write_completion(answer, body))
 
+    def _find_exchange(self, request: Request) -> tuple[Exchange | None, int]:
+        """Return the exchange of the key of a request, if there is one, and the most bytes of the request."""
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        return self._exchanges.get(token, (None, 0))
+
+    def _refuse_error(self, error: Exception, max_bytes: int) -> Response:
+        if isinstance(error, _TooLarge):
+            return self._refuse(413, f"a request may have at most {max_bytes} bytes (env.game.max_mb)")
+        if isinstance(error, Over):
+            return self._refuse(410, "the episode has ended")
+        return self._refuse(400, str(error))
+
     def _refuse(self, status: int, reason: str) -> Response:
+        reason = reason[:_MOST_REASON].encode(errors="backslashreplace").decode()  # it may repeat the request
         if reason not in self._warned and len(self._warned) < 20:
             self._warned.add(reason)
             _log.warning("a request of a program is refused with status %d: %s", status, reason)
