@@ -6,7 +6,7 @@ The engine of both players is here too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,7 +45,7 @@ class OpponentHook(PlayHook):
     def mark_episode(self, episode: Episode) -> None:
         episode.source = Source.OPPONENT
 
-    def before_turn(self, turn: Turn, number: int) -> None:
+    def before_turn(self, turn: Turn, turns: Sequence[Turn]) -> None:
         turn.player = SECOND_PLAYER
 
 

@@ -40,8 +40,8 @@ class PlanHook(PlayHook):
         """Return whether the reply of this number is a plan."""
         return number % (self.every + 1) == 0
 
-    def before_turn(self, turn: Turn, number: int) -> None:
-        turn.player = PLANNER if self.is_plan(number) else ""
+    def before_turn(self, turn: Turn, turns: Sequence[Turn]) -> None:
+        turn.player = PLANNER if self.is_plan(len(turns)) else ""
 
     def is_action(self, turn: Turn) -> bool:
         return turn.player != PLANNER

@@ -349,7 +349,7 @@ class EpisodeInPlay:
             state_key=answer.state_key,
             probes=answer.probes,
         )
-        self._hook.before_turn(turn, len(self.episode.turns))
+        self._hook.before_turn(turn, self.episode.turns)
         self.episode.turns.append(turn)
 
     def _end(self, reason: EndReason, *, success: bool = False, error: str = "") -> None:

@@ -66,8 +66,8 @@ class PlayHook:
         """
         return written
 
-    def before_turn(self, turn: Turn, number: int) -> None:
-        """Write into the record of turn ``number`` (counted from 0) before its reply is requested."""
+    def before_turn(self, turn: Turn, turns: Sequence[Turn]) -> None:
+        """Write into the record of the turn after ``turns``, before its reply is requested."""
 
     def is_action(self, turn: Turn) -> bool:
         """Return whether the game plays the reply; it then uses one turn of the budget."""
