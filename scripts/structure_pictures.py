@@ -39,6 +39,8 @@ RUNS = {
     "opponent": f"{LAKE} algo=xpo",
     "memory": f"{LAKE} algo=archer rollout.members=4 trainer.max_epochs=2",
     "two_level": f"{LAKE} algo=hrl_tar rollout.members=4",
+    "summary": "env=corridor context=summary algo/structure=summary algo.structure.tokens=60 rollout.prompts=4 "
+    "rollout.members=4",
     "experience": f"{LAKE} algo=training_free_grpo rollout.members=4 trainer.max_epochs=2 rollout.instances=4",
     "delta": f"{HARD} algo=delta reward.delta.at_iteration=1 trainer.max_epochs=2 rollout.instances=4",
 }
@@ -251,6 +253,13 @@ def of_two_level(batches: Sequence[StepBatch]) -> list[Line]:
     return [line(e, note=note if e is group[0] else "") for e in group]
 
 
+def of_summary(batches: Sequence[StepBatch]) -> list[Line]:
+    """Draw the first group."""
+    group = _groups(batches[0].episodes)[0]
+    note = "a diamond is a summary; the replies after it do not see those before"
+    return [line(e, note=note if e is group[0] else "") for e in group]
+
+
 def of_experience(batches: Sequence[StepBatch]) -> list[Line]:
     """Draw a group in which some fail, and the same task in the next iteration."""
     first, after = (_groups(batch.episodes) for batch in batches)
@@ -289,7 +298,8 @@ def _two(group: Sequence[Episode], again: Sequence[Episode], notes: tuple[str, s
 DRAWN: dict[str, Callable[[Sequence[StepBatch]], list[Line]]] = {
     "refill": of_refill, "greedy": of_greedy, "replay": of_replay, "hint": of_hint, "retry": of_retry,
     "forget": of_forget, "opponent": of_opponent,
-    "memory": of_memory, "two_level": of_two_level, "experience": of_experience, "delta": of_delta,
+    "memory": of_memory, "two_level": of_two_level, "summary": of_summary, "experience": of_experience,
+    "delta": of_delta,
 }  # fmt: skip
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
 
 from lit_agentrl.config.composition import compose_job, format_search_path, load_option
+from lit_agentrl.paths import list_configs
 from lit_agentrl.renamed import get_current_name, get_first_name, read_table, rename_targets
 from lit_agentrl.rl.credit.advantages import group_mean
 
@@ -31,6 +33,12 @@ def test_a_name_of_today_stays() -> None:
         == get_first_name("mine.rl.advantages.own")
         == "mine.rl.advantages.own"
     )
+
+
+def test_no_shipped_target_is_renamed() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in list_configs())
+    targets = set(re.findall(r"_target_: ([\w.]+)", text))
+    assert len(targets) > 300 and {name for name in targets if get_current_name(name) != name} == set()
 
 
 def test_a_package_with_the_name_of_an_old_module_is_told_apart() -> None:

@@ -165,7 +165,7 @@ def _compute_branch_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def _compute_context_cost(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Compute the tokens of rows over those of messages and replies, where an episode has several rows.
+    """Compute the tokens of several rows over those of messages and replies.
 
     Episodes that branched are left out, since they count their own messages only.
     """
@@ -180,7 +180,7 @@ def _compute_context_cost(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def count_row_tokens(episode: Episode) -> int:
-    """Count the tokens of an episode's rows, with the beginnings that rows have in common once."""
+    """Count the tokens of an episode's rows, common beginnings once."""
     rows: list[list[int]] = []
     for turn in episode.turns:
         if turn.starts_row or not rows:

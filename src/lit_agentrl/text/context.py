@@ -50,7 +50,7 @@ class Context(Protocol):
     """Whether prompts contain past replies as sampled; the chat template must then not change them."""
 
     def prompt(self, past: Past, chat: ChatRenderer) -> Prefix:
-        """Return the tokens to submit: only the new ones if they continue the row, else the whole prompt."""
+        """Return the new tokens if they continue the row, else the whole prompt."""
 
 
 @runtime_checkable

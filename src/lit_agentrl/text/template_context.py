@@ -1,4 +1,4 @@
-"""The context of chat templates that rewrite history, such as those that drop the thoughts of earlier turns.
+"""The context of chat templates that rewrite history, such as earlier thoughts.
 
 Each prompt is the template's own rendering of the dialogue.  If it begins with the text of the row so far, prompt and
 reply, the row goes on with the tokens that were sampled.  Otherwise the turn starts a row with the rendering as its
@@ -109,17 +109,15 @@ class _Writer:
         return _Shown(text, guarded.contents, guarded.messages, tools, guarded.broken)
 
     def _split_reply(self, message: Message) -> Message:
-        """Return a reply with its thought apart, if the template takes it so, and without special tokens."""
+        """Return a reply without special tokens, its thought apart if the template wants that."""
         content, thought = message["content"], None
         start, end, inside = self._open.strip(), self._close.strip(), content.lstrip()
         skipped = self._open if inside.startswith(self._open) else start
         body = inside.removeprefix(skipped)
         if start and end and body != inside and end in body:
-            at = body.index(end)
-            lead = self._close.index(end)
-            if body.startswith(
-                self._close, max(0, at - lead)
-            ):  # blanks beside the tag are the template's own
+            at, lead = body.index(end), self._close.index(end)
+            # blanks beside the tag are the template's own
+            if body.startswith(self._close, max(0, at - lead)):
                 thought, content = body[: at - lead], body[at - lead + len(self._close) :]
             else:
                 thought, content = body[:at], body[at + len(end) :]
@@ -136,7 +134,7 @@ class _Writer:
         return text
 
     def continue_row(self, before: _Shown, turn: Turn, shown: _Shown) -> Prefix | None:
-        """Return the tokens after a reply; None if the template does not show its prompt and text as they were."""
+        """Return the tokens after a reply; None if the template rewrites what was before."""
         chat, tokens = self._chat, turn.reply_tokens.tolist()
         ends = tokens[len(tokens) - _count_ends(chat, tokens) :]
         text, end = chat.decode(tokens[: len(tokens) - len(ends)]), chat.decode(ends)

@@ -92,7 +92,7 @@ class Exchange:
                 self._changed.notify_all()
 
     def deliver(self) -> None:
-        """Record that an answer is on its way to the program, which still waited for it."""
+        """Record that an answer is on its way to a program that waited."""
         with self._changed:
             self._num_undelivered -= 1
             self._changed.notify_all()

@@ -107,7 +107,7 @@ class Gateway:
         return JSONResponse(_write_completion(answer, body))
 
     def _find_exchange(self, request: Request) -> tuple[Exchange | None, int]:
-        """Return the exchange of the key of a request, if there is one, and the most bytes of the request."""
+        """Return the exchange of a request and its most bytes, or None."""
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         return self._exchanges.get(token, (None, 0))
 
