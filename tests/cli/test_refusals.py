@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from lit_agentrl.api import compose
+from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.overrides import parse
 from lit_agentrl.loggers.files import CSVLog
@@ -245,3 +247,22 @@ def test_a_file_where_a_resumed_run_has_a_folder(tmp_path: Path, place: str) -> 
     with pytest.raises(UserError, match=f"{place} is not a folder, but a run writes one there"):
         require_writable(tmp_path)
     assert (tmp_path / place).read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_template_that_was_edited_ends_the_resumption(
+    refused: Refused, in_empty_folder: Path, tiny_model_folder: Path
+) -> None:
+    template = Path("own.jinja")
+    template.write_text((tiny_model_folder / "chat_template.jinja").read_text())
+    options = f"model=hf model.name={tiny_model_folder} model.chat_template=own.jinja hydra.run.dir=run"
+    main_train(shlex.split(f"{SMALL} {options}"))
+    whole = template.read_text()
+    template.write_text(whole + " ")
+    told = refused("resume=run trainer.max_epochs=3")
+    assert (
+        "model.chat_template=own.jinja: the text of the chat template has changed since the run began" in told
+    )
+    assert "put the old text back" in told
+    template.write_text(whole)
+    main_train(shlex.split("resume=run trainer.max_epochs=3"))

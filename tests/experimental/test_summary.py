@@ -13,7 +13,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.episode import PLANNER, Segment
 from lit_agentrl.experimental.summaries.corridor import Corridor
-from lit_agentrl.experimental.summaries.summary import Summarised, Summary, count_row_tokens
+from lit_agentrl.experimental.summaries.summary import Summarised, Summary, count_open_row_tokens
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
@@ -63,7 +63,7 @@ def test_the_next_row_begins_with_the_summary_and_forgets_the_rest() -> None:
     expected = f"corridor\n<answer> Right </answer>\n{after.message}"
     assert chat.render_opening([{"role": "user", "content": expected}]).tokens == after.prefix_tokens.tolist()
     assert set(after.prefix_segments.tolist()) <= {Segment.PROMPT, Segment.FORCED}
-    assert count_row_tokens(episode.turns[:2]) >= 40 > count_row_tokens(episode.turns[:1])
+    assert count_open_row_tokens(episode.turns[:2]) >= 40 > count_open_row_tokens(episode.turns[:1])
     assert row["structure/summaries"] == len(written)
     assert row["structure/summary_tokens"] == len(asked.reply_tokens)
     rows = batch.trajectories

@@ -52,5 +52,6 @@ def test_each_turn_is_a_row_and_the_template_is_exported(tmp_path: Path, job: st
             float(row["data/action_tokens"]) for row in csv.DictReader(file) if row["data/action_tokens"]
         ]
     assert tokens == [expected]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["action_tokens"] == expected
     exported = (tmp_path / "run" / "hf" / "chat_template.jinja").read_text(encoding="utf-8")
     assert exported == tokenizer.chat_template

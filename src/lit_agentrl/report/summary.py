@@ -95,7 +95,7 @@ class Summary(TypedDict):
     iterations: int  # completed
     planned_iterations: int
     episodes: int  # of training
-    action_tokens: int
+    action_tokens: int  # sampled; of a run on data: learnt
     prefilled_tokens: int
     seconds: dict[str, float]  # by phase: rollout, score, update, validate
     engine: dict[str, float]  # usage of a server, evaluations included: requests, tokens, cost

@@ -42,6 +42,7 @@ class Totals(Callback):
 
     Attributes:
         used: counts of the engine's work, including evaluations.
+        template: hash of the chat template; empty for a model without one.
     """
 
     def __init__(self) -> None:
@@ -49,6 +50,7 @@ class Totals(Callback):
         self.seconds = dict.fromkeys(_PHASES, 0.0)
         self.threads = torch.get_num_threads()
         self.used: Counter[str] = Counter()
+        self.template = ""
         self._is_final = False
 
     def on_train_batch_end(
@@ -69,16 +71,17 @@ class Totals(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         metrics = get_iteration_metrics(pl_module)
         self.counts["iterations"] = trainer.current_epoch + 1
+        room = "rollout" if "rollout/episodes" in metrics else "data"  # of data: what was learnt
         for name in ("action_tokens", "prefilled_tokens"):
-            self.counts[name] += int(metrics.get(f"rollout/{name}", 0))
-        self.counts["episodes"] += int(metrics.get("rollout/episodes", 0) + metrics.get("rollout/failed", 0))
+            self.counts[name] += int(metrics.get(f"{room}/{name}", 0))
+        self.counts["episodes"] += int(metrics.get(f"{room}/episodes", 0) + metrics.get("rollout/failed", 0))
         for phase in _PHASES:
             self.seconds[phase] += metrics.get(f"time/{phase}", 0.0)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "counts": dict(self.counts), "seconds": dict(self.seconds), "threads": self.threads,
-            "used": dict(self.used),
+            "used": dict(self.used), "template": self.template,
         }  # fmt: skip
 
     def close(self) -> None:

@@ -41,6 +41,7 @@ from lit_agentrl.runs.recovery import name_good_checkpoint
 from lit_agentrl.strategies.checkpoint_io import load_progress
 from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.strategies.launching import is_on_cuda
+from lit_agentrl.text.token_bytes import hash_template
 
 _T = TypeVar("_T")
 DIRECTIONS = {"max": "higher", "min": "lower"}
@@ -126,6 +127,7 @@ def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run
     screen.announce("building the policy and testing the games")
     added = [totals, FinalExport(Path(cfg.run_dir) / "hf")]
     run = build(cfg, make_task_loader(job.folders), parts=parts, extra_callbacks=added)
+    totals.template = hash_template(run.module.policy.tokenizer)
     if run.recorded:
         screen.note(run.recorded.description)
     if run.held_out:
@@ -237,6 +239,14 @@ def restore_totals(run: Run, checkpoint: Path) -> int:
         raise ValueError(
             f"trainer.max_epochs={planned} is less than the {done} iterations that this run has done; "
             f"give at least {done}"
+        )
+    began_with = state.get("template", totals.template)  # absent in earlier versions
+    if began_with != totals.template:
+        option = "chat_template" if run.cfg.model.get("chat_template") else "name"
+        raise ValueError(
+            f"model.{option}={run.cfg.model.get(option)}: the text of the chat template has changed since the run "
+            f"began (hash {began_with[:12]}, now {totals.template[:12]}), so that it would learn from other prompts; "
+            "put the old text back, or start another run"
         )
     totals.load_state_dict(state)
     note = process.restore_threads(state.get("threads", totals.threads))  # absent in earlier versions

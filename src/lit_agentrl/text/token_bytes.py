@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -108,6 +109,12 @@ def get_token_pieces(tokenizer: PreTrainedTokenizerBase) -> TokenPieces:
 def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the SHA-256 of the mapping from texts to ids."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
+
+def hash_template(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the SHA-256 of a tokenizer's chat templates; empty if it has none."""
+    template = tokenizer.chat_template
+    return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest() if template else ""
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:

@@ -44,7 +44,7 @@ class SummaryHook(PlayHook):
         """Return whether the reply after these turns is a summary."""
         if not turns or turns[-1].player == PLANNER:
             return False
-        return count_row_tokens(turns) >= self.tokens
+        return count_open_row_tokens(turns) >= self.tokens
 
     def before_turn(self, turn: Turn, turns: Sequence[Turn]) -> None:
         turn.player = PLANNER if self.is_summary_next(turns) else ""
@@ -59,7 +59,7 @@ class SummaryHook(PlayHook):
         return [{"role": "user", "content": request}]
 
 
-def count_row_tokens(turns: Sequence[Turn]) -> int:
+def count_open_row_tokens(turns: Sequence[Turn]) -> int:
     """Count the tokens of the row that the last turn belongs to."""
     count = 0
     for turn in reversed(turns):
