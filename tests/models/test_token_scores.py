@@ -18,7 +18,13 @@ from transformers import (
     PreTrainedModel,
 )
 
-from lit_agentrl.models.logprobs import read_hidden_before, recompute_layers, score_tokens
+from lit_agentrl.models.logprobs import (
+    compute_vocabulary_kl,
+    read_hidden_before,
+    read_logits,
+    recompute_layers,
+    score_tokens,
+)
 from lit_agentrl.models.packing import Packing, enable_packing
 from tests.update.bare import gpt2
 
@@ -94,6 +100,42 @@ def test_scores_are_those_of_all_logits(make: Any, chunk: int | None, is_packed:
     for mine, theirs in ((scores.logp_BT, logp_BT), (scores.entropy_BT, entropy_BT), (found, expected)):
         assert theirs.abs().max() > 0.01
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [llama, granite])
+@pytest.mark.parametrize(("chunk", "is_packed"), [(None, False), (3, False), (3, True), (1000, True)])
+def test_kl_over_the_vocabulary_is_that_of_all_logits(make: Any, chunk: int | None, is_packed: bool) -> None:
+    network, given, reference = llama(), rows(), make(vocab_size=53) if make is llama else make()
+    with torch.no_grad():
+        for weight in reference.parameters():
+            weight.mul_(1.3)
+    log_q, log_p = (
+        torch.log_softmax(each(given["tokens_BT"]).logits[:, :-1, :50] / 0.7, -1)
+        for each in (reference, network)
+    )
+    kl = torch.nn.functional.kl_div(log_p, log_q.detach(), log_target=True, reduction="none").sum(-1)
+    expected_BT = torch.nn.functional.pad(torch.where(given["is_action_BT"][:, 1:], kl, 0), (1, 0))
+    expected = gradient(network, expected_BT, 0 * expected_BT)
+    if is_packed:
+        assert not enable_packing(network) and not enable_packing(reference)
+    options = {"logits_chunk": chunk, "packing": PACKING if is_packed else None}
+    with torch.no_grad():
+        logits = read_logits(reference, **given, **options)
+    found_BT = score_tokens(network, **given, temperature=0.7, **options, reference=logits).ref_kl_BT
+    assert found_BT is not None and expected_BT.max() > 0.1
+    torch.testing.assert_close(found_BT, expected_BT, rtol=1e-9, atol=1e-9)
+    found = gradient(network, found_BT, 0 * found_BT)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    assert all(weight.grad is None for weight in reference.parameters())
+
+
+def test_worked_kl_and_its_estimates() -> None:
+    q, p = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.6, 0.3, 0.1])
+    found = compute_vocabulary_kl(q.log()[None], p.log()[None], 1.0)
+    assert found.tolist() == pytest.approx([0.0474678], abs=1e-6)
+    estimate = torch.expm1((p / q).log()) - (p / q).log()
+    assert estimate.tolist() == pytest.approx([0.017678, 0.0, 0.193147], abs=1e-6)
+    assert float(q @ estimate) == pytest.approx(0.0474678, abs=1e-6)
 
 
 @pytest.mark.parametrize("is_packed", [False, True])

@@ -86,7 +86,7 @@ def objective(link: Any = links.logistic, **parts: Any) -> PreferenceLoss:
 def loss_of(made: Any, tensors: dict[str, Tensor]) -> float:
     """Of one minibatch."""
     made = made if hasattr(made, "loss") else objective(made)
-    return float(made.loss(tensors | made.count(tensors))[0])
+    return float(made.loss(tensors | made.count(tensors))[0].detach())
 
 
 def each(made: Any, tensors: dict[str, Tensor] | None = None) -> list[float]:

@@ -147,6 +147,20 @@ def test_tdpo_with_given_kls():
     assert kls["chosen_kl_P"].grad is None and kls["rejected_kl_P"].grad.item() == -0.5
 
 
+def test_tdpo_sums_the_kls_of_the_vocabulary_over_the_sampled_tokens():
+    """The specification's pair, 0.4 against 0.9 nats, spread over tokens."""
+    tensors = rows([[[(0.75, 0.0)] * 2], [[(0.0, 0.0)] * 3]], [1.0, 0.0])
+    of_token_B1 = torch.tensor([[0.4 / 2], [0.9 / 3]], dtype=torch.float64)
+    tensors["ref_kl_BT"] = torch.where(tensors["is_action_BT"], of_token_B1, math.nan).requires_grad_()
+    second = objective(margin=margins.vocabulary_kl)
+    first = objective(margin=partial(margins.vocabulary_kl, alpha=1.0, stop_chosen=False))
+    for made, value in ((first, 0.644397), (second, 0.632599)):
+        assert made.needs("ref_kl_BT") and loss_of(made, tensors) == pytest.approx(value, abs=1e-6)
+    loss, _ = second.loss(tensors | second.count(tensors))
+    (grad_BT,) = torch.autograd.grad(loss, tensors["ref_kl_BT"])
+    assert grad_BT[0].eq(0).all() and (grad_BT[1, 2:5] > 0).all()
+
+
 def test_each_chosen_side_counts_as_often_as_it_is_chosen():
     made = [[[(p, 0.0)] * length] for p, length in ((-1.0, 1), (-0.6, 2), (-1.4, 3))]
     tensors = rows(made, [0.2, 0.1, 0.9]) | {"group_B": torch.zeros(3, dtype=torch.int64)}
@@ -276,6 +290,10 @@ def test_without_a_reference_log_probs_have_moved_from_those_of_the_sampler():
     [
         (lambda: objective(beta=0.0), "beta=0.0 must be finite and > 0"),
         (lambda: objective(over="rows"), "over=rows must be pairs or groups"),
+        (
+            lambda: objective(reference=scores.sampler, margin=margins.vocabulary_kl),
+            r"margin takes the KL to the network of a reference.*algo/margin=sequence_kl",
+        ),
         (
             lambda: objective(reference=scores.without, margin=margins.sequence_kl),
             "algo/reference=none has none",

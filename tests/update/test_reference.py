@@ -18,15 +18,18 @@ from torch import Tensor
 
 from lit_agentrl.build.reference import build_reference_cache
 from lit_agentrl.models.lora import LoRA
+from lit_agentrl.rl.binding import tensor_names
 from lit_agentrl.rl.policy.algorithm import policy_loss
+from lit_agentrl.rl.preference.pairing import all_pairs
 from lit_agentrl.update.moving import Moving
 from lit_agentrl.update.reference import Reference, Start
+from lit_agentrl.update.reference_cache import ReferenceCache
 from lit_agentrl.update.settings import OptimSettings
 from lit_agentrl.update.teacher import Teacher
 from tests.build.test_structure import built
 from tests.conftest import tiny_policy
 from tests.rl.ragged import fresh
-from tests.update.bare import BareModule, build, float64, off_policy, step
+from tests.update.bare import BareModule, build, elsewhere, float64, gradient, off_policy, step
 
 ADAM = partial(torch.optim.Adam, betas=(0.9, 0.99))
 TERMS = {"kl": ("grpo", "kl=loss_k3", "kl.coef=0.5"), "pairs": ("dpo",), "labels": ("kto",)}
@@ -64,6 +67,45 @@ def test_one_that_does_not_move_is_the_start_to_the_bit(term: str) -> None:
         assert torch.equal(weights(trained(still, term).network), start)
     for moves in (Moving(alpha=1.0), Moving(alpha=0.5), Moving(alpha=1.0, every=2)):
         assert not torch.equal(weights(trained(moves, term).network), start)
+
+
+@pytest.mark.parametrize("options", [{}, {"logits_chunk": 5, "packing": True, "tokens_per_microbatch": 40}])
+def test_tdpo_reads_the_logits_of_the_reference(options: dict[str, Any]) -> None:
+    """The margin of the pairs, from all logits of both networks."""
+    made = elsewhere(build(fresh("tdpo"), **options))
+    estimate = elsewhere(build(fresh("tdpo", "margin=sequence_kl"), **options))
+    batch = off_policy()
+    policy, reference = (
+        torch.log_softmax(network(batch.tokens_BT).logits[:, :-1], -1)
+        for network in (made.network, made.updater.networks.reference)
+    )
+    kl_BT = (reference.exp() * (reference - policy)).sum(-1)
+    gap_BT = (policy - reference).gather(2, batch.tokens_BT[:, 1:, None]).squeeze(2)
+    size = int(batch.trajectory_B.max()) + 1
+    kl_N, gap_N = (
+        torch.zeros(size).index_add(0, batch.trajectory_B, (x_BT * batch.is_action_BT[:, 1:]).sum(1))
+        for x_BT in (kl_BT, gap_BT)
+    )
+    pairs = all_pairs(**{name: getattr(batch, name) for name in tensor_names(all_pairs)})
+    row_N = pairs.units.place_A[pairs.units.start_N] // batch.tokens_BT.shape[1]
+    w, l = (batch.trajectory_B[row_N[side]] for side in (pairs.chosen_P, pairs.rejected_P))  # noqa: E741
+    z_P = 0.1 * (gap_N[w] - gap_N[l] - 0.5 * (kl_N[l] - kl_N[w].detach()))
+    expected = -torch.nn.functional.logsigmoid(z_P).mean()
+    made.network.zero_grad()
+    expected_grad = torch.cat(
+        [g.flatten() for g in torch.autograd.grad(expected, list(made.network.parameters()))]
+    )
+    step(made, batch)
+    step(estimate, batch)
+    torch.testing.assert_close(gradient(made), expected_grad, rtol=1e-7, atol=1e-10)
+    assert not torch.allclose(gradient(estimate), expected_grad, rtol=1e-2)
+
+
+def test_what_a_kl_over_the_vocabulary_excludes(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"update\.lanes=2: .*algo/margin=sequence_kl"):
+        build(fresh("tdpo"), lanes=2)
+    with pytest.raises(ValueError, match=r"data\.cache_reference .*algo/margin=sequence_kl"):
+        build(fresh("tdpo"), kept=ReferenceCache(tmp_path, list, {}))
 
 
 def test_the_reference_of_each_iteration() -> None:

@@ -19,13 +19,18 @@ from lit_agentrl.certificates.exact import (
     compute_entropies,
     compute_jacobian,
     compute_log_probs,
+    compute_reference_kls,
     make_table,
 )
 from lit_agentrl.certificates.games import TableGame
 from lit_agentrl.certificates.groups import MOST_BATCHES, SAMPLES, Batch, Batches, list_batches
 from lit_agentrl.certificates.rows import PATH, RowMaker, Tensors
-from lit_agentrl.rl.objective import LOGPS, Objective
+from lit_agentrl.rl.objective import LOGPS, REF_KL, Objective
 from lit_agentrl.update.minibatches import prepare_rows
+
+_OUTPUTS = dict(
+    zip((*LOGPS, REF_KL), (compute_log_probs, compute_entropies, compute_reference_kls), strict=True)
+)
 
 
 @contextmanager
@@ -44,18 +49,18 @@ def compute_loss_gradients(objective: Objective, tensors: Tensors) -> tuple[Tens
 
     Args:
         objective: it reads log-probs.
-        tensors: all columns of a minibatch, ``logp_BT`` and ``entropy_BT`` included.
+        tensors: all columns of a minibatch, with the outputs of the policy.
 
     Returns:
         None if no row is left.
     """
-    scores = {name: tensors[name] for name in LOGPS}
-    rows, _ = prepare_rows(objective, {name: t for name, t in tensors.items() if name not in LOGPS}
+    scores = {name: tensors[name] for name in _OUTPUTS if name in tensors}
+    rows, _ = prepare_rows(objective, {name: t for name, t in tensors.items() if name not in scores}
                            | {f"now_{name}": t for name, t in scores.items()}, at_least=1)  # fmt: skip
     if rows is None:
         return None
     rows |= objective.count(rows)
-    leaves = {name: rows.pop(f"now_{name}").detach().clone().requires_grad_() for name in LOGPS}
+    leaves = {name: rows.pop(f"now_{name}").detach().clone().requires_grad_() for name in scores}
     with torch.enable_grad():
         loss, _ = objective.loss(rows | leaves)
         found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
@@ -94,13 +99,13 @@ class Estimator:
         self.table: Table = make_table(game)
         self._rows = RowMaker(self.table)
         table = self.table
-        self._now = {
-            name: self._rows.place(compute(table, table.theta))
-            for name, compute in (("logp_BT", compute_log_probs), ("entropy_BT", compute_entropies))
+        outputs = {
+            name: compute for name, compute in _OUTPUTS.items() if name in LOGPS or objective.needs(name)
         }
+        self._now = {name: self._rows.place(compute(table, table.theta)) for name, compute in outputs.items()}
         self._jacobians = {
             name: self._rows.place(compute_jacobian(partial(compute, table), table.theta))
-            for name, compute in (("logp_BT", compute_log_probs), ("entropy_BT", compute_entropies))
+            for name, compute in outputs.items()
         }
 
     def compute_update(self, batch: Batch) -> Tensor:

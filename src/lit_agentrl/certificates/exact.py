@@ -96,6 +96,13 @@ def compute_entropies(table: Table, theta: Tensor) -> Tensor:
     return torch.where(table.state_MT >= 0, entropy[table.state_MT], torch.zeros((), dtype=theta.dtype))
 
 
+def compute_reference_kls(table: Table, theta: Tensor) -> Tensor:
+    """Return KL(reference || policy) of each token's state, (M, T); 0 where there is none."""
+    pairs = [(table.reference[a:b].log_softmax(0), theta[a:b].log_softmax(0)) for a, b in table.slots]
+    kl = torch.stack([(q.exp() * (q - p)).sum() for q, p in pairs])
+    return torch.where(table.state_MT >= 0, kl[table.state_MT], torch.zeros((), dtype=theta.dtype))
+
+
 def compute_path_log_probs(table: Table, theta: Tensor) -> Tensor:
     """Return the log-prob of each episode given its prompt, (M,)."""
     return compute_log_probs(table, theta).sum(1)

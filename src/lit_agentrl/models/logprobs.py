@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -30,6 +30,28 @@ class TokenScores(NamedTuple):
     logp_BT: Tensor  # nats, of token t at position t
     entropy_BT: Tensor | None  # nats, of the distribution that token t was drawn from
     hidden_AD: Tensor | None = None  # input of the head before each of the A action tokens, row by row
+    ref_kl_BT: Tensor | None = None  # nats, KL(reference || network) over the vocabulary, before token t
+
+
+class Logits(NamedTuple):
+    """Logits before the A action tokens, row by row: all of them, or computed a part at a time."""
+
+    whole: Tensor | None  # (A, V); None if the head computes them
+    hidden_AD: Tensor  # input of the head
+    head: nn.Module
+
+    def split(self, size: int) -> tuple[Tensor, ...]:
+        """Split what the logits are computed from into parts of ``size`` tokens."""
+        return torch.split(self.hidden_AD if self.whole is None else self.whole, size)
+
+    def compute(self, part: Tensor) -> Tensor:
+        """Compute the logits of a part of `split`."""
+        logits: Tensor = self.head(part) if self.whole is None else part
+        return logits
+
+    def compute_all(self) -> Tensor:
+        """Compute the logits of all tokens."""
+        return self.head(self.hidden_AD) if self.whole is None else self.whole
 
 
 def ensure_float32(x: Tensor) -> Tensor:
@@ -50,6 +72,7 @@ def score_tokens(
     packing: Packing | None = None,
     place_A: Tensor | None = None,
     is_checked: bool = False,
+    reference: Logits | None = None,
 ) -> TokenScores:
     r"""Compute the log-probability of every action token in one parallel forward.
 
@@ -72,6 +95,8 @@ def score_tokens(
         packing: Pass the rows as one row without padding through a network prepared by `enable_packing`.
         place_A: See `find_places`.
         is_checked: The caller guarantees that position 0 is no action (the check waits for a GPU).
+        reference: Logits of another network before the same tokens, from `read_logits`: also return the KL between the
+            two distributions, see `compute_vocabulary_kl`.
 
     Raises:
         ValueError: If an action token is at position 0.
@@ -81,20 +106,44 @@ def score_tokens(
     place = _find_predecessors(is_action_BT, place_A)
     inputs = _make_inputs(network, tokens_BT, place, packing)
     in_chunks = logits_chunk is not None and len(place[0]) > logits_chunk
-    logits, hidden_AD, head = _read(network, inputs, in_chunks=in_chunks)
+    logits = _read(network, inputs, in_chunks=in_chunks)
     target_A = tokens_BT[:, 1:][place]
-    score = functools.partial(
+    score: Callable[..., Sequence[Tensor | None]] = functools.partial(
         _compute_scores, temperature=temperature, with_entropy=with_entropy, entropy_grad=entropy_grad
     )
-    if logits is None:
+    if logits.whole is None:
         assert logits_chunk is not None
-        logp_A, entropy_A = _score_in_chunks(score, head, hidden_AD, target_A, logits_chunk)
+        scores = _score_in_chunks(score, logits, target_A, logits_chunk, reference)
     else:
-        logp_A, entropy_A = score(logits, target_A)
+        scores = score(logits.whole, target_A, None if reference is None else reference.compute_all())
+    logp_BT, entropy_BT, ref_kl_BT = (None if x is None else _scatter(x, place, tokens_BT) for x in scores)
+    assert logp_BT is not None
+    return TokenScores(logp_BT, entropy_BT, logits.hidden_AD if with_hidden else None, ref_kl_BT)
 
-    logp_BT = _scatter(logp_A, place, tokens_BT)
-    entropy_BT = None if entropy_A is None else _scatter(entropy_A, place, tokens_BT)
-    return TokenScores(logp_BT, entropy_BT, hidden_AD if with_hidden else None)
+
+def read_logits(
+    network: PreTrainedModel, *, tokens_BT: Tensor, is_action_BT: Tensor, logits_chunk: int | None = None,
+    packing: Packing | None = None, place_A: Tensor | None = None,
+) -> Logits:  # fmt: skip
+    """Read the logits before action tokens, or what they are computed from in chunks.
+
+    The arguments are those of `score_tokens`.
+    """
+    place = _find_predecessors(is_action_BT, place_A)
+    inputs = _make_inputs(network, tokens_BT, place, packing)
+    return _read(network, inputs, in_chunks=logits_chunk is not None and len(place[0]) > logits_chunk)
+
+
+def compute_vocabulary_kl(reference_AV: Tensor, log_probs_AV: Tensor, temperature: float) -> Tensor:
+    """Compute ``KL(reference || network)`` of each token's distribution, (A,), in nats.
+
+    ``sum over v of q_v (log q_v - log p_v)`` with ``q`` the reference's distribution at the temperature.  Tokens that
+    only the reference knows, behind the network's vocabulary, are left out of ``q``.  Gradient flows through
+    ``log_probs_AV``, the network's log-probs.
+    """
+    known_AV = ensure_float32(reference_AV.detach()[:, : log_probs_AV.shape[1]])
+    log_q_AV = torch.log_softmax(known_AV / temperature, dim=-1)
+    return (log_q_AV.exp() * (log_q_AV - log_probs_AV)).sum(-1)
 
 
 def compute_action_logits(network: PreTrainedModel, *, tokens_BT: Tensor, is_action_BT: Tensor) -> Tensor:
@@ -185,23 +234,17 @@ def _make_inputs(
     )
 
 
-def _read(
-    network: PreTrainedModel, inputs: _Inputs, *, in_chunks: bool
-) -> tuple[Tensor | None, Tensor, nn.Module]:
-    """Compute the logits of the chosen states, or leave them to be computed in chunks.
-
-    Returns:
-        The logits (None if they are to be computed in chunks), the input of the head, and the head.
-    """
+def _read(network: PreTrainedModel, inputs: _Inputs, *, in_chunks: bool) -> Logits:
+    """Compute the logits of the chosen states, or leave them to be computed in chunks."""
     if in_chunks and network not in _UNCHUNKABLE:
         first, hidden_AD, head = _forward(network, inputs, only_first=True)
         if not (reason := _find_chunk_obstacle(network, head, hidden_AD, first)):
-            return None, hidden_AD, head
+            return Logits(None, hidden_AD, head)
         _UNCHUNKABLE.add(network)
         _log.warning(
             "update.logits_chunk has no effect: the model %s; all logits of a micro-batch exist", reason
         )
-    return _forward(network, inputs, only_first=False)
+    return Logits(*_forward(network, inputs, only_first=False))
 
 
 def _forward(
@@ -246,19 +289,21 @@ def _find_chunk_obstacle(network: nn.Module, head: nn.Module, hidden_AD: Tensor,
 
 
 def _score_in_chunks(
-    score: Any, head: nn.Module, hidden_AD: Tensor, target_A: Tensor, size: int
-) -> tuple[Tensor, Tensor | None]:
+    score: Any, logits: Logits, target_A: Tensor, size: int, reference: Logits | None
+) -> Sequence[Tensor | None]:
     """Score in chunks whose logits are recomputed in the backward pass."""
 
-    def score_chunk(hidden_CD: Tensor, target_C: Tensor) -> Any:
-        return score(head(hidden_CD), target_C)
+    def score_chunk(part: Tensor, target_C: Tensor, other: Tensor | None) -> Any:
+        other_logits = None if reference is None or other is None else reference.compute(other)
+        return score(logits.compute(part), target_C, other_logits)
 
+    parts, targets = logits.split(size), torch.split(target_A, size)
+    others = [None] * len(parts) if reference is None else reference.split(size)
     chunks = [
-        checkpoint(score_chunk, h, t, use_reentrant=False, preserve_rng_state=False)
-        for h, t in zip(torch.split(hidden_AD, size), torch.split(target_A, size), strict=True)
+        checkpoint(score_chunk, *each, use_reentrant=False, preserve_rng_state=False)
+        for each in zip(parts, targets, others, strict=True)
     ]
-    logp, entropy = zip(*chunks, strict=True)
-    return torch.cat(logp), None if entropy[0] is None else torch.cat(entropy)
+    return [None if column[0] is None else torch.cat(column) for column in zip(*chunks, strict=True)]
 
 
 def _scatter(values_A: Tensor, place: tuple[Tensor, ...], like_BT: Tensor) -> Tensor:
@@ -268,14 +313,16 @@ def _scatter(values_A: Tensor, place: tuple[Tensor, ...], like_BT: Tensor) -> Te
 
 
 def _compute_scores(
-    logits_AV: Tensor, target_A: Tensor, *, temperature: float, with_entropy: bool, entropy_grad: bool
-) -> tuple[Tensor, Tensor | None]:
+    logits_AV: Tensor, target_A: Tensor, reference_AV: Tensor | None, *,
+    temperature: float, with_entropy: bool, entropy_grad: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     log_probs_AV = torch.log_softmax(ensure_float32(logits_AV) / temperature, dim=-1)
     logp_A = log_probs_AV.gather(1, target_A.unsqueeze(1)).squeeze(1)
+    kl_A = None if reference_AV is None else compute_vocabulary_kl(reference_AV, log_probs_AV, temperature)
     if not with_entropy:
-        return logp_A, None
+        return logp_A, None, kl_A
     with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
-        return logp_A, -(log_probs_AV.exp() * log_probs_AV).sum(-1)
+        return logp_A, -(log_probs_AV.exp() * log_probs_AV).sum(-1), kl_A
 
 
 def recompute_layers(network: nn.Module) -> AbstractContextManager[None]:

@@ -173,6 +173,7 @@ def with_computed(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         **logps,
         **values,
         "entropy_BT": 0.5 * like_BT,
+        "ref_kl_BT": 0.5 * like_BT,
         "ratio_BT": like_BT,
         "advantage_BT": is_action_BT * (2 * return_B - 1)[:, None],
         "is_value_target_BT": is_action_BT,

@@ -18,6 +18,7 @@ from lit_agentrl.rl.facts import list_provisions, list_requirements
 
 Tensors = dict[str, Tensor]
 LOGPS = ("logp_BT", "entropy_BT")  # outputs of a policy that carry gradient
+REF_KL = "ref_kl_BT"  # another, for objectives that need it
 SCORES = ("score_BT",)  # output of the head of a reward model
 ScoreKind = Literal["score", "logit", "cost", "referred"]  # see models.reward_model.RewardModelInfo
 # columns that every `Objective.prepare` receives
@@ -140,8 +141,9 @@ class Objective(Protocol):
     def needs(self, tensor: str) -> bool:
         """Return True if the objective needs the column.
 
-        ``ref_logp_BT`` requests a frozen reference, ``value_BT`` a critic, ``entropy_BT`` entropies with gradient,
-        ``baseline_B`` a greedy episode per prompt; `prepare` receives any other column that is needed.
+        ``ref_logp_BT`` requests a frozen reference, ``ref_kl_BT`` its KL to the policy over the vocabulary in each step
+        (nats, with gradient), ``value_BT`` a critic, ``entropy_BT`` entropies with gradient, ``baseline_B`` a greedy
+        episode per prompt; `prepare` receives any other column that is needed.
         """
         return False
 
@@ -197,7 +199,8 @@ class Objective(Protocol):
 
         Args:
             tensors: all columns of whole units, the result of `count`, and the columns that `reads` names.  Those carry
-                gradient: ``logp_BT`` and ``entropy_BT`` (nats) of a policy, or ``score_BT``.
+                gradient: ``logp_BT`` and ``entropy_BT`` (nats) of a policy, or ``score_BT``; and ``ref_kl_BT`` if it is
+            needed.
         """
         ...
 
@@ -255,7 +258,8 @@ def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
         tensors |= {name: t for name, t in columns.items() if name != "keep_B" and t.dim()}
         tensors |= _call_method("count", objective.count, tensors)
     like = rows["logp_BT"]
-    scores = {name: rows.get(name, 0 * like).clone().requires_grad_() for name in objective.reads}
+    reads = (*objective.reads, *[REF_KL] * objective.needs(REF_KL))
+    scores = {name: rows.get(name, 0 * like).clone().requires_grad_() for name in reads}
     with torch.enable_grad():
         result = _call_method("loss", objective.loss, tensors | scores)
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tensor)):

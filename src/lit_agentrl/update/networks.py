@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.models.heads import ScoreHead
-from lit_agentrl.models.logprobs import score_tokens
+from lit_agentrl.models.logprobs import Logits, read_logits, score_tokens
 from lit_agentrl.models.lora import disable_adapters, get_levels, use_level
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.routers import Routing
@@ -111,6 +111,11 @@ class Networks:
     @property
     def trained(self) -> list[nn.Module]:
         return [network for network in (self.policy, self.critic, self.head) if network is not None]
+
+    @property
+    def has_observed_routers(self) -> bool:
+        """True if routers are balanced or replayed."""
+        return self._routers is not None
 
     @property
     def frozen(self) -> list[nn.Module]:
@@ -244,32 +249,54 @@ class Networks:
         return run_micro_batches(score, rows, 2 * self._settings.tokens_per_microbatch, self.form)
 
     # ------------------------------------------------------------------ with gradient
-    def score(self, part: Tensors, packing: Packing | None, *, entropy_grad: bool) -> Scores:
-        """Score a micro-batch for a loss: the policy's log-probs and entropies, or head scores."""
+    def score(
+        self, part: Tensors, packing: Packing | None, *, entropy_grad: bool, with_ref_kl: bool = False
+    ) -> Scores:
+        """Score a micro-batch for a loss: the policy's log-probs and entropies, or head scores.
+
+        Args:
+            part: the rows.
+            packing: how they are packed.
+            entropy_grad: whether entropies carry gradient.
+            with_ref_kl: also compute ``ref_kl_BT``, the KL of the reference to the policy over the vocabulary.
+        """
         with save_memory(self._settings.checkpoint_activations, self.policy):
             if self.head is not None:
                 rows = {name: part[name] for name in ("tokens_BT", "is_scored_BT", "place_A")}
                 return Scores({self.head.column: self.head(self.policy, **rows, packing=packing)})
             if not (levels := get_levels(self.policy)):
-                return self._score_policy(part, packing, entropy_grad)
+                return self._score_policy(part, packing, entropy_grad, with_ref_kl)
             # a level without tokens is not computed: its adapter gets no gradient and does not change
             idle_BT = part["sampler_logp_BT"].new_zeros(part["tokens_BT"].shape, requires_grad=True)
-            columns = {"logp_BT": idle_BT * 1, "entropy_BT": idle_BT * 1}
+            columns = {name: idle_BT * 1 for name in ("logp_BT", "entropy_BT", *["ref_kl_BT"] * with_ref_kl)}
             for own in self._split_levels(part, levels):
                 if bool(own["is_action_BT"].any()):
-                    own_columns = self._score_policy(own, packing, entropy_grad).columns
+                    own_columns = self._score_policy(own, packing, entropy_grad, with_ref_kl).columns
                     columns = {name: column + own_columns[name] for name, column in columns.items()}
             return Scores(columns)
 
-    def _score_policy(self, part: Tensors, packing: Packing | None, entropy_grad: bool) -> Scores:
+    def _score_policy(
+        self, part: Tensors, packing: Packing | None, entropy_grad: bool, with_ref_kl: bool
+    ) -> Scores:
+        rows: dict[str, Any] = {name: part[name] for name in ("tokens_BT", "is_action_BT")}
+        rows |= {
+            "packing": packing,
+            "place_A": part.get("place_A"),
+            "logits_chunk": self._settings.logits_chunk,
+        }
         scores = score_tokens(
-            self.policy, tokens_BT=part["tokens_BT"], is_action_BT=part["is_action_BT"], packing=packing,
-            place_A=part.get("place_A"), temperature=self._temperature, with_entropy=True, entropy_grad=entropy_grad,
-            with_hidden=self.critic is not None and self.critic.is_shared,
-            logits_chunk=self._settings.logits_chunk, is_checked=True,
+            self.policy, **rows, temperature=self._temperature, with_entropy=True, entropy_grad=entropy_grad,
+            with_hidden=self.critic is not None and self.critic.is_shared, is_checked=True,
+            reference=self._read_reference(rows) if with_ref_kl else None,
         )  # fmt: skip
-        assert scores.entropy_BT is not None
-        return Scores({"logp_BT": scores.logp_BT, "entropy_BT": scores.entropy_BT}, scores.hidden_AD)
+        columns = {name: getattr(scores, name) for name in ("logp_BT", "entropy_BT", "ref_kl_BT")}
+        return Scores({name: x_BT for name, x_BT in columns.items() if x_BT is not None}, scores.hidden_AD)
+
+    @torch.no_grad()
+    def _read_reference(self, rows: dict[str, Any]) -> Logits:
+        assert self.reference is not None
+        with disable_adapters(self.reference):
+            return read_logits(self.reference, **rows)
 
     def compute_value_loss(
         self, part: Tensors, packing: Packing | None, hidden_AD: Tensor | None, objective: Objective

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -203,20 +203,28 @@ class Stepper:
     ) -> Tensors:
         most = max_count_over_ranks(len(parts), loop.device)
         totals: Tensors = {}
-        for number in range(most):
-            is_extra = number >= len(parts)  # another rank has more: take part with weight zero
-            part = parts[0].keep_first() if is_extra else parts[number]
-            rows = _cut_rows(minibatch, part)
-            with (
-                nullcontext() if number == most - 1 else loop.hooks.block_backward_sync(),
-                self._networks.observe_routers(rows, part.packing) as routed,
-            ):
-                loss, metrics = self._compute_loss(rows, part.packing, routed, self._networks)
-                if is_trained:  # gradients are averaged over ranks
-                    loop.backward(loss * get_world_size() * (0 if is_extra else 1))
-            if not is_extra:
-                totals = add_metrics(totals, metrics)
+        with self._place_reference(loop):
+            for number in range(most):
+                is_extra = number >= len(parts)  # another rank has more: take part with weight zero
+                part = parts[0].keep_first() if is_extra else parts[number]
+                rows = _cut_rows(minibatch, part)
+                with (
+                    nullcontext() if number == most - 1 else loop.hooks.block_backward_sync(),
+                    self._networks.observe_routers(rows, part.packing) as routed,
+                ):
+                    loss, metrics = self._compute_loss(rows, part.packing, routed, self._networks)
+                    if is_trained:  # gradients are averaged over ranks
+                        loop.backward(loss * get_world_size() * (0 if is_extra else 1))
+                if not is_extra:
+                    totals = add_metrics(totals, metrics)
         return totals
+
+    def _place_reference(self, loop: Loop) -> AbstractContextManager[None]:
+        """Keep the reference on the device if the loss reads its logits."""
+        if not self._objective.needs("ref_kl_BT"):
+            return nullcontext()
+        assert self._networks.reference is not None
+        return loop.hooks.place_on_device(self._networks.reference, loop.device)
 
     def _run_in_lanes(self, minibatch: Tensors, parts: list[MicroBatch], loop: Loop, lanes: Lanes) -> Tensors:
         networks = [self._networks.copy_for_lane(number) for number in range(len(lanes.each))]
@@ -238,7 +246,10 @@ class Stepper:
         self, part: Tensors, packing: Packing | None, routed: Pass | None, networks: Networks
     ) -> tuple[Tensor, Tensors]:
         """Compute the loss of a micro-batch and its metrics."""
-        scores = networks.score(part, packing, entropy_grad=self._objective.needs("entropy_BT"))
+        needs = self._objective.needs
+        scores = networks.score(
+            part, packing, entropy_grad=needs("entropy_BT"), with_ref_kl=needs("ref_kl_BT")
+        )
         part |= scores.columns
         if "logp_BT" in part:  # NaN: unknown, and not needed before this step
             own_BT = part["logp_BT"].detach()

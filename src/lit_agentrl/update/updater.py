@@ -47,7 +47,8 @@ class Updater:
         head: head of a reward model, trained with the network below it.
 
     Raises:
-        ValueError: gradients of buckets are requested, and the objective has no advantages.
+        ValueError: gradients of buckets are requested, and the objective has no advantages; or the objective reads
+            the logits of the reference in each step, and an option does not allow it.
 
     Attributes:
         progress: steps taken and skipped.
@@ -77,7 +78,8 @@ class Updater:
         self.objective = objective
         self.settings = settings
         self.progress = Progress(settings.max_bad_steps)
-        has_reference = objective.needs("ref_logp_BT") and not is_reference_given
+        reads_logits = objective.needs("ref_kl_BT")
+        has_reference = reads_logits or (objective.needs("ref_logp_BT") and not is_reference_given)
         self.reference = reference or Start()
         dtype = objective.requirements.reference_dtype
         reference_network = self.reference.make(policy, dtype) if has_reference else None
@@ -93,8 +95,23 @@ class Updater:
                 policy.network, critic=critic, reference=reference_network, settings=settings, temperature=temperature,
                 routing=policy.routing, head=head,
             )  # fmt: skip
+        if reads_logits:
+            self._check_reference_logits()
         self._stepper = Stepper(objective, settings, self.networks, self.progress)
         self._seed = seed
+
+    def _check_reference_logits(self) -> None:
+        """Refuse options under which steps cannot read the logits of the reference."""
+        instead = "the KL over the vocabulary reads the reference in every step; use algo/margin=sequence_kl, or set"
+        if self._cache is not None:
+            raise ValueError(f"data.cache_reference keeps its log-probs alone: {instead} it to false")
+        if self.settings.lanes > 1:
+            raise ValueError(f"update.lanes={self.settings.lanes}: {instead} it to 1")
+        if self.networks.reference is self.networks.policy and self.networks.has_observed_routers:
+            raise ValueError(
+                f"model.routing_loss and model.routing_replay see one pass of the network: {instead} neither, or train "
+                "without model/lora"
+            )
 
     @property
     def units(self) -> str:

@@ -13,7 +13,7 @@ from lit_agentrl.rl.objective import Tensors, Term, token_mean_metric
 from lit_agentrl.rl.policy.kl import KLTerm, k3
 from lit_agentrl.rl.policy.kl_control import Controller, KLCoefficient
 
-CARRY_GRADIENT = ("logp_BT", "entropy_BT")
+CARRY_GRADIENT = ("logp_BT", "entropy_BT", "ref_kl_BT")
 PLACES = ("reward", "loss")
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lit_agentrl.checks import name_errors, require
 from lit_agentrl.rl.binding import bind, tensor_names, try_out, with_computed
-from lit_agentrl.rl.objective import Objective, Requirements, Tensors
+from lit_agentrl.rl.objective import REF_KL, Objective, Requirements, Tensors
 from lit_agentrl.rl.policy.penalties import cleaned, policy_metrics
 from lit_agentrl.rl.preference.critic_terms import Ranking, Targets
 from lit_agentrl.rl.preference.links import certain
@@ -125,6 +125,11 @@ class PreferenceLoss(Objective):
             raise ValueError(
                 "margin takes the KL to a reference, and algo/reference=none has none: use algo/reference=frozen"
             )
+        if self._reads_vocabulary and "ref_logp_BT" not in tensor_names(self.reference):
+            raise ValueError(
+                "margin takes the KL to the network of a reference over the vocabulary: use algo/reference=frozen, or "
+                "algo/margin=sequence_kl, which estimates it"
+            )
         check_margin(self.margin, self.link)
         if self._sorts:
             check_sorted(self.reference, self.divergence, self.link)
@@ -138,6 +143,10 @@ class PreferenceLoss(Objective):
         return "reordered_P" in tensor_names(self.margin)
 
     @property
+    def _reads_vocabulary(self) -> bool:
+        return "chosen_full_kl_P" in tensor_names(self.margin)
+
+    @property
     def requirements(self) -> Requirements:
         return Requirements(min_members=2)
 
@@ -148,6 +157,8 @@ class PreferenceLoss(Objective):
         """
         if tensor == "value_BT":
             return self.targets is not None
+        if tensor == REF_KL:
+            return self._reads_vocabulary
         if self._sorts and tensor in ("old_logp_BT", "sampler_logp_BT"):
             return True
         parts = (self.pairing, self.reference, self.targets)
@@ -226,6 +237,8 @@ class PreferenceLoss(Objective):
             "kl": self.beta * units.sum(torch.expm1(x_A.clamp(max=20)) - x_A),
             "length": units.length_N,
         }
+        if self._reads_vocabulary:
+            summed["full_kl"] = self.beta * units.sum(units.read(clean[REF_KL]))
         if units.visits_N is not None:
             summed["visits"] = units.visits_N
         columns = {"gap_P": pairs.gap_P, "set_P": pairs.set_P}

@@ -95,7 +95,7 @@ class ComparedScores(Objective):
             raise ValueError(
                 "zero_at is for cost models, and referred=true scores similarity; set zero_at=null"
             )
-        if tensor_names(self.margin).keys() & {"chosen_kl_P", "reordered_P"}:
+        if tensor_names(self.margin).keys() & {"chosen_kl_P", "chosen_full_kl_P", "reordered_P"}:
             raise ValueError(
                 "margin needs a reference policy, and a reward model has none: use algo/margin=none"
             )
