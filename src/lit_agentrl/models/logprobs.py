@@ -34,7 +34,7 @@ class TokenScores(NamedTuple):
 
 
 class Logits(NamedTuple):
-    """Logits before the A action tokens, row by row: all of them, or computed a part at a time."""
+    """Logits before the A action tokens, whole or computed in parts."""
 
     whole: Tensor | None  # (A, V); None if the head computes them
     hidden_AD: Tensor  # input of the head

@@ -200,7 +200,7 @@ class Objective(Protocol):
         Args:
             tensors: all columns of whole units, the result of `count`, and the columns that `reads` names.  Those carry
                 gradient: ``logp_BT`` and ``entropy_BT`` (nats) of a policy, or ``score_BT``; and ``ref_kl_BT`` if it is
-            needed.
+                needed.
         """
         ...
 

@@ -109,7 +109,7 @@ class Updater:
             raise ValueError(f"update.lanes={self.settings.lanes}: {instead} it to 1")
         if self.networks.reference is self.networks.policy and self.networks.has_observed_routers:
             raise ValueError(
-                f"model.routing_loss and model.routing_replay see one pass of the network: {instead} neither, or train "
+                f"model.router_loss and model.routing_replay see one pass of the network: {instead} neither, or train "
                 "without model/lora"
             )
 
