@@ -39,7 +39,7 @@ RUNS = {
     "opponent": f"{LAKE} algo=xpo",
     "memory": f"{LAKE} algo=archer rollout.members=4 trainer.max_epochs=2",
     "two_level": f"{LAKE} algo=hrl_tar rollout.members=4",
-    "summary": "env=corridor context=summary algo/structure=summary algo.structure.tokens=60 rollout.prompts=4 "
+    "summary": "env=t_maze context=summary algo/structure=summary algo.structure.tokens=60 rollout.prompts=4 "
     "rollout.members=4",
     "experience": f"{LAKE} algo=training_free_grpo rollout.members=4 trainer.max_epochs=2 rollout.instances=4",
     "delta": f"{HARD} algo=delta reward.delta.at_iteration=1 trainer.max_epochs=2 rollout.instances=4",

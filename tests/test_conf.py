@@ -140,13 +140,15 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         ]
     if choices.get("env") == "program":
         overrides += ["env.game.mode=function", "env.game.function=tests.experimental.gateway_agents.walk"]
+    if choices.get("context") == "summary":
+        overrides.append("algo/structure=summary")
     if choices.get("reference", "start") != "start":
         overrides.append("algo/kl=loss_k2")
     if choices.get("reference") == "teacher":
         overrides.append(f"reference.path={tiny}")
     if choices.get("env") == "dataset":
         overrides.append(f"env.game.path={PROBLEMS}")
-    if choices.get("env") in ("dataset", "bandit", "bandit_reversed", "judging"):
+    if choices.get("env") in ("dataset", "bandit", "bandit_reversed", "judging", "reverse_text"):
         overrides.append("env.max_turns=2")  # what parts about later turns ask for
     if choices.get("data", "rollouts") != "rollouts":
         overrides.append(f"data.path={PROBLEMS}")

@@ -12,8 +12,8 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.episode import PLANNER, Segment
-from lit_agentrl.experimental.summaries.corridor import Corridor
 from lit_agentrl.experimental.summaries.summary import Summarised, Summary, count_open_row_tokens
+from lit_agentrl.experimental.summaries.t_maze import TMaze
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
@@ -29,8 +29,8 @@ NOTES = "<think> wall </think> <answer> Right </answer>"
 
 def make_player(script: Any, says: str = "") -> Player:
     player = Player(script)
-    game = Corridor if not says else type("Says", (Corridor,), {"_observe": lambda self: says})
-    object.__setattr__(player.rules, "tasks", [Task("corridor", game, max_turns=8, max_actions=8)])
+    game = TMaze if not says else type("Says", (TMaze,), {"_observe": lambda self: says})
+    object.__setattr__(player.rules, "tasks", [Task("t_maze", game, max_turns=8, max_actions=8)])
     object.__setattr__(player.rules, "context", Summarised(intro=None))
     return player
 
@@ -60,7 +60,7 @@ def test_the_next_row_begins_with_the_summary_and_forgets_the_rest() -> None:
     assert asked.message == "notes ?" and (asked.is_valid, asked.reward) == (True, 0.0)
     # the thought of the summary is left out; the current message follows
     chat = ChatRenderer(nano_tokenizer())
-    expected = f"corridor\n<answer> Right </answer>\n{after.message}"
+    expected = f"t_maze\n<answer> Right </answer>\n{after.message}"
     assert chat.render_opening([{"role": "user", "content": expected}]).tokens == after.prefix_tokens.tolist()
     assert set(after.prefix_segments.tolist()) <= {Segment.PROMPT, Segment.FORCED}
     assert count_open_row_tokens(episode.turns[:2]) >= 40 > count_open_row_tokens(episode.turns[:1])
@@ -121,7 +121,7 @@ def test_one_part_without_the_other_is_refused() -> None:
         (lambda: Summary(tokens=0), "tokens=0"),
         (lambda: Summary(train_summaries=1), "train_summaries=1"),  # type: ignore[arg-type]
         (lambda: Summarised(intro=3), "intro=3"),  # type: ignore[arg-type]
-        (lambda: Corridor(length=0), "length=0"),
+        (lambda: TMaze(length=0), "length=0"),
     ],
 )
 def test_wrong_values_are_refused(make: Any, message: str) -> None:
@@ -129,16 +129,16 @@ def test_wrong_values_are_refused(make: Any, message: str) -> None:
         make()
 
 
-def test_the_corridor_is_a_game_whose_sign_decides() -> None:
-    check_env(lambda split: Corridor(split=split))
-    env = Corridor(length=3)
+def test_the_maze_is_a_game_whose_sign_decides() -> None:
+    check_env(lambda split: TMaze(split=split))
+    env = TMaze(length=3)
     observation, _ = env.reset(seed=1)
     plan = env.optimal_actions(horizon=9)
     assert plan is not None and plan[:3] == ["Up"] * 3 and observation == f"go {plan[3]}"
     seen = [env.step(action)[0] for action in plan[:3]]
     assert seen[2] == "Left or Right ?" and not set(seen[:2]) & {"Left", "Right"}
     assert env.step("Up")[1:3] == (0.0, False)  # nothing happens at the end
-    wrong = Corridor(length=3)
+    wrong = TMaze(length=3)
     wrong.reset(seed=1)
     for _ in range(3):
         wrong.step("Up")

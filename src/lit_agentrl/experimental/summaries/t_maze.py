@@ -24,7 +24,7 @@ _AHEAD = "Up"
 Route = tuple[str, ...]  # the sign, then what is seen at each step
 
 
-class Corridor(TextEnv):
+class TMaze(TextEnv):
     """A T-maze (Bakker, 2001): the first observation names the way at the end.
 
     ``Up`` goes one step ahead, and changes nothing at the end; there ``Left`` and ``Right`` end the game, and change
