@@ -98,6 +98,7 @@ def ragged(
         "baseline_B": torch.randn(B, generator=draw, dtype=torch.float64),
         "cost_BT": torch.where(is_end_BT, at_actions(1.0).abs(), torch.where(is_action_BT, 0.0, NAN)),
         "cost_value_BT": at_actions(0.5),
+        "ref_kl_BT": at_actions(0.2, 0.3).abs(),
     }
 
 

@@ -170,7 +170,7 @@ def known(name: str) -> set[str]:
 
 # ---------------------------------------------------------------------- one loss, and three iterations
 def one_loss(algorithm: Objective) -> list[Tensor]:
-    """Everything that the mix makes of two batches, up to the gradient in log-probs and entropies."""
+    """Everything that the mix makes of two batches, up to the gradient in log-probs, entropies and the reference's KLs."""
     return [tensor for seed in (0, 1) for tensor in _one_loss(algorithm, ragged(seed))]
 
 
@@ -182,11 +182,12 @@ def _one_loss(objective: Objective, batch: dict[str, Tensor]) -> list[Tensor]:
         name: tensor for name, tensor in (batch | prepared).items() if tensor.dim()
     }  # a scalar is a metric
     tensors = {name: tensor[prepared["keep_B"]] for name, tensor in columns.items()}
-    for name in ("logp_BT", "entropy_BT"):
+    carry_gradient = ("logp_BT", "entropy_BT", "ref_kl_BT")
+    for name in carry_gradient:
         tensors[name] = tensors[name].detach().requires_grad_()
     loss, _ = objective.loss(tensors | objective.count(tensors))
     loss.backward()
-    grads = [tensors[name].grad for name in ("logp_BT", "entropy_BT")]
+    grads = [tensors[name].grad for name in carry_gradient]
     return [*made, loss.detach(), *(grad for grad in grads if grad is not None)]
 
 
