@@ -73,7 +73,9 @@ def sequence(
     trajectory_B: Tensor,
     cap: float = 2.0,
 ) -> Tensor:
-    """``min(prod_t rho_t, cap)`` for every token of a trajectory: without bias where no weight reaches ``cap``.
+    """``min(prod_t rho_t, cap)``, one weight for all tokens of a trajectory.
+
+    The update is without bias where no weight reaches ``cap``.
 
     Raises:
         ValueError: if shapes disagree, ``cap`` is below 1, or a trajectory is spread over several rows.
@@ -91,7 +93,9 @@ def geometric(
     trajectory_B: Tensor,
     cap: float = 1.002,
 ) -> Tensor:
-    """``min(g_i, cap)`` for every token of trajectory i, with ``g_i = (prod_t rho_t)^(1/T_i)``, T_i sampled tokens.
+    """``min(g_i, cap)``, one weight for all tokens of trajectory i.
+
+    ``g_i = (prod_t rho_t)^(1/T_i)``, the geometric mean over its T_i sampled tokens.
 
     Raises:
         ValueError: if shapes disagree, ``cap`` is below 1, or a trajectory is spread over several rows.
