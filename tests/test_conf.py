@@ -49,6 +49,7 @@ from lit_agentrl.rl.policy.filters import Selection
 from lit_agentrl.rl.preference.objective import NLL
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.workers.base import WorkerSettings
+from lit_agentrl.runs.early import check_early
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Past
 from lit_agentrl.text.prompts import Prompt
@@ -385,6 +386,7 @@ def test_option(group: str, option: str, tmp_path: Path, tiny_model_folder: Path
     cfg.run_dir = str(tmp_path)
     check_sections(cfg, "train")
     check_targets(cfg)
+    check_early(cfg)
     check_it_may_be_saved(cfg)
     if axis:
         make_axis(cfg, axis)
@@ -412,6 +414,7 @@ def test_the_settings_of_a_paper(name: str) -> None:
     cfg.run_dir = "."
     check_sections(cfg, "train")
     check_targets(cfg)
+    check_early(cfg)
     parts = build_parts(cfg, make_task_loader())
     update = parts.update
     groups = f"{parts.rollout.prompts} x {parts.rollout.members}"
