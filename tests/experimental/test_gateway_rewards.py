@@ -119,33 +119,33 @@ def test_the_order_of_rewards_changes_no_bit_of_their_sum() -> None:
     for order in itertools.permutations([0.1, 0.2, 0.3, 1e16, -1e16]):
         exchange = make_exchange(1, is_parallel=True)
         for reward in order:
-            exchange.credit(PostedReward(reward, "chatcmpl-1"))
+            exchange.add_reward(PostedReward(reward, "chatcmpl-1"))
         assert exchange.sum_rewards() == {"chatcmpl-1": 0.6}
 
 
 def test_a_reward_without_a_name_needs_an_order_of_calls() -> None:
     exchange = make_exchange(2)
-    assert exchange.credit(PostedReward(1.0)) == ("chatcmpl-2", 1.0)
+    assert exchange.add_reward(PostedReward(1.0)) == ("chatcmpl-2", 1.0)
     exchange.post(Pending(ChatRequest(()), lambda *_: None))
     with pytest.raises(BadRequest, match="completion_id"):
-        exchange.credit(PostedReward(1.0))
-    assert exchange.credit(PostedReward(1.0, "chatcmpl-1")) == ("chatcmpl-1", 1.0)
+        exchange.add_reward(PostedReward(1.0))
+    assert exchange.add_reward(PostedReward(1.0, "chatcmpl-1")) == ("chatcmpl-1", 1.0)
     with pytest.raises(BadRequest, match="completion_id"):
-        make_exchange(2, is_parallel=True).credit(PostedReward(1.0))
+        make_exchange(2, is_parallel=True).add_reward(PostedReward(1.0))
 
 
 def test_rewards_are_bounded_in_number_and_end_with_the_episode() -> None:
     exchange = make_exchange(1)
     for _ in range(MOST_REWARDS):
-        exchange.credit(PostedReward(1e30))
+        exchange.add_reward(PostedReward(1e30))
     with pytest.raises(BadRequest, match=f"{MOST_REWARDS} rewards"):
-        exchange.credit(PostedReward(1.0))
+        exchange.add_reward(PostedReward(1.0))
     ended, closed = make_exchange(1), make_exchange(1)
     ended.finish(ProgramEnd(1.0))
     closed.close()
     for over in (ended, closed):
         with pytest.raises(Over):
-            over.credit(PostedReward(1.0))
+            over.add_reward(PostedReward(1.0))
 
 
 def test_the_keys_of_a_reward_are_read() -> None:

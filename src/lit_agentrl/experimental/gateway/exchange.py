@@ -45,7 +45,7 @@ class ProgramEnd:
 
 @dataclass(eq=False)
 class Exchange:
-    """The requests of one program, in the order in which they arrive, its rewards and its end.
+    """The requests of one program in the order of their arrival, its rewards and its end.
 
     Attributes:
         is_parallel: Whether several requests may wait at once.
@@ -84,8 +84,8 @@ class Exchange:
             self._waiting.append(pending)
             self._changed.notify_all()
 
-    def credit(self, posted: PostedReward) -> tuple[str, float]:
-        """Record a reward; return the id of the reply that it credits, and what that reply has earned.
+    def add_reward(self, posted: PostedReward) -> tuple[str, float]:
+        """Record a reward; return the id of its reply, and the sum of that reply.
 
         Raises:
             Over: The episode has ended.
@@ -113,7 +113,7 @@ class Exchange:
         return next(reversed(self._rewards))
 
     def sum_rewards(self) -> dict[str, float]:
-        """Return the sum of the posted rewards of each reply that has any, exact in any order."""
+        """Return the sum of the rewards of each reply, exact in any order."""
         with self._changed:
             return {name: fsum(rewards) for name, rewards in self._rewards.items() if rewards}
 

@@ -1,4 +1,4 @@
-"""Rewards of programs: those that are posted during an episode, and the result that ends it."""
+"""Rewards of programs: those that are posted, and the result that ends an episode."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Gateway:
         if exchange is None:
             return self._refuse(401, _UNKNOWN)
         try:
-            completion, total = exchange.credit(read_posted(await _read_body(request, _REWARD_BYTES)))
+            completion, total = exchange.add_reward(read_posted(await _read_body(request, _REWARD_BYTES)))
         except _TooLarge:
             return self._refuse(413, f"a reward may have at most {_REWARD_BYTES} bytes")
         except (BadRequest, Over) as error:
@@ -134,7 +134,9 @@ class Gateway:
         return self._refuse(400, str(error))
 
     def _refuse(self, status: int, reason: str) -> Response:
-        reason = " ".join(reason.split())[:_MOST_REASON].encode(errors="backslashreplace").decode()  # it may repeat the request
+        reason = (
+            " ".join(reason.split())[:_MOST_REASON].encode(errors="backslashreplace").decode()
+        )  # it may repeat the request
         if reason not in self._warned and len(self._warned) < 20:
             self._warned.add(reason)
             _log.warning("a request of a program is refused with status %d: %s", status, reason)
