@@ -18,7 +18,7 @@ _DIGITS = 6  # significant ones of an advantage
 
 
 class UpdateNotes:
-    """The columns of the rows that an update trains on, as far as notes need them."""
+    """The columns of an update that describe its tokens."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Tensor] = {}
