@@ -45,7 +45,7 @@ class ProgramEnd:
 
 @dataclass(eq=False)
 class Exchange:
-    """The requests of one program in the order of their arrival, its rewards and its end.
+    """The requests of one program in the order of their arrival, and its end.
 
     Attributes:
         is_parallel: Whether several requests may wait at once.
