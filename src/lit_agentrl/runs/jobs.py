@@ -108,6 +108,8 @@ def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str
         raise UserError(
             f"{not_allowed} cannot be given with {resumed[0]}: one run is continued with its own saved config"
         )
+    if resumed[0] == "resume=":
+        raise UserError("resume= has no value; write the folder of a run, such as resume=outputs/DATE/TIME")
     folder = Path(resumed[0].removeprefix("resume="))
     cfg, folders = read_resumed_config(folder, overrides)
     arguments = [*resumed, *overrides]
