@@ -34,7 +34,7 @@ _Prompt = tuple[str, int, tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Quantiles(Unpaired):
-    """Rows with ``score`` and ``ref_rewards``, a list of rewards that the reference earned for the same prompt.
+    """Rows with ``score`` and ``ref_rewards``, the reference's rewards for the same prompt.
 
     The text is in ``prompt`` and ``completion``, or in ``messages``.  For recorded episodes, ``references`` is a folder
     that `collect` wrote while the reference played the same tasks; its episodes may be the recorded ones themselves.
