@@ -31,6 +31,7 @@ _ITERATION_METRICS = {
         "loss", "grad_norm", "lr", "kept_group_share", "staleness", "logp_gap", "logp_gap_max", "padding_share",
         "shared_token_share", "kept_row_share", "kept_token_share", "kl_coef", "entropy_coef", "skipped_steps",
         "steps", "stop_kl_max", "router_loss", "routing_flips", "pairless_share", "cost", "cost_multiplier",
+        "advantage_skewness",
     ),
     "data": (
         "pass", "episodes", "turns", "return_mean", "success", "action_tokens", "dropped_share", "truncated_share",
