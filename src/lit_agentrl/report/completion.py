@@ -8,7 +8,7 @@ from lit_agentrl.episode import Outcome
 
 
 def list_scenarios(outcomes: Iterable[Outcome]) -> list[bool]:
-    """List whether all tasks of a scenario were solved, for each scenario whose tasks were all played.
+    """List whether all tasks were solved, for each scenario that was played whole.
 
     Scenario goal completion (AppWorld, Trivedi et al. 2024, arXiv 2407.18901) is the mean of this list, and task goal
     completion the mean success:
