@@ -65,8 +65,8 @@ def masked_whiten(x: Tensor, mask: Tensor, *, eps: float = 1e-8) -> Tensor:
     return centred / (centred.square().sum() / (count - 1) + eps).sqrt()
 
 
+def compute_masked_skewness(x: Tensor, mask: Tensor) -> Tensor:
     """Compute the skewness ``m_3 / m_2^(3/2)`` of the selected entries, a float64 scalar.
-    """Compute the skewness ``m_3 / m_2^(3/2)`` of the selected entries, float64, a scalar without a unit.
 
     ``m_k`` is the mean of ``(x - mean)^k``.  It is 0 where the entries are equal or none is selected, positive where
     few entries lie far above the mean, and negative where few lie far below.  No gradient.
