@@ -45,7 +45,7 @@ def read_cost(info: Mapping[str, Any]) -> float | None:
 
 
 def read_counts(info: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a step counts by name, such as ``failed_calls``; empty if the game counts nothing."""
+    """Return what a step counts by name; empty if the game counts nothing."""
     counts = info.get("counts", {})
     if not isinstance(counts, Mapping):
         raise ValueError(f"info['counts'] must be a dict of numbers, not {_describe_value(counts)}")
@@ -53,7 +53,7 @@ def read_counts(info: Mapping[str, Any]) -> dict[str, float]:
 
 
 def read_scenario(info: Mapping[str, Any]) -> tuple[str, int]:
-    """Return the scenario of a task and how many tasks it has; no text and 0 if the game names none."""
+    """Return a task's scenario and its number of tasks; empty and 0 without one."""
     if "scenario" not in info:
         return "", 0
     tasks = info.get("scenario_tasks")
