@@ -41,9 +41,32 @@ def test_numbers_worked_by_hand() -> None:
     nothing = [0.0] * 8
     assert found.advantage_BT.tolist() == [[2, 2, 2, 0, 3, 3, 0, -6], nothing, nothing]  # 3 - 1, 5 - 2, 1 - 7
     targets = [3, 0, 0.5 + 0.5 * 2, 0, 5, 4 + 0.5 * 7, 0, 1]
-    assert found.return_BT.tolist() == [targets, targets, nothing]
-    at = [bool(target) for target in targets]
-    assert found.is_value_target_BT.tolist() == [at, at, [False] * 8]
+    of_q = [0, 0, 0.5 + 0.5 * 2, 0, 0, 4 + 0.5 * 7, 0, 0]  # V learns nothing of replies of an earlier policy
+    assert found.return_BT.tolist() == [targets, of_q, nothing]
+    at, at_q = ([bool(target) for target in each] for each in (targets, of_q))
+    assert found.is_value_target_BT.tolist() == [at, at_q, [False] * 8]
+
+
+def test_v_learns_the_mean_of_q_over_replies_of_the_policy_alone() -> None:
+    """One state, replies with a Q of 1, 1 and 4 of this iteration, and 10 of an earlier one; Q learns of all."""
+    replies = [(1.0, 0), (1.0, 0), (4.0, 0), (10.0, Source.REPLAY)]
+    batch = {
+        "value_BT": torch.tensor([[0.0, q] for q, _ in replies]),
+        "reward_BT": torch.tensor([[0.0, 2.0 * q] for q, _ in replies]),
+        "is_action_BT": torch.ones(4, 2, dtype=torch.bool),
+        "is_turn_end_BT": torch.tensor([[False, True]] * 4), "return_B": torch.ones(4),
+        "trajectory_B": torch.arange(4), "first_turn_B": torch.zeros(4).int(),
+        "source_B": torch.tensor([source for _, source in replies], dtype=torch.int8),
+    }  # fmt: skip
+    found = bind(partial(archer, whiten=False), batch)
+    assert found.return_BT is not None and found.is_value_target_BT is not None
+    is_v_B, is_q_B = found.is_value_target_BT.unbind(1)
+    assert is_v_B.tolist() == [True, True, True, False] and is_q_B.all()
+    assert float(found.return_BT[is_v_B, 0].mean()) == 2.0
+    assert found.return_BT[:, 1].tolist() == [2.0, 2.0, 8.0, 20.0]
+    assert found.advantage_BT[:, 0].tolist() == [1.0, 1.0, 4.0, 0.0]
+    alone = {**batch, "is_turn_end_BT": torch.ones(4, 2, dtype=torch.bool)}  # turns of one token have V alone
+    assert bind(archer, alone).is_value_target_BT.tolist() == [[True, True]] * 3 + [[False, False]]
 
 
 def test_whitening_counts_each_new_turn_once() -> None:

@@ -34,7 +34,7 @@ def archer(
     turn_discount: float = 0.95,
     whiten: bool = True,
 ) -> Advantage:
-    """Compute advantages with a turn-level critic: ArCHer.
+    """Compute advantages with a turn-level critic: ArCHer, arXiv 2402.19446.
 
     ``A_k = Q_k - V_k`` at all tokens of turn k.  One critic predicts both: ``V_k`` is its value before the first token
     of the turn, ``Q_k`` its value before the last one, when the reply is complete except for its end.  Its targets are
@@ -43,9 +43,15 @@ def archer(
 
     at these two tokens only, computed from ``target_value_BT``, or else from the values before the update, which act as
     a target network updated once per iteration.  ``r_k`` sums ``reward_BT`` over the turn.  A turn of one token has
-    ``V_k`` only; the target of ``Q_k`` replaces ``Q_k``.  Returns are not used, so the critic learns from rows of any
-    policy; rows of an earlier policy (``source_B`` of 1) have an advantage of 0.  ``whiten`` whitens the advantages of
-    the other rows and counts each turn once.
+    ``V_k`` only; the target of ``Q_k`` replaces ``Q_k``.  Returns are not used.
+
+    ``Q_k`` learns from rows of any policy.  ``V_k`` is the mean of Q over replies of the current policy, so it learns
+    from rows of this iteration alone: their recorded replies are such draws.  The paper draws further replies at stored
+    states.  Rows of an earlier policy (``source_B`` of 1) give V no target and have an advantage of 0.  ``whiten``
+    whitens the advantages of the other rows and counts each turn once.
+
+    Example: at one state the policy of this iteration wrote replies of Q 1, 1 and 4, an earlier one a reply of Q 10: V
+    learns 1, 1 and 4, whose mean is 2.
 
     Raises:
         ValueError: also if a row ends in sampled tokens after its last turn end.
@@ -69,6 +75,7 @@ def archer(
         torch.where(is_new_BT, advantage_BT, torch.zeros_like(advantage_BT)),
         q_BT=turns.get_last(slow_BT, q_target_BT),
         q_target_BT=q_target_BT,
+        is_of_policy_BT=is_new_BT,
     )
 
 
@@ -250,11 +257,19 @@ class _Turns:
         has_q_BT = self.copy_from(torch.ones_like(value_BT), self.is_q_BT) > 0
         return torch.where(has_q_BT, self.copy_from(value_BT, self.is_q_BT), q_target_BT)
 
-    def make_advantage(self, advantage_BT: Tensor, *, q_BT: Tensor, q_target_BT: Tensor) -> Advantage:
-        """Return the advantage with the targets of V and Q."""
-        target_BT = torch.where(self.is_start_BT, q_BT, torch.zeros_like(q_BT))
+    def make_advantage(
+        self,
+        advantage_BT: Tensor,
+        *,
+        q_BT: Tensor,
+        q_target_BT: Tensor,
+        is_of_policy_BT: Tensor | None = None,
+    ) -> Advantage:
+        """Return the advantage with the targets of V and Q; V has one only in tokens of the policy, if given."""
+        is_v_BT = self.is_start_BT if is_of_policy_BT is None else self.is_start_BT & is_of_policy_BT
+        target_BT = torch.where(is_v_BT, q_BT, torch.zeros_like(q_BT))
         return Advantage(
-            advantage_BT, torch.where(self.is_q_BT, q_target_BT, target_BT), self.is_start_BT | self.is_end_BT
+            advantage_BT, torch.where(self.is_q_BT, q_target_BT, target_BT), is_v_BT | self.is_q_BT
         )
 
 
