@@ -23,7 +23,7 @@ def read_lines() -> dict[str, str]:
 
 
 def read_cosines() -> dict[str, dict[str, float]]:
-    """Return the cosines of each algorithm that has a certificate, by the name of the game."""
+    """Return the cosines of each algorithm with a certificate, by game."""
     cosines: dict[str, dict[str, float]] = _read(COSINES)
     return cosines
 
