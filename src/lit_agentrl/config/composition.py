@@ -239,6 +239,12 @@ def _find_problem(override: Override, search: Sequence[str]) -> str:
     if len(set(listed)) < len(listed) or ("none" in listed and len(listed) > 1):
         mistake = "none together with others" if "none" in listed else "an option twice"
         return f"{text}: {key} names {mistake}; keep one"
+    if value == [] and key in LIST_GROUPS:
+        valid = ", ".join(list_group_options(key, search))
+        example = "reward=none, " if key == "reward" else ""
+        return (
+            f"{text}: {key} names no option; write {example}{key}=NAME or {key}=[NAME,NAME]; valid: {valid}"
+        )
     is_list = isinstance(value, list) and key not in LIST_GROUPS
     options = list_group_options(key, search)
     if (is_list or value is None) and not override.is_delete() and options:

@@ -52,6 +52,11 @@ def explain(error: BaseException) -> str:
             f"{_format_key(error)}{get_first_line(error)}; a reference ${{a.b}} must name a key of the config"
         )
     if isinstance(error, OmegaConfBaseException):
+        if unset := re.search(r"Environment variable '(\w+)' not found", str(error)):
+            return (
+                f"{_format_key(error)}the environment variable {unset[1]} is not set; set it, or give a default: "
+                f"${{oc.env:{unset[1]},VALUE}}"
+            )
         return f"{_format_key(error)}{get_first_line(error)}"
     if isinstance(error, MarkedYAMLError):
         return _explain_yaml(error)

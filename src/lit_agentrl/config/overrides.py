@@ -134,12 +134,28 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
                 raise UserError(
                     f"{text} is more than one option; write each separately, such as algo=grpo env=sokoban"
                 ) from error
-            reason = re.sub(r"^Error parsing override.*", "", str(error)).strip() or get_first_line(error)
-            raise UserError(
-                f"{text} cannot be read ({reason.splitlines()[0]}); close every bracket and quote special "
-                "characters, such as 'key=\"a, b\"'"
-            ) from error
+            raise UserError(f"{text} cannot be read{_explain_syntax(text, error)}") from error
     return parsed
+
+
+def _explain_syntax(text: str, error: OverrideParseException) -> str:
+    """Return what Hydra's parser does not accept in an override, and what to write instead."""
+    key, _, value = text.partition("=")
+    if special := next((c for c in key if not c.isascii() or not c.isprintable()), ""):
+        return f": {special!r} is in no name of an option; write the name with the letters of --help"
+    if special := next((c for c in value if not c.isascii() or not c.isprintable()), ""):
+        return f": {special!r} needs quotes; write '{key}=\"{value}\"', or digits and letters of ASCII"
+    if re.search(r",\s*(,|$)", value):
+        return ": no value stands before or after a comma; leave the comma out"
+    if value.endswith("()"):
+        return f": {value} has no values; write some, such as {key}=1,2,3"
+    # the alternatives that the parser lists are names of its grammar
+    reason = re.sub(r"^Error parsing override.*", "", str(error)).strip() or get_first_line(error)
+    reason = re.sub(r" expecting .*|^\w*Exception: .*", "", reason.splitlines()[0])
+    return (
+        f"{f' ({reason})' if reason else ''}; close every bracket and quote special characters, such as "
+        "'key=\"a, b\"'"
+    )
 
 
 def _find_missing_value(text: str) -> Iterator[str]:

@@ -179,14 +179,15 @@ def require_run_folder(folder: Path, option: str) -> Path:
     Raises:
         UserError: it is not; the message names ``option``.
     """
+    inside = next((p for p in folder.absolute().parents if (p / ".hydra" / "config.yaml").is_file()), None)
     if not folder.is_dir():
-        raise UserError(
-            f"{option}={folder} is not a folder; give the folder of a run, such as outputs/DATE/TIME"
-        )
+        example = f"outputs/DATE/TIME; did you mean {option}={inside}?" if inside else "outputs/DATE/TIME"
+        raise UserError(f"{option}={folder} is not a folder; give the folder of a run, such as {example}")
     file = folder / ".hydra" / "config.yaml"
     if not file.is_file():
         runs = sorted(path.parent.parent.name for path in folder.glob("*/.hydra/config.yaml"))
         hint = f"; it holds the runs {', '.join(runs)}" if runs else ""
+        hint = f"; did you mean {option}={inside}?" if inside else hint
         if option == "resume" and (folder / records.FILE).is_file():
             hint += "; to resume the whole sweep, give -m, the options of the sweep, and resume=FOLDER"
         raise UserError(f"{option}={folder} is not the folder of a run: it has no .hydra/config.yaml{hint}")

@@ -14,9 +14,10 @@ from rich.table import Table
 from lit_agentrl.config.overrides import VARIANT
 from lit_agentrl.evaluate import baselines
 from lit_agentrl.evaluate.diagnostics import list_scores
+from lit_agentrl.report.episodes import COUNTED
 from lit_agentrl.report.summary import Estimate, format_usage
 
-_EXTRA = ("pass@", "best@", "gain@")
+_EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", COUNTED)
 
 
 def build_table(
@@ -24,7 +25,8 @@ def build_table(
 ) -> RenderableType:
     """Build the table of scores, which fits 80 columns.
 
-    Where there are baselines, pass@k or diagnostics, a second table follows, with one line per score.
+    Where there are baselines, pass@k, diagnostics, scenarios or counts, a second table follows, with one line per
+    score.
 
     Args:
         cfg: the options of ``conf/evaluate.yaml``.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, RangeSweep
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
@@ -107,6 +107,11 @@ def _find_problems(parsed: Sequence[Override]) -> Iterator[str]:
             yield (
                 f"{override.input_line} is how earlier versions wrote a search; give an option a range, such as "
                 "optim.lr=interval(1e-5,1e-3)"
+            )
+        if isinstance(override.value(), Glob) and not list(override.sweep_string_iterator()):
+            yield (
+                f"{override.input_line} names no option of {override.key_or_group}: glob lists the files of a group; "
+                f"write the values, such as {override.key_or_group}=1,2"
             )
     for override in parsed:
         plugin = _PLUGINS.get((override.key_or_group, str(override.value())))
