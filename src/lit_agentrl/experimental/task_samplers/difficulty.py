@@ -17,7 +17,7 @@ from lit_agentrl.experimental.task_samplers.success_rates import MeasuredSampler
 
 
 class Difficulty(MeasuredSampler):
-    """A sampler that prefers the easiest share of the tasks, which grows from stage to stage.
+    """A sampler that prefers the easiest tasks, and more of them in each stage.
 
     Tasks are ranked by their estimated success rates: those that turn out hard make way for others until their stage
     comes.  The first trigger that fires begins the next stage; the last stage has no end.  Stages are those of DELTA

@@ -51,7 +51,7 @@ def draw_by_weight(
 
 
 class MeasuredSampler(TaskSampler):
-    """A sampler that knows how often each task was solved, and prefers some of the tasks.
+    """A sampler that prefers tasks by how often they were solved.
 
     ``rate = (solved + prior * prior_episodes) / (played + prior_episodes)``.  An iteration that plays a task keeps a
     share ``keep`` of its earlier counts, and adds its episodes.  Tasks of equal content, such as two numbers that show
