@@ -68,7 +68,7 @@ class TaskSampler:
 
 
 class Uniform(TaskSampler):
-    """A sampler of new tasks, or of passes over ``rollout.instances`` tasks, each in an order of its own."""
+    """A sampler of new tasks, or of shuffled passes over ``rollout.instances`` tasks."""
 
 
 def _choose_uniformly(draw: Draw, prompt: int) -> Address:
