@@ -36,7 +36,13 @@ REPLY = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "
         ("a.json", "[]", "none of its 0 rows makes a group"),
         ("a.json", f"[{ROW}]".encode("utf-16"), "a.json is not UTF-8 (byte 1); save the file as UTF-8"),
         ("a.jsonl", ROW.encode("utf-16-le"), "line 1: it holds bytes of zero, as of UTF-16"),
-        ("a.jsonl", "zip", "line 1: it is not UTF-8"),
+        ("a.jsonl", "zip", "a.jsonl is compressed; unpack it, and name the file inside"),
+        ("a.json", b"\x1f\x8b\x08\0", "a.json is compressed; unpack it"),
+        ("a.jsonl", b"\xff\xfe", "line 1: it is not UTF-8"),
+        ("a.jsonl.gz", b"\x1f\x8b\x08\0", ".csv or .parquet; unpack it, and name the file inside"),
+        ("a.jsonl", f"[{ROW}]", "line 1: it is an array, and not an object; let the name of a file of one array"),
+        ("a.jsonl", REPLY[:-2].replace('"a"', "5") + "}]}", "has the content '5', which is no text; write a text"),
+        ("folder", "folder", "folder is a folder of files; name the files, such as 'data.path=["),
         ("a.jsonl", MORE + '"tools": [{"name": "\\ud800"}]}', "column tools holds half a character"),
         ("a.jsonl", MORE + '"system": "\\ud800"}', "column system holds half a character"),
         ("a.jsonl", REPLY + '"thinking": "\\ud800"}]}', "column messages holds half a character"),
@@ -53,7 +59,7 @@ REPLY = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "
         ("a.csv", "prompt,completion\na,\n", "line 2: column completion is empty; fill it in"),
         ("a.csv", "prompt,completion\n\u00e9,b\n".encode("latin-1"), "a.csv is not UTF-8 (byte 19)"),
         ("a.csv", "", "none of its 0 rows makes a group"),
-        ("a.parquet", "zip", "cannot be read as Parquet (Parquet magic bytes not found"),
+        ("a.parquet", ROW, "cannot be read as Parquet (Parquet magic bytes not found"),
         ("a.parquet", b"", "cannot be read as Parquet (Parquet file size is 0 bytes)"),
         ("a.json", f'{{"data": [{ROW}], "test": [{ROW}]}}', "neither messages nor completion (there are data, test)"),
         ("a.csv", "prompt,completion\n\"[{'role': 'user', 'content': 'a'}]\",b\n", "column prompt spells messages as"),
@@ -72,6 +78,9 @@ def test_an_odd_file_is_one_line(name: str, content: str | bytes, said: str, tmp
             archive.writestr("a", "b")
     elif content == "link":
         path.symlink_to(tmp_path / "nowhere")
+    elif content == "folder":
+        path.mkdir()
+        (path / "a.jsonl").write_text(ROW)
     elif content == "pipe":
         os.mkfifo(path)
     elif content != "none":

@@ -76,10 +76,11 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
         played = screen.describe_episodes(names, cfg.episodes * members)
         announcer.text = f"playing {played}{by}, split {cfg.split}, temperature {params.temperature:g}"
         run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params, members=members)
-        run.trainer.test(
-            run.module, run.stream, verbose=False, weights_only=True,
-            ckpt_path=None if path is None else str(path),
-        )  # fmt: skip
+        with screen.show_playing():
+            run.trainer.test(
+                run.module, run.stream, verbose=False, weights_only=True,
+                ckpt_path=None if path is None else str(path),
+            )  # fmt: skip
         return run.rollouts.test.outcomes
 
     stage = checkpoint.stem if checkpoint is not None else "start"
@@ -164,7 +165,8 @@ def _after_shots(run: Run, shots: int, index: int, params: SamplingParams) -> Se
     )
     rules = with_shots(run.rules, task, shots)
     require_room(rules, run.module.policy.network, shots)
-    return replay_episodes(run, name, rules, replace(params, max_context_tokens=rules.max_context_tokens))
+    with screen.show_playing():
+        return replay_episodes(run, name, rules, replace(params, max_context_tokens=rules.max_context_tokens))
 
 
 def require_room(rules: Rules, network: PreTrainedModel | None, shots: int) -> None:

@@ -179,10 +179,11 @@ class OpenedModel:
             ValueError: the game has no best play.
         """
         batch, evaluation, before = self.make_batch(spec), replace(like), self.used
-        if not shots:
-            evaluation.collect(batch, self._play_wave, 0)
-        else:
-            self._play_after_shots(shots, spec, evaluation, batch)
+        with screen.show_playing():
+            if not shots:
+                evaluation.collect(batch, self._play_wave, 0)
+            else:
+                self._play_after_shots(shots, spec, evaluation, batch)
         self.used = {key: value + before.get(key, 0.0) for key, value in self.sync.measure_usage().items()}
         # tokens of an engine of texts are bytes, but the server counts its own
         counts = None if self._engine.capabilities.token_ids else self.used.get("tokens_out", 0.0)
