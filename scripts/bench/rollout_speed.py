@@ -114,7 +114,7 @@ def continuous(policy: Policy, played: list[Episode], device: str) -> float:
     """
     found: Measured = {}
     # by default it takes nine tenths of what is free, which on a CPU is the whole machine
-    store = ContinuousBatchingConfig(max_memory_percent=0.02 if device == "cpu" else 0.5)
+    store = ContinuousBatchingConfig(max_memory_percent=0.05 if device == "cpu" else 0.5)
     for histories, lengths in reversed([*turns_of(played)]):  # the first call sizes the store
         longest = max(lengths)
         settings = GenerationConfig(

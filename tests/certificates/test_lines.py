@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lit_agentrl.certificates.certificate import Certificate, measure_direction
 from lit_agentrl.certificates.lines import read_lines
 from lit_agentrl.certificates.shipped import GAMES
+from lit_agentrl.config.groups import describe_algorithm
 from lit_agentrl.paths import list_options
 from tests.rl.ragged import fresh
 
@@ -23,3 +26,16 @@ def test_a_line_is_what_the_command_finds(name: str) -> None:
     else:
         found = Certificate(name, [measure_direction(objective, game) for game in GAMES])
         assert read_lines()[name] == found.line
+
+
+def test_help_describes_an_algorithm_and_shows_its_line(tmp_path: Path) -> None:
+    shown = describe_algorithm("gspo").splitlines()
+    assert shown[0] == "algo=gspo" and shown[1].startswith("  GSPO, arXiv 2507.18071. ")
+    assert not [line for line in shown if "|" in line], "the table of runs is left out"
+    assert shown[-1] == f"  Certificate: {read_lines()['gspo']} (`lit-agentrl certify algo=gspo`)."
+    (tmp_path / "algo").mkdir()
+    (tmp_path / "algo" / "gspo.yaml").write_text("# It's mine.\nname: gspo\n")
+    assert describe_algorithm("gspo", [tmp_path]).splitlines() == [
+        "algo=gspo", "  It's mine.", "  Certificate: `lit-agentrl certify algo=gspo`.",
+    ]  # fmt: skip
+    assert describe_algorithm("no_such") == ""

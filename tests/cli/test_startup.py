@@ -14,6 +14,7 @@ from tests.integration.conftest import ROOT, environment
 HEAVY = ("torch", "lightning", "transformers", "tensorboard", "torchmetrics", "gymnasium", "numpy")
 COMMANDS = [  # entry point, arguments, what is printed
     ("train", "--help", "Groups and their options"),
+    ("train", "algo=loop --help", "Certificate: biased"),
     ("train", "--cfg job", "max_epochs:"),
     ("train", "algo=grppo", "did you mean grpo or"),
     ("train", "filter.ratoi=0.5", "unknown option filter.ratoi"),

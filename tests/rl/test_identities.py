@@ -330,7 +330,9 @@ def test_all_tokens_of_highest_entropy_are_all_tokens(seed):
     assert run(entropy.top_entropy_quantile, batch, share=1.0).equal(batch["is_action_BT"])
 
 
-@pytest.mark.parametrize("name", ["truncated", "masked"])
+@pytest.mark.parametrize(
+    "name", ["truncated", "masked", "icepop", "sequence", "geometric", "geometric_masked"]
+)
 def test_a_sampler_that_agrees_needs_no_correction(seed, name):
     assert_same_loss(mix("grpo", f"correction={name}"), mix("grpo"), ragged(seed))
 

@@ -170,7 +170,7 @@ def known(name: str) -> set[str]:
 
 # ---------------------------------------------------------------------- one loss, and three iterations
 def one_loss(algorithm: Objective) -> list[Tensor]:
-    """Everything that the mix makes of two batches, up to the gradient in log-probs, entropies and reference KLs."""
+    """Everything that the mix makes of two batches, up to the gradient in log-probs, entropies and KLs."""
     return [tensor for seed in (0, 1) for tensor in _one_loss(algorithm, ragged(seed))]
 
 

@@ -28,6 +28,7 @@ VARIANTS += [
     ("dapo", "rows=mask_truncated"),
     ("grpo", "tokens=top_entropy"),
     ("grpo", "correction=truncated"),
+    ("grpo", "correction=sequence"),
     ("grpo", "kl=loss_k3"),
 ]
 every_algorithm = pytest.mark.parametrize(

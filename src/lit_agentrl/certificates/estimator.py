@@ -112,6 +112,8 @@ class Estimator:
         """Return the negative gradient of the loss of a batch by the logits, (L,)."""
         tensors = self._rows.make(batch)
         tensors |= {name: value_MT[tensors[PATH]] for name, value_MT in self._now.items()}
+        if self.objective.needs("sampler_logp_BT"):  # a run then recomputes old log-probs before the update
+            tensors["old_logp_BT"] = tensors["logp_BT"]
         found = compute_loss_gradients(self.objective, tensors)
         update = torch.zeros_like(self.table.theta)
         if found is None:

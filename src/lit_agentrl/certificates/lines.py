@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
-from lit_agentrl.certificates.certificate import Certificate
+if TYPE_CHECKING:  # it loads torch, for which the help of a command does not wait
+    from lit_agentrl.certificates.certificate import Certificate
 
 FILE = Path(__file__).with_name("lines.yaml")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 from hydra.core.config_search_path import ConfigSearchPath
@@ -12,7 +13,8 @@ from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from lit_agentrl.paths import CONFIG_DIR, EXPERIMENTAL_DIR, list_configs, name_config
+from lit_agentrl.certificates.lines import read_lines
+from lit_agentrl.paths import CONFIG_DIR, EXPERIMENTAL_DIR, find_config, list_configs, name_config
 
 PROVIDERS = ("main", "experimental")  # Hydra's names for this package's config roots; others are the user's
 FOLDERS = ("experiment",)  # groups whose options lie in subfolders, such as experiment=paper/dapo
@@ -82,6 +84,27 @@ def describe_options(folders: Sequence[str | Path] = ()) -> tuple[str, str]:
         for groups in (listed[False], listed[True])
     )
     return core, experimental
+
+
+def describe_algorithm(name: str, folders: Sequence[str | Path] = ()) -> str:
+    """Return the comments of an algorithm's file and its certificate.
+
+    The text is empty where there is no such file.
+
+    Args:
+        name: as in ``algo=NAME``.
+        folders: the user's config folders, which are read first.
+    """
+    files = [Path(folder) / "algo" / f"{name}.yaml" for folder in folders]
+    file = next((each for each in files if each.is_file()), find_config(f"algo/{name}.yaml"))
+    if not file.is_file():
+        return ""
+    comments = takewhile(lambda line: line.startswith("# "), file.read_text(encoding="utf-8").splitlines())
+    said = [line.removeprefix("# ") for line in comments if not line.startswith("# |")]  # without its table
+    certificate = read_lines().get(name) if file not in files else None
+    command = f"`lit-agentrl certify algo={name}`"
+    said.append(f"Certificate: {certificate} ({command})." if certificate else f"Certificate: {command}.")
+    return f"algo={name}\n  " + "\n  ".join(said)
 
 
 def _list_entries(group: str, kind: ObjectType, search: Sequence[str]) -> list[str]:

@@ -24,6 +24,12 @@ _REQUIRED = {
     "sampler_entropy_BT": (facts.ENTROPIES, "", "algo/tokens=none and no adaptive algo/entropy"),
 }
 _REQUIRED |= {column: (fact, "", "") for column, fact in facts.VALUE_COLUMNS.items()}
+# axis whose part needs each trajectory in one row -> parts that do not
+_REMEDIES = {
+    "correction": "algo/correction=truncated or masked",
+    "ratio": "algo/ratio=token or turn",
+    "clip": "algo/clip=symmetric or clip_higher",
+}
 _READ = {
     "ref_logp_BT": facts.READS_REFERENCE,
     "value_BT": facts.READS_VALUES,
@@ -82,12 +88,9 @@ def list_requirements(objective: Objective) -> Iterator[Requirement]:
             reason=f"it asks for {needs.prompt_factor:g} times as many prompts", remedy="algo.rows.refill=false",
         )  # fmt: skip
     for axis in needs.whole_trajectories:
-        remedy = {"ratio": "algo/ratio=token or turn", "clip": "algo/clip=symmetric or clip_higher"}.get(
-            axis, ""
-        )
         yield Requirement(
             facts.WHOLE_CONTEXT, by=f"algo.{axis} of {name}", reason="it needs each trajectory in one row",
-            remedy=remedy,
+            remedy=_REMEDIES[axis],
         )  # fmt: skip
     for column, (fact, reason, remedy) in _REQUIRED.items():
         if objective.needs(column):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl import screen
@@ -211,13 +212,21 @@ def make_hydra_app(task: Callable[[DictConfig], float | None]) -> Callable[[], N
     return app
 
 
-def write_help(flags: Sequence[str]) -> list[str]:
-    """Return the overrides that fill in what ``--help`` prints."""
-    name = f"hydra.help.app_name='{get_program('train')}'"
-    if not {"--help", "-h"} & set(flags):
-        return [name]
-    shipped, experimental = groups.describe_options(read_config_folders(flags)[0])
-    return [name, f"hydra.help.header='{shipped}'", f"hydra.help.footer='{experimental}'"]
+def write_help(flags: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that fill in what ``--help`` prints; a chosen algorithm is described."""
+    texts = {"app_name": get_program("train")}
+    if {"--help", "-h"} & set(flags):
+        folders = read_config_folders(flags)[0]
+        shipped, experimental = groups.describe_options(folders)
+        chosen = [text.removeprefix("algo=") for text in overrides if text.startswith("algo=")]
+        described = [groups.describe_algorithm(name, folders) for name in chosen]
+        texts |= {
+            "header": shipped,
+            "footer": "\n\n".join([experimental, *filter(None, described)]),
+        }
+    return [
+        f"hydra.help.{key}={QuotedString(text, Quote.single).with_quotes()}" for key, text in texts.items()
+    ]
 
 
 def list_hydra_files() -> set[str | None]:
@@ -234,7 +243,7 @@ def format_command(arguments: Sequence[str]) -> str:
 @contextmanager
 def set_command_line(flags: Sequence[str], overrides: Sequence[str]) -> Iterator[None]:
     """Set the arguments that Hydra reads, and make it raise errors instead of printing them."""
-    help_texts = write_help(flags) if is_help(flags) else []
+    help_texts = write_help(flags, overrides) if is_help(flags) else []
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = [sys.argv[0], *flags, *overrides, *help_texts], "1"
     try:

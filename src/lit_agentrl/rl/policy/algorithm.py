@@ -99,12 +99,14 @@ class Algorithm(Objective):
     @property
     def requirements(self) -> Requirements:
         """Groups of two for group statistics, whole rows for ratios over trajectories."""
-        axes = ("ratio", "clip")
+        axes = ("correction", "ratio", "clip")
         return Requirements(
             min_members=min_members(self.advantage),
             min_steps=1 if self.kl is None else self.kl.first_step,
             prompt_factor=prompt_factor(self.rows),
-            whole_trajectories=tuple(a for a in axes if "trajectory_B" in tensor_names(getattr(self, a))),
+            whole_trajectories=tuple(
+                a for a in axes if (part := getattr(self, a)) and "trajectory_B" in tensor_names(part)
+            ),
             reference_dtype=None if self.kl is None else self.kl.reference_dtype,
             all_groups=self.cost is not None,
         )
