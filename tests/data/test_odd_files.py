@@ -55,7 +55,11 @@ REPLY = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "
         ("a.csv", "prompt,completion\na\0,b\n", "a.csv holds bytes of zero"),
         ("a.csv", 'prompt,completion\na,"b\n', "a.csv line 2 is no CSV (unexpected end of data)"),
         ("a.csv", "prompt, prompt\na,b\n", "a.csv: column 'prompt' stands in the header twice"),
-        ("a.csv", "prompt;completion\na;b\n", "neither messages nor completion (there are prompt;completion)"),
+        ("a.csv", "prompt;completion\na;b\n", "'prompt;completion' has ';' between names; separate the columns with"),
+        ("a.jsonl", b"PAR1\0", "a.jsonl is a Parquet file; let its name end in .parquet"),
+        ("a.jsonl", '{"messages": null}', "line 1: column messages is empty; fill it in"),
+        ("a.jsonl", '{"prompt": null, "completion": "b"}', "line 1: column prompt is empty; fill it in"),
+        ("a.jsonl", '{"prompt": "a", "chosen": "b", "rejected": "c"}', "; data=pairs reads chosen and rejected"),
         ("a.csv", "prompt,completion\na,\n", "line 2: column completion is empty; fill it in"),
         ("a.csv", "prompt,completion\n\u00e9,b\n".encode("latin-1"), "a.csv is not UTF-8 (byte 19)"),
         ("a.csv", "", "none of its 0 rows makes a group"),
@@ -123,6 +127,17 @@ def test_a_number_beyond_all_others_is_refused(
     (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": "a", **row}))
     with pytest.raises(ValueError, match=said):
         read(kind(path=str(tmp_path / "a.jsonl"), batch=1), student(), seed=0)
+
+
+def test_a_column_without_a_value_is_told_from_a_missing_one(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": null}')
+    with pytest.raises(ValueError, match="line 1: column rejected is empty; fill it in"):
+        read(Pairs(path=str(tmp_path / "a.jsonl"), batch=1), student(), seed=0)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet.write_table(pyarrow.table({"prompt": ["a"], "completion": [None]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="row 1: column completion is empty; fill it in"):
+        read(Demonstrations(path=str(tmp_path / "a.parquet"), batch=1), student(), seed=0)
 
 
 def test_a_parquet_file_without_rows_is_named_so(tmp_path: Path) -> None:

@@ -24,7 +24,10 @@ def read_table(path: Path) -> Rows:
     """
     try:
         with path.open("rb") as file:
-            if file.read(5).startswith(_COMPRESSED):
+            begin = file.read(5)
+            if begin.startswith(b"PAR1") and path.suffix != ".parquet":
+                raise ValueError(f"path={shorten_path(path)} is a Parquet file; let its name end in .parquet")
+            if begin.startswith(_COMPRESSED):
                 raise ValueError(
                     f"path={shorten_path(path)} is compressed; unpack it, and name the file inside"
                 )
@@ -47,7 +50,7 @@ def _parse_line(line: bytes) -> object:
     except UnicodeDecodeError as error:
         return ValueError(f"it is not UTF-8 (byte {error.start + 1} of the line); save the file as UTF-8")
     value = parse_json(text)
-    if isinstance(value, list):
+    if isinstance(value, list) and value and isinstance(value[0], dict):
         return ValueError(
             "it is an array, and not an object; let the name of a file of one array end in .json"
         )
@@ -180,6 +183,11 @@ def _read_csv(path: Path) -> Rows:
             where = f"line {table.line_num}"
             if not names:
                 names = [name.strip() for name in cells]
+                if len(names) == 1 and (mark := next((each for each in ";\t|" if each in names[0]), "")):
+                    raise ValueError(
+                        f"path={shorten_path(path)}: its header {names[0][:80]!r} has {mark!r} between names; separate "
+                        "the columns with commas"
+                    )
                 if twice := [name for name in names if names.count(name) > 1]:
                     raise ValueError(
                         f"path={shorten_path(path)}: column {twice[0]!r} stands in the header twice; keep one"
