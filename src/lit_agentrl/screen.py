@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Console
 from rich.live import Live
@@ -106,12 +107,14 @@ def note(line: str, style: str = "") -> None:
         console.print(Text(line, style), soft_wrap=not is_terminal)
 
 
-def describe_episodes(games: Sequence[str], count: int) -> str:
-    """Describe how many episodes of which games are played.
+def describe_episodes(games: Sequence[str], count: int | Literal["all"]) -> str:
+    """Describe how many episodes of which games are played; ``all``: each task of each game.
 
     >>> describe_episodes(["bandit"], 8), describe_episodes(["bandit", "sokoban"], 8)
     ('8 episodes of bandit', '8 episodes each of bandit, sokoban')
     """
+    if count == "all":
+        return f"every task of {', '.join(games)}"
     if len(games) > 3:
         return f"{count} episodes each of {len(games)} games"
     return f"{count} episode{'s' * (count != 1)}{' each' * (len(games) > 1)} of {', '.join(games)}"

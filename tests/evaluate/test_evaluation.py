@@ -97,7 +97,7 @@ def test_the_table_is_readable_at_80_columns() -> None:
     ]
     for line in (
         ["sokoban", "1", "4", "reward of a task", "15.000", "[-5.543, 35.543]"],
-        ["", "", "", "replies cut at their limit", "0%", ""],
+        ["", "", "", "replies that were cut", "0%", ""],
         ["", "", "", "tokens of a reply", "2.0", ""],
         ["", "", "4", "pass@4", f"{interval['mean']:.3f}", bounds],
     ):

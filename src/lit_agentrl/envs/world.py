@@ -89,6 +89,13 @@ class World(gymnasium.Env[str, str], ABC):
             self._later_seeds = np.random.default_rng(self._last_seed)
         return int(self._later_seeds.integers(2**31))
 
+    def locate(self, seed: int) -> int | None:
+        """Return which of the ``instances`` a seed picks, counted from 0; None where they have no numbers.
+
+        A game that returns numbers must draw each instance.
+        """
+        return None
+
     @abstractmethod
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Play one action.

@@ -47,7 +47,9 @@ def check_options(cfg: DictConfig) -> None:
     for value in cfg.shots:
         require_whole("shots", value, 0, _MOST_SHOTS)
     for name in ("episodes", "members"):
-        require_whole(name, cfg[name], 1, MOST_EPISODES)
+        if name == "members" or cfg.episodes != "all":
+            alternative = ", or all" if name == "episodes" else ""
+            require_whole(name, cfg[name], 1, MOST_EPISODES, alternative=alternative)
     cfg.pass_k = as_list(cfg.pass_k)  # a single number needs no brackets
     _require_enough_episodes(cfg, "pass_k", 1)
     if 0 not in list_shots(cfg) and (cfg.diagnostics or cfg.best_of):

@@ -100,7 +100,7 @@ def _build_details(records: Sequence[dict[str, Any]], models: Sequence[str]) -> 
 def _list_extra(record: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """Yield each further score: its name, and its formatted n, value and interval."""
     yield "reward of a task", _format_estimate(record["return"])
-    yield "replies cut at their limit", ("", f"{record['cut_share']:.0%}", "")
+    yield "replies that were cut", ("", f"{record['cut_share']:.0%}", "")
     yield "tokens of a reply", ("", _number(record["reply_tokens"], 1), "")
     for score in (key for key in record if key.startswith(_EXTRA)):
         yield score, _format_estimate(record[score])
