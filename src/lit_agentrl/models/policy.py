@@ -194,8 +194,8 @@ def load_pretrained(
         inside = Path(place) / "hf"  # of a run folder
         hint = f"did you mean {inside}? " if inside.is_dir() else ""
         raise ValueError(
-            f"name={name} could not be loaded ({error}); {hint}give a folder with config.json, safetensors weights and a "
-            "tokenizer of a causal language model, or a hub id that this machine can reach"
+            f"name={name} could not be loaded ({error}); {hint}give a folder with config.json, safetensors weights and "
+            "a tokenizer of a causal language model, or a hub id that this machine can reach"
         ) from error
     for key, weight in network.named_parameters():
         if not bool(weight.isfinite().all()):
