@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 from rich.console import Console
 from rich.live import Live
@@ -107,7 +106,7 @@ def note(line: str, style: str = "") -> None:
         console.print(Text(line, style), soft_wrap=not is_terminal)
 
 
-def describe_episodes(games: Sequence[str], count: int | Literal["all"]) -> str:
+def describe_episodes(games: Sequence[str], count: int | str) -> str:
     """Describe how many episodes of which games are played; ``all``: each task of each game.
 
     >>> describe_episodes(["bandit"], 8), describe_episodes(["bandit", "sokoban"], 8)

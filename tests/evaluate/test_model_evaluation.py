@@ -156,7 +156,7 @@ def test_one_table_has_a_row_per_game_model_shots_and_temperature(
 
     main_evaluate(["model=nano", "env=bandit", "episodes=3", f"compare={files[1]}"])
     compared = capsys.readouterr().out
-    assert compared.count("nano_tools") == 8 and "bandit" in compared and "frozen_lake" in compared
+    assert compared.count("nano_tools") == 16 and "bandit" in compared and "frozen_lake" in compared
     [alone] = [file for file in Path("outputs/evaluations").iterdir() if file not in files]
     content = json.loads(alone.read_text())
     assert len(content["results"]) == 1 and "compare" not in content["config"]
