@@ -16,7 +16,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from lit_agentrl.callbacks.transcripts import read
+from lit_agentrl.callbacks.transcript_lines import read
 from lit_agentrl.strategies.balance import assign_longest_first
 
 RANKS = (2, 4, 8, 16, 32, 64)

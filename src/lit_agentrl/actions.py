@@ -104,7 +104,7 @@ def read_call(text: str, tools: Iterable[ToolSpec], *, key: str = "arguments") -
     """
     try:
         call = json.loads(text, object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant)
-        _require_shallow(call)
+        require_shallow(call)
         # refuses numbers beyond the range of a float, and lone surrogates, which tokenizers cannot read
         json.dumps(call, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:  # also integers with too many digits, and endless nesting
@@ -124,7 +124,12 @@ def read_call(text: str, tools: Iterable[ToolSpec], *, key: str = "arguments") -
     return ToolCall(name, arguments)
 
 
-def _require_shallow(value: Any) -> None:
+def require_shallow(value: Any) -> None:
+    """Check that a value of JSON is not nested too deeply for later readers.
+
+    Raises:
+        ValueError: it is.
+    """
     level = [value]
     for _ in range(_MAX_DEPTH):
         inside = [

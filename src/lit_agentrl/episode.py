@@ -131,6 +131,7 @@ class Turn:
     shaping: dict[str, float] = field(default_factory=dict)  # reward that each reward part added
     shaped_reward: float | None = None  # reward used in training; None without reward parts
     cost: float | None = None  # for constraints, not part of the reward; None: the game gives no costs
+    counts: dict[str, float] = field(default_factory=dict)  # what the game counts, such as failed calls
     told_cost: float | None = None  # cost used in training; None without a reward part that gives one
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -171,6 +172,12 @@ class Outcome:
     cost: float | None = None  # None: the game gives no costs
     cut: int = 0  # turns whose reply reached its limit
     lost: int = 0  # characters of prompts that the tokenizer dropped
+    answers: int = 0  # turns with a valid reply
+    distinct: int = 0  # different ones among their answers
+    instance_id: str = ""
+    scenario: str = ""  # of which its task is one; empty: the game names none
+    scenario_tasks: int = 0  # tasks of the scenario
+    counts: dict[str, float] = field(default_factory=dict)  # what the game counts, by name
 
     @property
     def failed(self) -> bool:
@@ -189,6 +196,8 @@ class Episode:
     task_name: str
     instance_seed: int
     instance_id: str = ""
+    scenario: str = ""  # see `Outcome`
+    scenario_tasks: int = 0
     opening: list[Message] = field(default_factory=list)  # first messages; the token ids are authoritative
     turns: list[Turn] = field(default_factory=list)
     end: EndReason = EndReason.ERROR
@@ -282,6 +291,20 @@ class Episode:
         return sum(costs) if costs else None
 
     @property
+    def answers(self) -> list[tuple[str, ...]]:
+        """The actions of each turn with a valid reply."""
+        return [tuple(turn.actions) for turn in self.turns if turn.is_valid]
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """Sums over turns of what the game counts, by name."""
+        sums: dict[str, float] = {}
+        for turn in self.turns:
+            for name, number in turn.counts.items():
+                sums[name] = sums.get(name, 0.0) + number
+        return sums
+
+    @property
     def outcome(self) -> Outcome:
         """Summary for reports."""
         taken = [turn for turn in self.turns if len(turn.reply_tokens)]
@@ -305,6 +328,12 @@ class Episode:
             lost=self.num_lost,
             cost=self.total_cost,
             cut=sum(turn.finish is FinishReason.LENGTH for turn in taken),
+            answers=len(self.answers),
+            distinct=len(set(self.answers)),
+            instance_id=self.instance_id,
+            scenario=self.scenario,
+            scenario_tasks=self.scenario_tasks,
+            counts=self.counts,
         )
 
     @property

@@ -11,9 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.plugin_util import markdown_to_safe_html
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from lit_agentrl.callbacks.markup import (
     clean,
@@ -23,8 +26,11 @@ from lit_agentrl.callbacks.markup import (
     format_episode,
     split_reply,
 )
-from lit_agentrl.callbacks.transcripts import Transcripts, from_line, pick, read, to_line
+from lit_agentrl.callbacks.token_notes import UpdateNotes, list_texts
+from lit_agentrl.callbacks.transcript_lines import from_line, read, to_line
+from lit_agentrl.callbacks.transcripts import Transcripts, pick
 from lit_agentrl.episode import Episode, Segment
+from lit_agentrl.rollout.pack import pack
 
 Make = Callable[..., Episode]
 
@@ -142,6 +148,44 @@ def test_a_prompt_of_its_own_is_shown_as_it_was_read(make_episode: Make) -> None
     assert "**prompt**\n\n```\n<[1, 9, 9, 3]>\n```" in second and "**observation**" not in second
     assert "**prompt**\n\n```\n(4 tokens)\n```" in format_episode(episode)
     assert from_line(to_line(episode, 1, "train")) == (1, episode)
+
+
+def test_notes_of_an_update_are_those_of_the_sampled_tokens(make_episode: Make) -> None:
+    """Two turns in one row, a longer row beside it, a token that a mask leaves out, and an episode that was removed."""
+    two, other, removed = make_episode(0, 0), make_episode(0, 1), make_episode(1, 0)
+    two.turns.append(make_episode().turns[0])
+    two.turns[1].prefix_tokens, two.turns[1].prefix_segments = [7], [Segment.OBSERVATION]
+    two.turns[1].reply_tokens = [8, 9, 9]
+    two.turns[1].reply_segments = two.turns[1].reply_logps = two.turns[1].reply_entropies = [0] * 3
+    rows = pack([two, other]).to_dict()
+    notes = UpdateNotes()
+    advantage_BT = torch.arange(rows["tokens_BT"].numel()).view_as(rows["tokens_BT"]) / 3
+    kept_BT = rows["tokens_BT"] != 8
+    notes.keep({**rows, "advantage_BT": advantage_BT, "is_kept_BT": kept_BT})
+    width = rows["tokens_BT"].shape[1]
+    assert notes.describe(two) == {
+        "trained": [[1, 1], [0, 1, 1]], "advantages": [[1.0, 1.33333], [2.0, 2.33333, 2.66667]],
+    }  # fmt: skip
+    expected = [float(f"{(width + i) / 3:.6g}") for i in (3, 4)]
+    assert notes.describe(other) == {"trained": [[1, 1]], "advantages": [expected]}
+    assert notes.describe(removed) == {"trained": [[0, 0]], "advantages": [[]]}
+    notes.keep(rows)
+    assert notes.describe(two) == {"trained": [[1, 1], [1, 1, 1]], "advantages": None}
+    notes.clear()  # no step was taken
+    assert notes.describe(two) == {"trained": [[0, 0], [0, 0, 0]], "advantages": None}
+
+
+def test_texts_of_tokens_are_those_of_the_tokenizer(make_episode: Make) -> None:
+    vocabulary = {char: number for number, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    backend = Tokenizer(models.BPE(vocabulary, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    ids = tokenizer.encode("é <b>")
+    episode = make_episode()
+    episode.turns[0].prefix_tokens, episode.turns[0].reply_tokens = ids[:1], ids[1:]
+    texts = list_texts(episode, tokenizer)
+    assert [texts[str(token)] for token in ids] == ["\\xc3", "\\xa9", " ", "<", "b", ">"]
 
 
 NASTY = st.text(

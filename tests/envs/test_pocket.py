@@ -22,7 +22,6 @@ from lit_agentrl.envs.pocket.scenarios import (
     TASKS,
     Address,
     begin,
-    compute_completion,
     list_addresses,
     split_of,
 )
@@ -159,13 +158,18 @@ def test_money_pages_and_refusals() -> None:
     assert phone.get_rows("account")[0]["balance"] == balance - order["total"] and not phone.get_rows("cart")
 
 
-def test_completion_counts_tasks_and_scenarios() -> None:
-    solved = [(f"pocket/tell/{scenario}_{task}", scenario == 0) for scenario in (0, 1) for task in range(3)]
-    assert compute_completion(solved) == (0.5, 0.5) and compute_completion(solved[:-1]) == (0.6, 1.0)
-    assert compute_completion([*solved, ("pocket/tell/0_2", False)]) == (pytest.approx(3 / 7), 0.0)
-    assert compute_completion(solved[:2]) == (1.0, None)
-    with pytest.raises(ValueError, match="at least one task"):
-        compute_completion([])
+def test_tasks_name_their_scenario_and_calls_are_counted() -> None:
+    game = PocketWorld(split="test", levels=(1,))
+    infos = [game.reset(seed=seed)[1] for seed in range(game.instances or 0)]
+    tasks = Counter(info["scenario"] for info in infos)
+    assert {*tasks.values()} == {3} == {info["scenario_tasks"] for info in infos}
+    game.reset(seed=0)
+    refused = str(ToolCall("contacts_delete", {"id": "nobody"}))
+    assert game.step(refused)[4]["counts"] == {"failed_calls": 1, "give_ups": 0}
+    assert game.step(str(ToolCall(FINISH, {})))[4]["counts"] == {"failed_calls": 0, "give_ups": 1}
+    game.reset(seed=0)
+    plan = game.optimal_actions(horizon=16) or []
+    assert all(game.step(each)[4]["counts"] == {"failed_calls": 0, "give_ups": 0} for each in plan)
 
 
 def test_the_contract() -> None:

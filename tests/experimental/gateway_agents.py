@@ -130,3 +130,23 @@ def insist(task: dict[str, Any], client: Client) -> float:
     for _ in range(2):
         client.ask([{"role": "user", "content": "go"}], temperature=0.25, max_tokens=999)
     return 1.0
+
+
+def earn(task: dict[str, Any], client: Client) -> float:
+    """Post rewards for the first call and, after two more, for the last."""
+    messages = [{"role": "user", "content": "go"}]
+    for number in range(3):
+        messages += [client.ask(messages), {"role": "user", "content": "up"}]
+        if number != 1:
+            client.reward(0.25 if number == 0 else 4.0)
+    client.reward(-1.0, "chatcmpl-3")
+    return 8.0
+
+
+def return_to_first(task: dict[str, Any], client: Client) -> float:
+    """Begin a dialogue, hold another, and end the first."""
+    messages = [{"role": "user", "content": "go"}]
+    messages += [client.ask(messages), {"role": "user", "content": "up"}]
+    client.ask([{"role": "user", "content": "P _"}])
+    client.ask(messages)
+    return 1.0

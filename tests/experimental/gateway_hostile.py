@@ -131,6 +131,51 @@ def double_ids(line: Line, finish: Finish) -> None:
     line.ask("go")
 
 
+def send_wrong_tools(line: Line, finish: Finish) -> None:
+    schema = {"type": "object", "properties": {}}
+    wrong: list[Any] = [
+        {"name": 5}, {}, {"name": " "}, {"name": "\ud800"}, {"name": "f", "parameters": True},
+        {"name": "f", "parameters": {"type": "object", "properties": 7}}, {"name": "f", "description": [1]},
+        {"name": "f", "parameters": {"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}},
+    ]  # fmt: skip
+    lists = [[each] for each in wrong] + [[{"name": "f", "parameters": schema}] * 2]
+    for functions in lists:
+        tools = [{"type": "function", "function": function} for function in functions]
+        refuse(line, {"messages": [{"role": "user", "content": "go"}], "tools": tools})
+    for arguments in ("{", "not JSON", "[]", "9" * 5000, '{"a":' * 400 + "1" + "}" * 400):
+        call = {**CALL, "function": {"name": "f", "arguments": arguments}}
+        refuse(
+            line,
+            {"messages": [{"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "go"}]},
+        )
+    line.ask("go")
+
+
+def post_wrong_rewards(line: Line, finish: Finish) -> None:
+    for number in range(2):
+        for body in (
+            b'{"reward": "1"}',
+            b'{"reward": NaN}',
+            b"[]",
+            b'{"reward": 1, "completion_id": "chatcmpl-9"}',
+        ):
+            assert line.post(body, "rewards")[0] == 400
+        assert line.post(b'{"reward": 1}', "rewards")[0] == (200 if number else 400)
+        line.ask("go")
+    assert line.post(b'{"reward": 1}', "rewards", Authorization="Bearer " + "0" * 32)[0] == 401
+    finish(ProgramEnd(1.0))
+    assert line.post(b'{"reward": 1}', "rewards")[0] in (401, 410)
+
+
+def send_much_text(line: Line, finish: Finish) -> None:
+    said = line.ask("go")
+    body = {
+        "messages": [{"role": "user", "content": "go"}, said, {"role": "user", "content": "up " * 2_000_000}]
+    }
+    refuse(line, body)
+    line.ask("go", said, "up")
+
+
 def send_no_json(line: Line, finish: Finish) -> None:
     refuse(line, line.drawn.choice([b"", b"{", b"[" * 100_000, b"\xff\xfe\x00", b"9" * 5000, b"null", b"[]"]))
     line.ask("go")
@@ -238,7 +283,7 @@ WHOLE: dict[Callable[[Line, Finish], None], bool | None] = {
     use_another_key: True, send_10_mb: True, edit_history: True, double_ids: True, send_no_json: True,
     send_garbage: True, send_markers: True, send_wrong_types: True, send_long_header: True, send_slowly: True,
     send_half: True, hang: False, leave_a_stream: None, name_no_reward: False,
-    do_nothing: False,
+    do_nothing: False, send_wrong_tools: True, post_wrong_rewards: True, send_much_text: True,
 }  # fmt: skip
 SCENARIOS = list(WHOLE)
 

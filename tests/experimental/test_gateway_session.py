@@ -57,7 +57,7 @@ NODES = st.lists(
 
 def play(nodes: Any, order: list[int], *, is_parallel: bool) -> tuple[ChatSession, dict[int, Call]]:
     """The calls of a program in this order; a call comes after that which it continues."""
-    session, calls, replies = ChatSession(CHAT, is_parallel=is_parallel), {}, {}
+    session, calls, replies = ChatSession(CHAT, is_parallel=is_parallel, max_tokens=1000), {}, {}
     histories: dict[int, list[dict[str, Any]]] = {}
     for index in order:
         parent, words, is_edited = nodes[index]
@@ -135,7 +135,7 @@ def test_the_order_of_calls_changes_nothing(nodes: Any, chance: random.Random) -
 
 
 def test_a_plain_loop_is_one_row_with_the_keys_of_turns() -> None:
-    session = ChatSession(CHAT, is_parallel=False)
+    session = ChatSession(CHAT, is_parallel=False, max_tokens=1000)
     messages = [user("go")]
     for _ in range(3):
         messages += [answer(session, ask(session, messages)), user("up")]
@@ -144,7 +144,7 @@ def test_a_plain_loop_is_one_row_with_the_keys_of_turns() -> None:
 
 
 def test_an_equal_prompt_has_other_draws_each_time() -> None:
-    session = ChatSession(CHAT, is_parallel=False)
+    session = ChatSession(CHAT, is_parallel=False, max_tokens=1000)
     calls = [ask(session, [user("go")]) for _ in range(3)]
     keys = {seeds.make_key(0, "token", *call.address) for call in calls}
     assert len(keys) == 3 and len({tuple(call.prompt) for call in calls}) == 1
@@ -154,7 +154,7 @@ def test_an_equal_prompt_has_other_draws_each_time() -> None:
 
 
 def test_a_fork_begins_with_copies_that_are_not_trained_on() -> None:
-    session = ChatSession(CHAT, is_parallel=False)
+    session = ChatSession(CHAT, is_parallel=False, max_tokens=1000)
     first = ask(session, [user("go")])
     said = answer(session, first)
     for words in ("up", "P _"):
@@ -167,8 +167,19 @@ def test_a_fork_begins_with_copies_that_are_not_trained_on() -> None:
     assert list(turn.prefix_tokens) == session.calls[2].prompt
 
 
+def test_a_text_that_cannot_fit_is_not_tokenised() -> None:
+    session = ChatSession(CHAT, is_parallel=False, max_tokens=20)
+    said = answer(session, ask(session, [user("go")]))
+    history = [user("go"), said]
+    assert not ask(session, [*history, user("u" * 64 * 20)]).is_too_long
+    long = ask(session, [*history, user("u" * (64 * 20 + 1))])
+    assert long.is_too_long and len(long.new.tokens) == len(long.new.segments) == 21
+    assert ask(session, [*history, user("up")]).parent is session.calls[0]
+    assert len(rows(session)) == 1
+
+
 def test_a_stop_text_ends_the_record_at_its_token() -> None:
-    session = ChatSession(CHAT, is_parallel=False)
+    session = ChatSession(CHAT, is_parallel=False, max_tokens=1000)
     call = ask(session, [user("go")], stop=["Up"])
     tokens = [token for word in ("Down", "Up", "Left") for token in CHAT.encode(word)]
     said = answer(session, call, tokens)
@@ -191,7 +202,7 @@ TOOL = {
 def test_calls_of_tools_are_read_by_the_dialect_and_continued_by_their_ids() -> None:
     tokenizer = AutoTokenizer.from_pretrained(NANO_FOLDER.parent / "nano_tools")
     chat = ChatRenderer(tokenizer, dialect=ToolCalls())
-    session = ChatSession(chat, is_parallel=False)
+    session = ChatSession(chat, is_parallel=False, max_tokens=1000)
     first = ask(session, [user("go")], tools=[TOOL])
     text = chat.dialect.write(['{"name": "move", "arguments": {"to": "door"}}'], thought=None)
     said = answer(session, first, chat.encode(text))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.callbacks.transcripts import read
+from lit_agentrl.callbacks.transcript_lines import read
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.episode import Segment

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_agentrl.callbacks.transcripts import read as read_transcripts
+from lit_agentrl.callbacks.transcript_lines import read as read_transcripts
 from lit_agentrl.cli.train import main as main_train
 from tests.conftest import ROOT
 from tests.integration.conftest import TINY, assert_equal_runs, outcome

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.callbacks.transcripts import read
+from lit_agentrl.callbacks.transcript_lines import read
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.play import main as main_play
 from lit_agentrl.cli.train import main as main_train

@@ -46,6 +46,24 @@ def test_by_hand():
     assert result["distinct_2"] == pytest.approx(3 / 12)  # (1,2) (2,3) (3,1) of 4*2 + 4
 
 
+def test_distinct_answers_and_counts_by_hand():
+    episodes = [episode(0, [0.0] * 3), episode(0, [0.0] * 2), episode(1, [0.0]), episode(1, [0.0] * 2)]
+    for turn, answer in zip(episodes[0].turns, ["a", "b", "a"], strict=True):
+        turn.actions = [answer]
+    for turn in episodes[3].turns:  # no valid replies, so no answers
+        turn.is_valid = False
+    episodes[0].turns[0].counts, episodes[0].turns[2].counts = {"faults": 1.0}, {"faults": 2.0, "asked": 0.0}
+    episodes[1].turns[0].counts = {"faults": 0.0}
+    metrics = EpisodeMetrics()
+    metrics.update([each.outcome for each in episodes])
+    result = metrics.compute()
+    assert result["distinct_answers"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert result["count_faults"] == 1.5 and result["count_asked"] == 0.0
+    row = compute_evaluation_row("val", {"g": metrics}, {})
+    assert row["val/count_faults"] == 1.5 and row["val/distinct_answers"] == result["distinct_answers"]
+    assert gather_outcomes(episodes)[0].counts == {"faults": 3.0, "asked": 0.0}
+
+
 def test_outcomes_travel_as_numbers_and_come_back_in_the_order_of_one_process():
     episodes = [
         episode(2, [99.0, 0.1], end=EndReason.ERROR), episode(1, [0.1, 1 / 3], entropy=1 / 7), episode(0, []),

@@ -26,6 +26,16 @@ def test_whiten():
     assert masked.masked_mean(torch.tensor(X), ~MASK & MASK) == 0
 
 
+def test_skewness_by_hand():
+    skewness = masked.compute_masked_skewness
+    # centred -2 -1 3: m_2 = 14 / 3, m_3 = 18 / 3
+    assert float(skewness(torch.tensor(X), MASK)) == pytest.approx(6 / (14 / 3) ** 1.5)
+    assert float(skewness(-torch.tensor(X), MASK)) == pytest.approx(-6 / (14 / 3) ** 1.5)
+    equal = torch.full((7,), 0.1, requires_grad=True)
+    assert skewness(equal, torch.ones(7, dtype=torch.bool)) == 0 == skewness(torch.tensor(X), MASK & ~MASK)
+    assert not skewness(equal, torch.ones(7, dtype=torch.bool)).requires_grad
+
+
 def test_moments_are_per_group():
     value, group = torch.tensor([1.0, 5.0, 3.0, 0.1, 0.1, 0.1, 7.0]), torch.tensor([0, 2, 0, 2, 1, 1, 3])
     moments = masked.group_moments(value, group, 5)

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lit_agentrl.callbacks.transcripts import read as read_transcripts
+from lit_agentrl.callbacks.transcript_lines import read as read_transcripts
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.composition import load_option

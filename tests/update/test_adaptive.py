@@ -137,6 +137,7 @@ def test_an_adaptive_bonus_follows_the_entropy_of_the_rollouts():
 def test_the_policy_loss_of_few_tokens():
     module, change = step(alg=algorithm(tokens=partial(entropy.top_entropy_quantile, share=0.25)))
     assert module.row["train/kept_token_share"] == pytest.approx(0.25, abs=0.02)
+    assert module.row["train/advantage_skewness"]
     assert not same(change, step()[1], atol=1e-4)
     every = algorithm(tokens=partial(entropy.top_entropy_quantile, share=1.0))
     assert same(step(alg=every)[1], step()[1])

@@ -25,18 +25,19 @@ _ITERATION_METRICS = {
         "success", "return_mean", "return_std_within_group", "dead_group_share", "turns", "actions", "reply_tokens",
         "invalid_share", "surplus_actions", "truncated_share", "entropy", "distinct_2", "waves", "greedy_return",
         "branches", "taken_over_share", "cost", "episodes", "failed", "broken_markers", "lost_characters",
-        "action_tokens", "prefilled_tokens", "cut_share",
+        "action_tokens", "prefilled_tokens", "cut_share", "distinct_answers", "context_cost", "count_*",
     ),
     "train": (
         "loss", "grad_norm", "lr", "kept_group_share", "staleness", "logp_gap", "logp_gap_max", "padding_share",
         "shared_token_share", "kept_row_share", "kept_token_share", "kl_coef", "entropy_coef", "skipped_steps",
         "steps", "stop_kl_max", "router_loss", "routing_flips", "pairless_share", "cost", "cost_multiplier",
+        "advantage_skewness",
     ),
     "data": (
         "pass", "episodes", "turns", "return_mean", "success", "action_tokens", "dropped_share", "truncated_share",
     ),
     "gradients": ("*",),
-    "val": ("episodes", "broken_markers", "lost_characters", "start_kl"),
+    "val": ("episodes", "broken_markers", "lost_characters", "start_kl", "count_*"),
     "engine": ("*",),
     "collapse": (
         "entropy_think", "entropy_answer", "distinct_within", "similarity_within", "similarity_across",

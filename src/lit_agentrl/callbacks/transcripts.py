@@ -5,28 +5,27 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.callbacks.markup import Decode, format_episode
+from lit_agentrl.callbacks.token_notes import UpdateNotes, list_texts
+from lit_agentrl.callbacks.transcript_lines import to_line
 from lit_agentrl.checks import require_whole
 from lit_agentrl.distributed import gather_objects
-from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
+from lit_agentrl.episode import Episode
 from lit_agentrl.files import append_durable, read_complete_lines, remove_leftover, write_atomic
-from lit_agentrl.modules.contract import Agent
+from lit_agentrl.modules.contract import Agent, Trained
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.dialects.base import Dialect
 
 _log = logging.getLogger(__name__)
-SCHEMA = 1  # line: {schema, iteration, split, episode: all fields of Episode but seconds, enums by name}
 
 
 def pick(episodes: Sequence[Episode], number: int) -> list[Episode]:
@@ -40,36 +39,6 @@ def pick(episodes: Sequence[Episode], number: int) -> list[Episode]:
         if number > 1 and all(e.success != wanted for e in picked):
             picked[-1:] = [e for e in ordered if e.success == wanted][:1] or picked[-1:]
     return picked
-
-
-def to_line(episode: Episode, iteration: int, split: str) -> str:
-    """Convert an episode to a line of JSON (ASCII, with its line end)."""
-    record = asdict(episode)
-    del record["env_seconds"]  # a clock time: lines must be reproducible
-    record["end"] = episode.end.name
-    for turn, plain in zip(episode.turns, record["turns"], strict=True):
-        plain["finish"] = turn.finish.name
-    line = {"schema": SCHEMA, "iteration": iteration, "split": split, "episode": record}
-    return json.dumps(line, default=np.ndarray.tolist) + "\n"
-
-
-def from_line(line: str) -> tuple[int, Episode]:
-    """Parse the iteration and the episode that :func:`to_line` wrote.
-
-    Raises:
-        ValueError: the line does not have this schema.
-    """
-    record = json.loads(line)
-    if record.get("schema") != SCHEMA:
-        raise ValueError(f"transcript schema {record.get('schema')} is unknown; valid: {SCHEMA}")
-    episode = record["episode"]
-    turns = [Turn(**{**turn, "finish": FinishReason[turn["finish"]]}) for turn in episode["turns"]]
-    return record["iteration"], Episode(**{**episode, "turns": turns, "end": EndReason[episode["end"]]})
-
-
-def read(path: str | Path) -> Iterator[tuple[int, Episode]]:
-    """Yield the (iteration, episode) pairs of a transcript file, skipping an incomplete last line."""
-    return (from_line(line) for line in read_complete_lines(path)[0])
 
 
 class Transcripts(Callback):
@@ -97,6 +66,7 @@ class Transcripts(Callback):
         self.episodes = episodes
         self._dialect = dialect
         self._games_seen: set[str] = set()  # in the current validation
+        self._notes = UpdateNotes()
         self._written: set[tuple[int, str]] | None = None  # iterations and tags in the files
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -119,15 +89,31 @@ class Transcripts(Callback):
             remove_leftover(path)
             self._written |= {key for _, key in entries}
 
+    def _is_due(self, iteration: int) -> bool:
+        return iteration == 1 or iteration % self.every == 0
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, batch_idx: int
+    ) -> None:
+        """Ask the update for its rows, in iterations that are written."""
+        if self._is_due(trainer.current_epoch + 1) and isinstance(pl_module, Trained):
+            pl_module.updater.observe = self._notes.keep
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
     ) -> None:
         """Write episodes of the first and every ``every``-th iteration."""
         iteration = trainer.current_epoch + 1
-        if iteration == 1 or iteration % self.every == 0:
-            # each rank picks among its own; rank 0 then makes the choice that a single process would
-            picked = gather_objects(pick(batch.episodes, self.episodes))
-            self._write(trainer, pl_module, picked, iteration, "train")
+        if not self._is_due(iteration):
+            return
+        # each rank picks among its own; rank 0 then makes the choice that a single process would
+        mine, notes = pick(batch.episodes, self.episodes), {}
+        if isinstance(pl_module, Trained):
+            notes = {_identify(episode): {"update": self._notes.describe(episode)} for episode in mine}
+            pl_module.updater.observe = None
+            self._notes.clear()
+        notes = dict(gather_objects(list(notes.items())))
+        self._write(trainer, pl_module, gather_objects(mine), iteration, "train", notes)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reset the games seen, so that every game is shown again."""
@@ -155,11 +141,20 @@ class Transcripts(Callback):
         episodes: Sequence[Episode],
         iteration: int,
         tag: str,
+        notes: Mapping[tuple[int, ...], Mapping[str, Any]] | None = None,
     ) -> None:
         picked = pick(episodes, self.episodes)
-        if not trainer.is_global_zero or not picked or not self._put(picked, iteration, tag):
+        if not trainer.is_global_zero or not picked:
             return
         tokenizer: Any = pl_module.policy.tokenizer if isinstance(pl_module, Agent) else None
+        split = tag.split("/")[0]
+        lines = []
+        for episode in picked:
+            texts = {} if tokenizer is None else {"texts": list_texts(episode, tokenizer)}
+            further = (notes or {}).get(_identify(episode), {})
+            lines.append(to_line(episode, iteration, split, {**texts, **further}))
+        if not self._put(lines, iteration, tag):
+            return
         decode: Decode | None = tokenizer.decode if tokenizer is not None else None
         text = "\n\n---\n\n".join(format_episode(episode, decode, self._dialect) for episode in picked)
         for logger in trainer.loggers:
@@ -167,7 +162,7 @@ class Transcripts(Callback):
             if experiment is not None and hasattr(experiment, "add_text"):
                 experiment.add_text(f"transcripts/{tag}", text, iteration)
 
-    def _put(self, episodes: Sequence[Episode], iteration: int, tag: str) -> bool:
+    def _put(self, lines: Sequence[str], iteration: int, tag: str) -> bool:
         """Write lines, replacing those of the same iteration; return False if they exist already.
 
         Duplicates occur because the last weights are validated after training, even if the last iteration was
@@ -176,18 +171,20 @@ class Transcripts(Callback):
         if self._written is None:
             self.rewind(sys.maxsize)  # drops at most a damaged line
         assert self._written is not None
-        split = tag.split("/")[0]
-        path = self.folder / f"{split}.jsonl"
-        lines = [to_line(episode, iteration, split) for episode in episodes]
+        path = self.folder / f"{tag.split('/')[0]}.jsonl"
         if (iteration, tag) not in self._written:
             append_durable(path, "".join(lines))
             self._written.add((iteration, tag))
             return True
         old = [(f"{line}\n", _parse_key(line) == (iteration, tag)) for line in read_complete_lines(path)[0]]
-        if [line for line, is_same in old if is_same] == lines:
+        if [line for line, is_same in old if is_same] == list(lines):
             return False
         write_atomic(path, "".join([*(line for line, is_same in old if not is_same), *lines]))
         return True
+
+
+def _identify(episode: Episode) -> tuple[int, ...]:
+    return episode.wave, episode.group, episode.member, int(episode.source)
 
 
 def _parse_key(line: str) -> tuple[int, str] | None:

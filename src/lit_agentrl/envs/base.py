@@ -31,6 +31,7 @@ class Outcome:
         success: whether it is solved.
         action_is_valid: whether the action was legal.
         cost: a cost outside the reward; None: the game has no cost.
+        counts: what the action counts for metrics, by name, 0 included, such as ``failed_calls``.
     """
 
     reward_parts: dict[str, float] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class Outcome:
     success: bool = False
     action_is_valid: bool = True
     cost: float | None = None
+    counts: dict[str, float] = field(default_factory=dict)
 
 
 class TextEnv(World):
@@ -104,6 +106,7 @@ class TextEnv(World):
             "action_is_valid": outcome.action_is_valid,
             "reward_parts": outcome.reward_parts,
             **({} if outcome.cost is None else {"cost": outcome.cost}),
+            **({"counts": outcome.counts} if outcome.counts else {}),
             **self._extra_info(),
         }
         return self._observe(), float(sum(outcome.reward_parts.values())), outcome.terminated, False, info

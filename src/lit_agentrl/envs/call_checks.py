@@ -180,9 +180,12 @@ def _check_result(probe: Probe, result: Any, action: str | None) -> bool:
         "action_is_valid": True,
         "reward_parts": {"reward": reward},
         "cost": 0.0,
+        "counts": {},
         **info,
     }
-    for key, kind in (("success", bool), ("action_is_valid", bool), ("reward_parts", dict), ("cost", float)):
+    for key, kind in (("success", bool), ("action_is_valid", bool), ("reward_parts", dict), ("cost", float),
+        ("counts", dict),
+    ):  # fmt: skip
         probe.expect(
             type(given[key]) is kind,
             "info",

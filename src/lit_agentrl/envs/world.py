@@ -74,7 +74,8 @@ class World(gymnasium.Env[str, str], ABC):
             options: ``{"noise_seed": int}`` seeds everything random after the reset; default: ``seed``.
 
         Returns:
-            The first observation, and ``info``, with ``instance_id`` where it is known (same content, same id).
+            The first observation, and ``info``, with ``instance_id`` where it is known (same content, same id), and
+            with ``scenario`` and ``scenario_tasks`` where the task is one of several of a scenario.
         """
 
     def choose_seed(self, seed: int | None) -> int:
@@ -103,7 +104,8 @@ class World(gymnasium.Env[str, str], ABC):
         Returns:
             ``(observation, reward, terminated, truncated, info)``.  ``info`` has ``success`` when the game is over.
             It may have ``action_is_valid`` (default True), ``reward_parts`` (terms by name, whose sum is the reward)
-            and ``cost`` (a number outside the reward, which a constrained objective may limit).
+            ``cost`` (a number outside the reward, which a constrained objective may limit) and ``counts`` (numbers by
+            name for metrics, which are summed over the episode, such as ``failed_calls``).
         """
 
     @property

@@ -14,10 +14,11 @@ from rich.table import Table
 from lit_agentrl.config.overrides import VARIANT
 from lit_agentrl.evaluate import baselines
 from lit_agentrl.evaluate.diagnostics import list_scores
+from lit_agentrl.report.episodes import COUNTED
 from lit_agentrl.report.statistics import compute_wilson_interval
 from lit_agentrl.report.summary import LEGEND, Estimate, add_game, estimate, format_usage, start_score_table
 
-_EXTRA = ("pass@", "best@", "gain@")
+_EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", COUNTED)
 
 
 def build_table(

@@ -13,7 +13,8 @@ from rich.console import RenderableType
 from lit_agentrl import screen
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.episode import Outcome
-from lit_agentrl.report.episodes import MOSTLY_CUT
+from lit_agentrl.report.completion import list_scenarios
+from lit_agentrl.report.episodes import COUNTED, MOSTLY_CUT
 from lit_agentrl.report.statistics import (
     compute_clustered_mean_interval,
     compute_clustered_share_interval,
@@ -21,7 +22,7 @@ from lit_agentrl.report.statistics import (
     estimate_pass_at_k,
     normalise,
 )
-from lit_agentrl.report.summary import estimate
+from lit_agentrl.report.summary import Estimate, estimate
 from lit_agentrl.report.table import Printed
 
 
@@ -31,7 +32,8 @@ class Scores(Printed):
 
     Attributes:
         records: one per game, shots and temperature: success, return and pass@k with 95 % intervals over prompts,
-            chance, oracle, normalised success, share of cut replies, tokens of a reply.
+            chance, oracle, normalised success, share of cut replies, tokens of a reply; ``TGC`` and ``SGC`` where tasks
+            belong to scenarios, and ``count_{name}`` of what the game counts.
         path: file of the records; None, after a warning, if it could not be written.
         paths: the files of the records, one per model.
         table: the same scores, for people.
@@ -104,6 +106,16 @@ def make_record(
         # in the order of prompts, for paired comparisons; null if the episode failed
         "solved": [None if e.failed else e.success for e in outcomes],
     }
+    if answers := [(e.distinct / e.answers, e.group) for e in played if e.answers > 1]:
+        record["distinct_answers"] = _estimate_mean(answers)
+    if any(e.scenario for e in played):
+        scenarios = [float(is_solved) for is_solved in list_scenarios(played)]
+        record["TGC"] = record["success"]
+        record["SGC"] = estimate(compute_share_interval(scenarios, len(scenarios))) if scenarios else None
+    for name in sorted({name for e in played for name in e.counts}):
+        record[f"{COUNTED}{name}"] = _estimate_mean(
+            [(e.counts[name], e.group) for e in played if name in e.counts]
+        )
     counts: dict[int, list[bool]] = {}
     for episode in played:
         counts.setdefault(episode.group, []).append(episode.success)
@@ -115,6 +127,11 @@ def make_record(
             estimate(compute_share_interval(shares, sum(map(len, enough)))) if shares else None
         )
     return record
+
+
+def _estimate_mean(values: Sequence[tuple[float, int]]) -> Estimate:
+    """Estimate a mean over episodes, each with its prompt."""
+    return estimate(compute_clustered_mean_interval([v for v, _ in values], [group for _, group in values]))
 
 
 def warn_of_cut_replies(records: Sequence[Mapping[str, Any]], limit: int) -> None:

@@ -128,7 +128,7 @@ class Tries(RewardPart):
         )
 
     def _compute_score(self, episode: Episode) -> float:
-        answers = [tuple(turn.actions) for turn in episode.turns if turn.is_valid]
+        answers = episode.answers
         repeated = 1 - len(set(answers)) / len(answers) if answers else 0.0
         before = episode.turns[:-1]
         tries = len(before) if self.counts == "all" else sum(turn.is_valid for turn in before)

@@ -9,17 +9,23 @@ from typing import cast
 from torch import nn
 from torchmetrics import MeanMetric, SumMetric
 
+from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import EndReason, Episode, Outcome
+from lit_agentrl.report.completion import list_scenarios
 
 _PER_EPISODE = ("success", "return", "turns", "actions", "truncated_share", "cost")
 _COUNTS = ("broken_markers", "lost_characters")  # of what prompts hold
 MOSTLY_CUT = 0.9  # share of cut replies that is warned of
-_OTHER = ("reply_tokens", "cut_share", "invalid_share", "surplus_actions", "entropy", "distinct_2")
+_OTHER = (
+    *("reply_tokens", "cut_share", "invalid_share", "surplus_actions", "entropy", "distinct_2"),
+    "distinct_answers",
+)
+COUNTED = "count_"  # prefix of what a game counts
 _PER_GROUP = ("return_std_within_group", "dead_group_share")
 # keys of an evaluation; ``normalised`` only if chance and oracle success are known
 EVALUATED = (
     *("success", "return", "normalised", "turns", "cut_share", "invalid_share", "truncated_share"),
-    *("failed", "cost"),
+    *("failed", "cost", "distinct_answers", "scenario_success"),
 )
 
 
@@ -30,7 +36,10 @@ class EpisodeMetrics(nn.Module):
     game reports one), ``turns``, ``actions`` (played, per episode), ``reply_tokens`` (per turn), ``cut_share``
     (of turns whose reply reached ``rollout.max_reply_tokens``), ``invalid_share`` (of turns),
     ``surplus_actions`` (per turn, parsed but beyond a budget), ``entropy`` (nats per action token),
-    ``distinct_2`` (distinct share of the reply bigrams of one update), ``return_std_within_group`` (environment
+    ``distinct_2`` (distinct share of the reply bigrams of one update), ``distinct_answers`` (E / T, E the number of
+    distinct answers among those of T valid replies, mean over episodes with T >= 2; UFO, arXiv 2507.14295),
+    ``count_{name}`` (sum over an episode of what the game counts under this name, mean over episodes that report it),
+    ``scenario_success`` (not shared; see `report.completion`), ``return_std_within_group`` (environment
     reward, ddof 1), ``dead_group_share`` (groups whose returns are all equal), ``episodes``, ``failed`` and
     ``broken_markers`` (counts; see `text.marker_guard`).
 
@@ -42,6 +51,9 @@ class EpisodeMetrics(nn.Module):
         super().__init__()
         # all ranks need the same order of names: each metric is reduced over ranks in compute()
         names = (*_PER_EPISODE, *_OTHER, *_PER_GROUP)
+        self._is_shared = is_shared
+        self._counted: dict[str, tuple[float, int]] = {}  # by name: sum and episodes
+        self._of_scenarios: list[Outcome] = []
         self.means = nn.ModuleDict({name: MeanMetric(sync_on_compute=is_shared) for name in names})
         self.weights = nn.ModuleDict({name: SumMetric(sync_on_compute=is_shared) for name in names})
         self.counts = nn.ModuleDict(
@@ -72,8 +84,14 @@ class EpisodeMetrics(nn.Module):
                 self._add("cut_share", outcome.cut / outcome.taken, outcome.taken)
                 self._add("invalid_share", outcome.invalid / outcome.taken, outcome.taken)
                 self._add("surplus_actions", outcome.surplus / outcome.taken, outcome.taken)
+                if outcome.answers > 1:
+                    self._add("distinct_answers", outcome.distinct / outcome.answers, 1)
                 if not math.isnan(outcome.entropy):  # NaN if the engine records no entropy
                     self._add("entropy", outcome.entropy / outcome.tokens, outcome.tokens)
+            for name, number in outcome.counts.items():
+                total, episodes = self._counted.get(name, (0.0, 0))
+                self._counted[name] = total + number, episodes + 1
+        self._of_scenarios += [outcome for outcome in played if outcome.scenario and not self._is_shared]
         self._add_groups(played)
 
     def update_texts(self, episodes: Sequence[Episode]) -> None:
@@ -101,7 +119,17 @@ class EpisodeMetrics(nn.Module):
             value, weight = float(self._mean(name).compute()), float(self._weight(name).compute())
             if weight > 0:
                 result[name] = value
-        return result
+        if scenarios := list_scenarios(self._of_scenarios):
+            result["scenario_success"] = sum(scenarios) / len(scenarios)
+        return result | self._compute_counted()
+
+    def _compute_counted(self) -> dict[str, float]:
+        parts = gather_objects([self._counted]) if self._is_shared else [self._counted]
+        sums: dict[str, tuple[float, int]] = {}
+        for name, (total, episodes) in (entry for part in parts for entry in part.items()):
+            before = sums.get(name, (0.0, 0))
+            sums[name] = before[0] + total, before[1] + episodes
+        return {f"{COUNTED}{name}": total / episodes for name, (total, episodes) in sorted(sums.items())}
 
     def _mean(self, name: str) -> MeanMetric:
         return cast(MeanMetric, self.means[name])
@@ -134,9 +162,10 @@ def compute_evaluation_row(
 ) -> dict[str, float]:
     """Return the metrics row of an evaluation.
 
-    Keys are ``{split}/{key}`` for each key of ``EVALUATED``, the mean over games.  With several games each game also
-    has its own entries, ``{split}/{game}/{key}``.  ``{split}/episodes`` (that did not fail),
-    ``{split}/broken_markers`` and ``{split}/lost_characters`` are sums over games; the latter two only if not 0.
+    Keys are ``{split}/{key}`` for each key of ``EVALUATED`` and each ``count_{name}``, the mean over the games that
+    have it.  With several games each game also has its own entries, ``{split}/{game}/{key}``.  ``{split}/episodes``
+    (that did not fail), ``{split}/broken_markers`` and ``{split}/lost_characters`` are sums over games; the latter two
+    only if not 0.
 
     Args:
         split: prefix of the keys.
@@ -150,7 +179,8 @@ def compute_evaluation_row(
             chance, oracle = references[name]
             result["normalised"] = (result["success"] - chance) / max(oracle - chance, 1e-9)
     computed: dict[str, float] = {}
-    for key in EVALUATED:
+    counted = sorted({key for result in results.values() for key in result if key.startswith(COUNTED)})
+    for key in (*EVALUATED, *counted):
         values = {name: result[key] for name, result in results.items() if key in result}
         if values:
             computed[f"{split}/{key}"] = sum(values.values()) / len(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import fields
@@ -25,21 +26,25 @@ from lit_agentrl.distributed import (
 from lit_agentrl.episode import EndReason, Episode, Outcome
 from lit_agentrl.report.episodes import EpisodeMetrics
 
+_TEXTS = ("task_name", "error", "instance_id", "scenario")  # fields of an outcome
+
 
 def gather_outcomes(episodes: Sequence[Episode]) -> list[Outcome]:
     """Gather the outcomes of one evaluation from all ranks, in single-process order."""
     outcomes = [episode.outcome for episode in episodes]
-    names = [field.name for field in fields(Outcome) if field.name not in ("task_name", "error")]
+    names = [field.name for field in fields(Outcome) if field.name not in (*_TEXTS, "counts")]
     rows = [[getattr(outcome, name) for name in names] for outcome in outcomes]
     numbers = torch.tensor([[math.nan if x is None else x for x in row] for row in rows], dtype=torch.float64)
     table, _ = gather_rows({"numbers": numbers.reshape(len(outcomes), len(names))})
-    texts = (
-        gather_texts([outcome.task_name for outcome in outcomes]),
-        gather_texts([outcome.error for outcome in outcomes]),
-    )
+    texts = [gather_texts([getattr(outcome, name) for outcome in outcomes]) for name in _TEXTS]
+    counts = gather_texts([json.dumps(outcome.counts) for outcome in outcomes])
     gathered = [
-        Outcome(**_convert_types(dict(zip(names, row, strict=True))), task_name=task, error=error)
-        for row, task, error in zip(table["numbers"].tolist(), *texts, strict=True)
+        Outcome(
+            **_convert_types(dict(zip(names, row, strict=True))),
+            **dict(zip(_TEXTS, words, strict=True)),
+            counts=json.loads(counted),
+        )
+        for row, counted, *words in zip(table["numbers"].tolist(), counts, *texts, strict=True)
     ]
     return sorted(gathered, key=lambda outcome: (outcome.wave, outcome.group, outcome.member))
 

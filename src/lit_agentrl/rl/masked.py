@@ -65,6 +65,19 @@ def masked_whiten(x: Tensor, mask: Tensor, *, eps: float = 1e-8) -> Tensor:
     return centred / (centred.square().sum() / (count - 1) + eps).sqrt()
 
 
+def compute_masked_skewness(x: Tensor, mask: Tensor) -> Tensor:
+    """Compute the skewness ``m_3 / m_2^(3/2)`` of the selected entries, a float64 scalar.
+
+    ``m_k`` is the mean of ``(x - mean)^k``.  It is 0 where the entries are equal or none is selected, positive where
+    few entries lie far above the mean, and negative where few lie far below.  No gradient.
+    """
+    chosen_N = x.detach()[mask].double()
+    if not len(chosen_N) or bool((chosen_N == chosen_N[0]).all()):
+        return chosen_N.new_zeros(())
+    centred_N = chosen_N - chosen_N.mean()
+    return centred_N.pow(3).mean() / centred_N.square().mean().pow(1.5)
+
+
 def segment_sum(x_N: Tensor, segment_N: Tensor, num_segments: int) -> Tensor:
     """Return the sum of the entries of each segment, (num_segments,)."""
     return x_N.new_zeros(num_segments).index_add_(0, segment_N, x_N)

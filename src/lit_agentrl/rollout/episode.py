@@ -106,6 +106,7 @@ class EpisodeInPlay:
         if turn >= len(self._nodes) or turn >= len(mine.turns):
             raise ValueError(f"algo.structure: member {mine.member} of group {mine.group} has no turn {turn}")
         child.instance_id, child.opening = mine.instance_id, mine.opening
+        child.scenario, child.scenario_tasks = mine.scenario, mine.scenario_tasks
         owner = next((member for member, until in mine.branches if turn <= until), mine.member)
         child.branches = [entry for entry in mine.branches if entry[1] < turn] + [(owner, turn)]
         child.turns = [*map(copy_turn, mine.turns[:turn]), copy_without_reply(mine.turns[turn])]
@@ -154,6 +155,7 @@ class EpisodeInPlay:
                 self._end(EndReason.ERROR, error=self._hook.no_answer)
                 return
         episode.instance_id = answer.instance_id
+        episode.scenario, episode.scenario_tasks = answer.scenario, answer.scenario_tasks
         moment = Moment(self._prompt, self._actions, self._observation, answer=hook_answer)
         opening = partial(
             add_shots,
@@ -266,6 +268,8 @@ class EpisodeInPlay:
             turn.cost = turn.cost if step.cost is None else step.cost + (turn.cost or 0.0)
             for name, points in step.reward_parts.items():
                 turn.reward_parts[name] = turn.reward_parts.get(name, 0.0) + points
+            for name, number in step.counts.items():
+                turn.counts[name] = turn.counts.get(name, 0.0) + number
             self._actions_left -= 1
             if not step.is_valid:
                 turn.is_valid = False

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lit_agentrl.batch import FILLER, LEFT_OUT, make_filler_rows, pad_columns
 from lit_agentrl.distributed import Deal, gather_rows, get_rank, get_world_size, pad_to_widest, send_rows
+from lit_agentrl.rl.masked import compute_masked_skewness
 from lit_agentrl.rl.objective import ALWAYS, Objective
 from lit_agentrl.update.microbatches import select_rows
 
@@ -43,6 +44,9 @@ def prepare_rows(
     if "is_kept_BT" in columns:
         count = gathered["is_action_BT"].sum().clamp(min=1)
         metrics["kept_token_share"] = float(columns["is_kept_BT"].sum() / count)
+    if "advantage_BT" in columns:
+        skewness = compute_masked_skewness(columns["advantage_BT"], gathered["is_action_BT"])
+        metrics["advantage_skewness"] = float(skewness)
     keep_B = columns.pop("keep_B", None)
     metrics |= {name: float(columns.pop(name)) for name in list(columns) if not columns[name].dim()}
     width = tensors["is_action_BT"].shape[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -54,6 +55,7 @@ class Updater:
         progress: steps taken and skipped.
         networks: the networks that are trained and read.
         reference: rule that makes and moves the reference.
+        observe: receives the rows and all their columns before the first step of each update, for records; or None.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Updater:
             self._check_reference_logits()
         self._stepper = Stepper(objective, settings, self.networks, self.progress)
         self._seed = seed
+        self.observe: Callable[[Tensors], None] | None = None
 
     def _check_reference_logits(self) -> None:
         """Refuse options under which steps cannot read the logits of the reference."""
@@ -255,6 +258,8 @@ class Updater:
 
     # ------------------------------------------------------------------ steps
     def _train(self, tensors: Tensors, loop: Loop, iteration: int, row: dict[str, float]) -> None:
+        if self.observe is not None:
+            self.observe(tensors)
         critic = self.networks.critic
         for term in self.objective.terms():
             if term.is_before:

@@ -139,7 +139,8 @@ class BFCL(Replayed):
             with self._generators.install():
                 self._seen = execute_call(self._apis, call)
             self._answers[-1].append(self._seen)
-            return Outcome()
+            is_error = self._seen.startswith(('{"error"', "Error during"))
+            return Outcome(counts={"failed_calls": float(is_error)})
         if not self._is_right():
             self._seen = "The user is not content."
             return Outcome({"task": 0.0}, terminated=True)

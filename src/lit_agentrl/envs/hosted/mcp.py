@@ -158,7 +158,8 @@ class Mcp(World):
         shown, is_valid = self._ask(call)
         if is_valid:
             self._calls.append((call, shown))
-        return shown, 0.0, False, False, {"success": False, "action_is_valid": is_valid}
+        counts = {"failed_calls": float(not is_valid or shown.startswith("error: "))}
+        return shown, 0.0, False, False, {"success": False, "action_is_valid": is_valid, "counts": counts}
 
     def close(self) -> None:
         """End the session, and the episode."""

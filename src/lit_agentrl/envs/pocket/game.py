@@ -11,9 +11,9 @@ import numpy as np
 from lit_agentrl.actions import ToolCall, ToolSpec
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.envs.base import Outcome, TextEnv
-from lit_agentrl.envs.pocket.phone import Phone
-from lit_agentrl.envs.pocket.plan import APIS, FINISH, call, judge, list_actions
-from lit_agentrl.envs.pocket.scenarios import Address, begin, list_addresses
+from lit_agentrl.envs.pocket.phone import Phone, count_changes
+from lit_agentrl.envs.pocket.plan import APIS, FINISH, call, is_refusal, judge, list_actions
+from lit_agentrl.envs.pocket.scenarios import TASKS, Address, begin, list_addresses
 
 LEVELS = (0, 1, 2, 3)
 _FINISH = ToolSpec(
@@ -76,10 +76,13 @@ class PocketWorld(TextEnv):
 
         Consecutive seeds play each task of the split once.
 
-        ``info["instance_id"]`` is the name of the task, from which `compute_completion` counts scenarios.
+        Each scenario has three tasks, so that an evaluation knows the scenario goal completion.
         """
         observation, info = super().reset(seed=seed, options=options)
-        return observation, {**info, "instance_id": f"pocket/{self._at.name}"}
+        scenario = f"{self._at.kind}/{self._at.scenario}"
+        return observation, {
+            **info, "instance_id": f"pocket/{self._at.name}", "scenario": scenario, "scenario_tasks": TASKS,
+        }  # fmt: skip
 
     def random_action(self, rng: np.random.Generator) -> str:
         """Return a random call with words of the task, or of the last answer."""
@@ -123,11 +126,14 @@ class PocketWorld(TextEnv):
         self._done = self._done + 1 if is_planned and self._done is not None else None
         if parsed["name"] != FINISH:
             self._seen = call(self._phone, parsed["name"], parsed["arguments"])
-            return Outcome()
-        verdict = judge(self._before, self._phone, self._plan, parsed["arguments"].get("answer", ""))
+            return Outcome(counts={"failed_calls": float(is_refusal(self._seen)), "give_ups": 0.0})
+        answer = parsed["arguments"].get("answer", "")
+        verdict = judge(self._before, self._phone, self._plan, answer)
+        has_given_up = not answer and not count_changes(self._before, self._phone)
         self._seen = "The task is solved." if verdict.success else "The task is not solved."
         reward = verdict.share if self._partial else float(verdict.success)
-        return Outcome({"task": reward}, terminated=True, success=verdict.success)
+        counts = {"failed_calls": 0.0, "give_ups": float(has_given_up)}
+        return Outcome({"task": reward}, terminated=True, success=verdict.success, counts=counts)
 
     def _get_state(self) -> dict[str, Any]:
         at = [self._at.kind, self._at.scenario, self._at.task]

@@ -68,6 +68,12 @@ def call(phone: Phone, name: str, arguments: Mapping[str, Any]) -> str:
         return json.dumps({"error": str(refusal)})
 
 
+def is_refusal(answer: str) -> bool:
+    """Return whether an answer of `call` says that the app refused it."""
+    parsed = json.loads(answer)
+    return isinstance(parsed, dict) and set(parsed) == {"error"}
+
+
 def apply_plan(before: Phone, plan: Plan) -> Phone:
     """Return the phone after the calls of a plan.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -77,28 +77,3 @@ def begin(address: Address) -> tuple[Phone, Plan]:
     phone = create_phone(keyed_rng(key, 0, _DRAW))
     plan = KINDS[address.kind].make(phone, keyed_rng(key, address.task + 1, _DRAW), address.task)
     return phone, plan
-
-
-def compute_completion(solved: Iterable[tuple[str, bool]]) -> tuple[float, float | None]:
-    """Compute task and scenario goal completion, both 0 to 1 (Trivedi et al. 2024).
-
-    ``TGC`` is the share of tasks that were solved.  ``SGC`` is the share of scenarios whose three tasks were all
-    solved, among those whose three tasks were all played; None: there is no such scenario.
-
-    Args:
-        solved: names of tasks, as in ``info["instance_id"]``, and whether they were solved.  A repeated task counts
-            each time; for its scenario it must be solved each time.
-
-    Raises:
-        ValueError: no tasks.
-    """
-    played = list(solved)
-    if not played:
-        raise ValueError("task completion needs at least one task")
-    scenarios: dict[str, dict[str, bool]] = {}
-    for name, is_solved in played:
-        tasks = scenarios.setdefault(name.rpartition("_")[0], {})
-        tasks[name] = tasks.get(name, True) and is_solved
-    complete = [all(tasks.values()) for tasks in scenarios.values() if len(tasks) == TASKS]
-    share = sum(is_solved for _, is_solved in played) / len(played)
-    return share, sum(complete) / len(complete) if complete else None

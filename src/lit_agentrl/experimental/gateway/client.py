@@ -29,13 +29,24 @@ class Client:
         Raises:
             ValueError: The request is refused; the message says why.
         """
-        body = json.dumps({"model": "policy", "messages": list(messages), **options}).encode()
+        answer = self._post("chat/completions", {"model": "policy", "messages": list(messages), **options})
+        message: dict[str, Any] = answer["choices"][0]["message"]
+        return message
+
+    def reward(self, reward: float, completion_id: str | None = None) -> None:
+        """Post a reward for the reply given last, or for that with an id.
+
+        Raises:
+            ValueError: It is refused; the message says why.
+        """
+        self._post("rewards", {"reward": reward, "completion_id": completion_id})
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.api_key}"}
-        request = urllib.request.Request(f"{self.base_url}/chat/completions", body, headers)
+        request = urllib.request.Request(f"{self.base_url}/{path}", json.dumps(body).encode(), headers)
         try:
             with _OPENER.open(request) as answer:
-                message: dict[str, Any] = json.load(answer)["choices"][0]["message"]
-                return message
+                return json.load(answer)
         except urllib.error.HTTPError as error:
             raise ValueError(f"status {error.code}: {error.read().decode(errors='replace')}") from None
 

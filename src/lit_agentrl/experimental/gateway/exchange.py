@@ -7,9 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import fsum
 from typing import Any
 
-from lit_agentrl.experimental.gateway.messages import BadRequest, ChatRequest
+from lit_agentrl.experimental.gateway.messages import BadRequest, ChatRequest, shorten
+from lit_agentrl.experimental.gateway.rewards import MOST_REWARDS, PostedReward
 
 _EXIT_S = 2.0  # for a program to exit after its connection was dropped, so that its exit code is reported
 Settle = Callable[[int, Mapping[str, Any]], None]  # takes the status and the body of the answer to a request
@@ -43,7 +45,7 @@ class ProgramEnd:
 
 @dataclass(eq=False)
 class Exchange:
-    """The requests of one program, in the order in which they arrive, and its end.
+    """The requests of one program in the order of their arrival, and its end.
 
     Attributes:
         is_parallel: Whether several requests may wait at once.
@@ -62,6 +64,8 @@ class Exchange:
             False  # whether it is a connection that was dropped, as by a program that is killed
         )
         self._is_closed = False
+        self._rewards: dict[str, list[float]] = {}  # by the id of the reply, in the order of the replies
+        self._num_rewards = 0
 
     def post(self, pending: Pending) -> None:
         """Queue a request.
@@ -79,6 +83,39 @@ class Exchange:
                 raise BadRequest(self._broken)
             self._waiting.append(pending)
             self._changed.notify_all()
+
+    def add_reward(self, posted: PostedReward) -> tuple[str, float]:
+        """Record a reward; return the id of its reply, and the sum of that reply.
+
+        Raises:
+            Over: The episode has ended.
+            BadRequest: It names no reply of the episode, or there are too many.
+        """
+        with self._changed:
+            if self._is_closed or self._end is not None or self._broken:
+                raise Over
+            name = self._find_credited(posted.completion_id)
+            if self._num_rewards == MOST_REWARDS:
+                raise BadRequest(f"an episode may post {MOST_REWARDS} rewards, and has")
+            self._num_rewards += 1
+            self._rewards[name].append(posted.reward)
+            return name, fsum(self._rewards[name])
+
+    def _find_credited(self, name: str | None) -> str:
+        if name is not None:
+            if name not in self._rewards:
+                raise BadRequest(f"completion_id={shorten(name)} is of no reply of this episode")
+            return name
+        if not self._rewards:
+            raise BadRequest("no call has had its reply yet, so there is none to reward")
+        if self.is_parallel or self._waiting or self._current is not None:
+            raise BadRequest("several calls may wait at once: name the completion_id that the reward is for")
+        return next(reversed(self._rewards))
+
+    def sum_rewards(self) -> dict[str, float]:
+        """Return the sum of the rewards of each reply, exact in any order."""
+        with self._changed:
+            return {name: fsum(rewards) for name, rewards in self._rewards.items() if rewards}
 
     def drop(self, pending: Pending) -> None:
         """Record that the program left before the reply came."""
@@ -136,6 +173,8 @@ class Exchange:
                 return
             pending, self._current = self._current, None
             self._num_undelivered += 1
+            if status == 200:
+                self._rewards[body["id"]] = []
         assert pending is not None
         pending.settle(status, body)
 

@@ -1,4 +1,4 @@
-"""Chat requests in one form, in which equal messages are equal; imports nothing but Python."""
+"""Chat requests in one form, in which equal messages are equal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from lit_agentrl.actions import Actions, ToolSpec, require_shallow
 
 MOST_MESSAGES = 10_000  # of one request
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -112,10 +114,10 @@ def _read_request(body: Any) -> ChatRequest:
     if unknown := sorted(set(given) - _UNDERSTOOD - set(_OVERRULED) - _HARMLESS):
         raise BadRequest(f"option {unknown[0]} is not supported here; leave it out")
     _check_fixed_options(given)
-    tools = tuple(_read_tool(tool) for tool in _get_list(given, "tools"))
+    tools = _read_tools(_get_list(given, "tools"))
     choice = given.get("tool_choice", "auto")
     if choice not in ("auto", "none"):
-        raise BadRequest(f"tool_choice={_shorten(choice)} is not supported; use auto or none")
+        raise BadRequest(f"tool_choice={shorten(choice)} is not supported; use auto or none")
     stop = given.get("stop", ())
     stop = (stop,) if isinstance(stop, str) else stop
     if not isinstance(stop, Sequence) or not all(isinstance(text, str) and text for text in stop):
@@ -126,7 +128,7 @@ def _read_request(body: Any) -> ChatRequest:
         max_tokens=_read_max_tokens(given),
         stop=tuple(stop),
         overruled=(
-            *(f"{name}={_shorten(given[name])}" for name in _OVERRULED if name in given),
+            *(f"{name}={shorten(given[name])}" for name in _OVERRULED if name in given),
             *_list_names(given),
         ),
     )
@@ -136,19 +138,19 @@ def _list_names(given: Mapping[str, Any]) -> list[str]:
     """List the names of authors, which no template shows."""
     messages = [each for each in given["messages"] if each["role"] != "tool" and each.get("name")]
     return [
-        f"messages.name={_shorten(name)}" for name in dict.fromkeys(str(each["name"]) for each in messages)
+        f"messages.name={shorten(name)}" for name in dict.fromkeys(str(each["name"]) for each in messages)
     ]
 
 
 def _check_fixed_options(given: Mapping[str, Any]) -> None:
     if given.get("n", 1) != 1:
-        raise BadRequest(f"n={_shorten(given['n'])} is not supported; ask several times")
+        raise BadRequest(f"n={shorten(given['n'])} is not supported; ask several times")
     form = given.get("response_format", {"type": "text"})
     if not isinstance(form, Mapping) or form.get("type") != "text":
         raise BadRequest("response_format is not supported; describe the form in a message")
     for name in ("stream", "return_token_ids", "logprobs"):
         if not isinstance(given.get(name, False), bool):
-            raise BadRequest(f"{name}={_shorten(given[name])} must be true or false")
+            raise BadRequest(f"{name}={shorten(given[name])} must be true or false")
     if not isinstance(given.get("stream_options", {}), Mapping):
         raise BadRequest("stream_options must be an object")
     if given.get("top_logprobs", 0) != 0:
@@ -159,7 +161,7 @@ def _read_max_tokens(given: Mapping[str, Any]) -> int | None:
     limits = [given[name] for name in ("max_tokens", "max_completion_tokens") if name in given]
     for limit in limits:
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise BadRequest(f"max_tokens={_shorten(limit)} must be a whole number >= 1")
+            raise BadRequest(f"max_tokens={shorten(limit)} must be a whole number >= 1")
     return min(limits) if limits else None
 
 
@@ -174,11 +176,11 @@ def _read_messages(given: Mapping[str, Any]) -> tuple[ChatMessage, ...]:
     for number, message in enumerate(messages):
         for call in message.calls:
             if call.id in open_ids:
-                raise BadRequest(f"messages[{number}]: the id {_shorten(call.id)} names two calls")
+                raise BadRequest(f"messages[{number}]: the id {shorten(call.id)} names two calls")
             open_ids.add(call.id)
         if message.role == "tool" and message.call_id not in open_ids:
             raise BadRequest(
-                f"messages[{number}].tool_call_id={_shorten(message.call_id)} names no call that waits for an answer"
+                f"messages[{number}].tool_call_id={shorten(message.call_id)} names no call that waits for an answer"
             )
         open_ids.discard(message.call_id)
     return messages
@@ -229,21 +231,53 @@ def _read_call(where: str, call: Any) -> CallOfTool:
     texts = (call.get("id"), function.get("name"), function.get("arguments"))
     if not all(isinstance(text, str) and text for text in texts):
         raise BadRequest(f"{where}.tool_calls: each call must have an id, a name and arguments as texts")
-    return CallOfTool(*(_read_content(where, text) for text in texts))
+    read = CallOfTool(*(_read_content(where, text) for text in texts))
+    try:
+        arguments = json.loads(read.arguments)
+        require_shallow(arguments)
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise BadRequest(
+            f"{where}.tool_calls: the arguments of {shorten(read.name)} must be an object of JSON, not "
+            f"{shorten(read.arguments)}"
+        )
+    return read
 
 
-def _read_tool(tool: Any) -> str:
-    function = tool.get("function") if isinstance(tool, Mapping) else None
-    if not isinstance(function, Mapping) or tool.get("type") != "function":
-        raise BadRequest("tools: each tool must have the type function")
-    text = json.dumps(
-        {
+def _read_tools(tools: Sequence[Any]) -> tuple[str, ...]:
+    """Read the declarations of tools, as canonical JSON.
+
+    Raises:
+        BadRequest: One has no name or no schema of an object, or two have the same name.
+    """
+    texts, specs = [], []
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if not isinstance(function, Mapping) or tool.get("type") != "function":
+            raise BadRequest("tools: each tool must have the type function")
+        declared: dict[str, Any] = {
             "name": function.get("name"),
             "description": function.get("description") or "",
             "parameters": function.get("parameters") or {"type": "object", "properties": {}},
         }
-    )
-    return _read_content("tools", text)
+        for name, kind in (("name", str), ("description", str), ("parameters", Mapping)):
+            if not isinstance(declared[name], kind):
+                wanted = "a text" if kind is str else "an object"
+                raise BadRequest(f"tools: {name}={shorten(declared[name])} must be {wanted}")
+        texts.append(json.dumps(declared))
+        _read_content("tools", json.dumps(declared, ensure_ascii=False))
+        try:
+            require_shallow(declared)
+            specs.append(ToolSpec(declared["name"], declared["description"], declared["parameters"]))
+        except ValueError as error:
+            raise BadRequest(f"tools: {error}") from None
+    if specs:
+        try:
+            Actions("tools", (), tuple(specs))
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
+    return tuple(texts)
 
 
 def _get_list(given: Mapping[str, Any], name: str) -> Sequence[Any]:
@@ -253,7 +287,8 @@ def _get_list(given: Mapping[str, Any], name: str) -> Sequence[Any]:
     return value
 
 
-def _shorten(value: Any) -> str:
+def shorten(value: Any) -> str:
+    """Return a value as JSON of at most 61 characters."""
     text = json.dumps(value, ensure_ascii=True, default=str)
     return text if len(text) <= 60 else text[:60] + "…"
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from lit_agentrl import screen
 from lit_agentrl.engines.base import SamplingParams, TurnResult
-from lit_agentrl.episode import EndReason, Episode
+from lit_agentrl.episode import EndReason, Episode, Turn
 from lit_agentrl.experimental.gateway.context import Calls
 from lit_agentrl.experimental.gateway.messages import ChatRequest
-from lit_agentrl.experimental.gateway.session import Call, ChatSession
+from lit_agentrl.experimental.gateway.session import MOST_CHARACTERS, Call, ChatSession
 from lit_agentrl.rollout.episode import EpisodeInPlay, Request
 from lit_agentrl.rollout.hooks import NO_HOOK, PlayHook
 from lit_agentrl.rollout.rules import Rules
@@ -52,7 +52,7 @@ class ProgramInPlay(EpisodeInPlay):
                 "algo/structure=refill and no shots"
             )
         is_parallel = bool(getattr(self._task, "is_parallel", False))
-        self._session = ChatSession(rules.chat, is_parallel=is_parallel)
+        self._session = ChatSession(rules.chat, is_parallel=is_parallel, max_tokens=rules.max_context_tokens)
         self._call: Call | None = None  # that waits for its reply
         self._held: list[int] = []  # tokens that the engine holds
 
@@ -69,8 +69,6 @@ class ProgramInPlay(EpisodeInPlay):
 
     def take(self, answer: Answer) -> None:
         """Handle the next request of the program, or its end."""
-        for step in answer.steps:
-            self._reward(step.reward, step.reward_parts, step.cost)
         if not self._record_answer(answer):
             self._order_turns()
             return
@@ -90,8 +88,9 @@ class ProgramInPlay(EpisodeInPlay):
             )
         try:
             call = self._session.ask(request)
-        except ValueError as error:
-            self._end(EndReason.ERROR, error=str(error))
+        except Exception as error:  # of a template or a dialect, which may be a user's
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            self._end(EndReason.ERROR, error=f"{kind}{error}")
             self._order_turns()
             return
         self._open(call, answer)
@@ -107,7 +106,7 @@ class ProgramInPlay(EpisodeInPlay):
                 {"role": message.role, "content": message.content} for message in call.request.messages
             ]
         episode.num_broken += call.new.broken
-        shown = [message.content for message in call.request.messages[-1:]]
+        shown = [] if call.is_too_long else [message.content for message in call.request.messages[-1:]]
         episode.num_lost += find_lost(self.rules.chat.tokenizer, shown).total()
         call.turn.probes = answer.probes
         episode.turns.append(call.turn)
@@ -142,10 +141,16 @@ class ProgramInPlay(EpisodeInPlay):
             self._order_turns()
             return []
         self._call = None
+        call.turn.reward_parts = {"reward": 0.0}
         if not result.tokens:  # no room is left: the program gets an error, and may send less
             self._held = []
             episode.turns.pop()
-            return [json.dumps({"refusal": self._describe_overflow(len(call.prompt))})]
+            refusal = self._describe_overflow(call)
+            call.request = ChatRequest(())  # it may have megabytes
+            call.turn = Turn("", call.turn.prefix_tokens, call.turn.prefix_segments)
+            if not any(each.is_answered for each in self._session.calls):
+                episode.opening = []
+            return [json.dumps({"refusal": refusal})]
         episode.num_new += len(call.new.tokens)
         self._held = [*self._held, *result.tokens]
         try:
@@ -165,9 +170,11 @@ class ProgramInPlay(EpisodeInPlay):
         }
         return [json.dumps({"reply": given})]
 
-    def _describe_overflow(self, size: int) -> str:
-        limit = self.rules.max_context_tokens
-        return f"context_length_exceeded: the prompt has {size} tokens, of rollout.max_context_tokens={limit}"
+    def _describe_overflow(self, call: Call) -> str:
+        limit = f"rollout.max_context_tokens={self.rules.max_context_tokens}"
+        if call.is_too_long:
+            return f"context_length_exceeded: the messages have over {MOST_CHARACTERS} characters for each of {limit}"
+        return f"context_length_exceeded: the prompt has {len(call.prompt)} tokens, of {limit}"
 
     def messages(self) -> list[Any]:
         """Refuse an engine that takes messages.
@@ -180,16 +187,14 @@ class ProgramInPlay(EpisodeInPlay):
             "engine=openai engine.mode=tokens"
         )
 
-    def _reward(self, reward: float, parts: dict[str, float], cost: float | None) -> None:
-        """Add what the program earned to the turn that was answered last."""
-        if (turn := self._session.find_last_turn()) is None:
-            return
-        turn.reward += reward
-        turn.cost = turn.cost if cost is None else cost + (turn.cost or 0.0)
-        for name, points in parts.items():
-            turn.reward_parts[name] = turn.reward_parts.get(name, 0.0) + points
-
     def _finish(self, end: dict[str, Any], answer: Answer) -> None:
+        """End the episode, and give each turn what it earned.
+
+        A reward that was posted is that of its call.  The final reward is that of the last turn of the record, so that
+        the returns of all turns hold it.
+        """
+        for number, reward in end["posted"]:
+            _add_reward(self._session.calls[number - 1].turn, reward, {"reward": reward}, None)
         if not any(call.is_answered for call in self._session.calls):
             self._end(EndReason.ERROR, error="the program ended before any call was answered")
         elif end["reason"] == "calls":
@@ -197,8 +202,18 @@ class ProgramInPlay(EpisodeInPlay):
         else:
             self._end(EndReason.SUCCESS if answer.success else EndReason.FAILURE, success=answer.success)
         self._order_turns()
+        if not self.episode.failed:
+            for step in answer.steps:
+                _add_reward(self.episode.turns[-1], step.reward, step.reward_parts, step.cost)
 
     def _order_turns(self) -> None:
         """Replace the turns in the order of requests by those in the order of rows."""
         asked = [call.turn for call in self._session.calls[:1]]
         self.episode.turns = self._session.make_turns() or asked
+
+
+def _add_reward(turn: Turn, reward: float, parts: Mapping[str, float], cost: float | None) -> None:
+    turn.reward += reward
+    turn.cost = turn.cost if cost is None else cost + (turn.cost or 0.0)
+    for name, points in parts.items():
+        turn.reward_parts[name] = turn.reward_parts.get(name, 0.0) + points

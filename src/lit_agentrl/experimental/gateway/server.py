@@ -19,11 +19,13 @@ from starlette.routing import Route
 
 from lit_agentrl.experimental.gateway.exchange import Exchange, Over, Pending
 from lit_agentrl.experimental.gateway.messages import BadRequest, read_request
+from lit_agentrl.experimental.gateway.rewards import read_posted
 
 _log = logging.getLogger(__name__)
 _MODEL = "policy"
 _MOST_REASON = 300  # characters
 _UNKNOWN = "the key is of no episode that runs: use OPENAI_API_KEY, and not after the end"
+_REWARD_BYTES = 4096  # of a request with a reward
 _FORGOTTEN = 16  # times the most bytes of a request: how much of a larger one is read before the line is cut
 
 
@@ -43,6 +45,7 @@ class Gateway:
         app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self.complete, methods=["POST"]),
+                Route("/v1/rewards", self.reward, methods=["POST"]),
                 Route("/v1/models", self.list_models, methods=["GET"]),
             ]
         )
@@ -106,6 +109,18 @@ class Gateway:
             return StreamingResponse(_stream(answer, with_usage=usage), media_type="text/event-stream")
         return JSONResponse(_write_completion(answer, body))
 
+    async def reward(self, request: Request) -> Response:
+        exchange, _ = self._find_exchange(request)
+        if exchange is None:
+            return self._refuse(401, _UNKNOWN)
+        try:
+            completion, total = exchange.add_reward(read_posted(await _read_body(request, _REWARD_BYTES)))
+        except _TooLarge:
+            return self._refuse(413, f"a reward may have at most {_REWARD_BYTES} bytes")
+        except (BadRequest, Over) as error:
+            return self._refuse_error(error, _REWARD_BYTES)
+        return JSONResponse({"completion_id": completion, "reward": total})
+
     def _find_exchange(self, request: Request) -> tuple[Exchange | None, int]:
         """Return the exchange of a request and its most bytes, or None."""
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -119,7 +134,9 @@ class Gateway:
         return self._refuse(400, str(error))
 
     def _refuse(self, status: int, reason: str) -> Response:
-        reason = reason[:_MOST_REASON].encode(errors="backslashreplace").decode()  # it may repeat the request
+        reason = (
+            " ".join(reason.split())[:_MOST_REASON].encode(errors="backslashreplace").decode()
+        )  # it may repeat the request
         if reason not in self._warned and len(self._warned) < 20:
             self._warned.add(reason)
             _log.warning("a request of a program is refused with status %d: %s", status, reason)

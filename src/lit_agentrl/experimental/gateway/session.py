@@ -25,6 +25,8 @@ from lit_agentrl.text.chat import ChatRenderer, Prefix
 from lit_agentrl.text.dialects.base import has_tools_in_template
 from lit_agentrl.text.ledger import reply_segments
 
+MOST_CHARACTERS = 64  # of a token on average: more than texts have
+
 
 @dataclass(eq=False)
 class Call:
@@ -39,6 +41,7 @@ class Call:
         repeat: How often this very prompt was asked before.
         address: Address of its random draws within the episode.
         turn: Its record.
+        is_too_long: True if its new messages are so long that they were not tokenised; ``new`` has stand-ins then.
     """
 
     number: int
@@ -49,6 +52,7 @@ class Call:
     repeat: int
     address: tuple[int, ...]
     turn: Turn
+    is_too_long: bool = False
     children: list[Call] = field(default_factory=list)
 
     @property
@@ -85,10 +89,13 @@ class ChatSession:
     Args:
         chat: Renderer of the run's template.
         is_parallel: Whether the program may make several calls at once, whose order then changes nothing.
+        max_tokens: Most tokens of a prompt.  New messages of more than 64 characters for each of them are not
+            tokenised, which takes a minute for 8 MB, while all other episodes wait.
     """
 
-    def __init__(self, chat: ChatRenderer, *, is_parallel: bool) -> None:
+    def __init__(self, chat: ChatRenderer, *, is_parallel: bool, max_tokens: int) -> None:
         self._chat = chat
+        self._max_tokens = max_tokens
         self._is_parallel = is_parallel
         self.calls: list[Call] = []  # in the order of the requests
         self._ends: dict[bytes, Call] = {}  # answered calls by the hash of their messages and reply
@@ -102,7 +109,13 @@ class ChatSession:
             ValueError: The template or the dialect cannot show it; the message names the remedy.
         """
         parent, shown = self._find_parent(request)
-        new = self._render(request, parent, request.messages[shown:])
+        tools = request.tools if parent is None else ()
+        size = sum(map(_count_characters, request.messages[shown:])) + sum(map(len, tools))
+        is_too_long = size > MOST_CHARACTERS * self._max_tokens
+        if is_too_long:
+            new = Prefix([0] * (self._max_tokens + 1), [int(Segment.PROMPT)] * (self._max_tokens + 1))
+        else:
+            new = self._render(request, parent, request.messages[shown:])
         before = [] if parent is None else [*parent.prompt, *parent.turn.reply_tokens.tolist()]
         digest = _hash_tokens([*before, *new.tokens])
         repeat, self._repeats[digest] = self._repeats[digest], self._repeats[digest] + 1
@@ -117,7 +130,7 @@ class ChatSession:
             starts_row=parent is None,
         )
         address = (depth,) if is_main else (depth, repeat, digest)
-        call = Call(len(self.calls), request, parent, new, digest, repeat, address, turn)
+        call = Call(len(self.calls), request, parent, new, digest, repeat, address, turn, is_too_long)
         if is_main:
             self._main = call
         self.calls.append(call)
@@ -230,7 +243,9 @@ class ChatSession:
             return {"role": "user", "content": message.content}
         content = message.content
         if message.calls:
-            calls = [json.dumps({"name": c.name, "arguments": _parse_arguments(c)}) for c in message.calls]
+            calls = [
+                json.dumps({"name": c.name, "arguments": json.loads(c.arguments)}) for c in message.calls
+            ]
             content += self._chat.dialect.write(calls, thought=None)
         return {"role": message.role, "content": content}
 
@@ -244,12 +259,6 @@ class ChatSession:
         if shown[0]["role"] == "system":
             return [{**shown[0], "content": f"{shown[0]['content']}\n{words}"}, *shown[1:]]
         return [{"role": "system", "content": words}, *shown]
-
-    def find_last_turn(self) -> Turn | None:
-        """Return the turn that was answered last; of parallel calls, the last recorded."""
-        turns = [call.turn for call in self.calls if call.is_answered]
-        turns = self.make_turns() if self._is_parallel else turns
-        return turns[-1] if turns else None
 
     def make_turns(self) -> list[Turn]:
         """Return the record of all answered calls, row by row.
@@ -290,16 +299,13 @@ class ChatSession:
         return call.turn
 
 
+def _count_characters(message: ChatMessage) -> int:
+    return len(message.content) + sum(len(call.name) + len(call.arguments) for call in message.calls)
+
+
 def _hash_tokens(tokens: Sequence[int]) -> int:
     digest = hashlib.blake2b(np.array(tokens, np.int64).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
-
-
-def _parse_arguments(call: CallOfTool) -> Any:
-    try:
-        return json.loads(call.arguments)
-    except ValueError as error:
-        raise ValueError(f"the arguments of a call of {call.name} are not JSON ({error})") from error
 
 
 def _read_tools(tools: Sequence[str]) -> tuple[ToolSpec, ...]:

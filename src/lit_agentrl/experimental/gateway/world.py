@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
+from math import fsum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +18,9 @@ from lit_agentrl.envs.tasks.rows import Files, deal, find_files, hash_contents
 from lit_agentrl.envs.world import World
 from lit_agentrl.experimental.gateway.exchange import Exchange, Pending
 from lit_agentrl.experimental.gateway.programs import Program, make_program
+from lit_agentrl.experimental.gateway.rewards import read_result
 
 _ROW = 91  # purpose key
-_RESULT = {"reward", "success", "reward_parts", "cost"}
 
 
 class TaskRow(NamedTuple):
@@ -141,15 +142,19 @@ class AgentProgram(World):
             }
             self._exchange.answer(400, {"error": error})
         else:
-            self._exchange.answer(200, {**answer["reply"], "id": f"chatcmpl-{self._number}"})
+            self._exchange.answer(200, {**answer["reply"], "id": _write_id(self._number)})
         observation, reward, is_over, info = self._wait()
         return observation, reward, is_over, False, info
 
     def _wait(self) -> tuple[str, float, bool, dict[str, Any]]:
-        """Return the next request, or the end with its reward."""
-        assert self._exchange is not None
+        """Return the next request, or the end with its reward.
+
+        The rewards that were posted come with the end, as pairs of a call's number, from 1, and their sum.
+        """
+        exchange = self._exchange
+        assert exchange is not None
         try:
-            event = self._exchange.take_next(self._timeout_s)
+            event = exchange.take_next(self._timeout_s)
         except (TimeoutError, ValueError):
             self._end_episode()
             raise
@@ -157,13 +162,15 @@ class AgentProgram(World):
             self._number += 1
             if self._number <= self._max_calls:
                 return json.dumps({"request": event.request.to_plain()}), 0.0, False, {}
-            self._end_episode()
-            return json.dumps({"end": {"reason": "calls"}}), 0.0, True, {"success": False}
         self._end_episode()
+        sums = exchange.sum_rewards()
+        posted = [(n, sums[_write_id(n)]) for n in range(1, self._number + 1) if _write_id(n) in sums]
+        if isinstance(event, Pending):
+            return json.dumps({"end": {"reason": "calls", "posted": posted}}), 0.0, True, {"success": False}
         if event.problem:
             raise ValueError(event.problem)
-        reward, info = _read_result(event.result)
-        return json.dumps({"end": {"reason": "result"}}), reward, True, info
+        reward, info = read_result(event.result, fsum(sums.values()))
+        return json.dumps({"end": {"reason": "result", "posted": posted}}), reward, True, info
 
     def _end_episode(self) -> None:
         """Refuse further calls of the program, and end it if it still runs."""
@@ -182,19 +189,6 @@ class AgentProgram(World):
             self._program = None
 
 
-def _read_result(result: Any) -> tuple[float, dict[str, Any]]:
-    """Return the reward of a result, and the info of a last step.
-
-    Raises:
-        ValueError: It is neither a number nor an object with a reward.
-    """
-    if isinstance(result, bool | int | float):
-        result = {"reward": float(result)}
-    if not isinstance(result, Mapping) or "reward" not in result or set(result) - _RESULT:
-        raise ValueError(
-            f"the result must be a number, or an object with reward and perhaps success, reward_parts and cost, not "
-            f"{json.dumps(result)[:100]}"
-        )
-    reward = float(result["reward"])
-    info = {name: result[name] for name in ("reward_parts", "cost") if name in result}
-    return reward, {"success": bool(result.get("success", reward > 0)), **info}
+def _write_id(number: int) -> str:
+    """Return the id of the reply to a call, which is numbered from 1."""
+    return f"chatcmpl-{number}"

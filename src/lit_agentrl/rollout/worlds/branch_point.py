@@ -91,8 +91,9 @@ class Node:
 def copy_turn(turn: Turn) -> Turn:
     """Return a parent's turn as a copy of its own, whose rewards may differ."""
     return replace(
-        turn, actions=list(turn.actions), reward_parts=dict(turn.reward_parts), probes=dict(turn.probes)
-    )
+        turn, actions=list(turn.actions), reward_parts=dict(turn.reward_parts), probes=dict(turn.probes),
+        counts=dict(turn.counts),
+    )  # fmt: skip
 
 
 def copy_without_reply(turn: Turn) -> Turn:

@@ -23,8 +23,10 @@ from lit_agentrl.rollout.worlds.validation import (
     is_solved,
     make_readable,
     read_cost,
+    read_counts,
     read_number,
     read_reward_parts,
+    read_scenario,
 )
 
 _log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class Step:
     reward_parts: dict[str, float]
     is_valid: bool
     cost: float | None = None
+    counts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -54,7 +57,7 @@ class Answer:
         error: The error that the game raised; the episode has failed.
         timed_out: Whether ``error`` is a timeout, including a `TimeoutError` raised by the game itself.
         seconds, calls: Duration and number of resets and steps.
-        instance_id, rules, system_text: Set after a reset.
+        instance_id, scenario, scenario_tasks, rules, system_text: Set after a reset.
         result: Result of a `Look`.
     """
 
@@ -70,6 +73,8 @@ class Answer:
     seconds: float = 0.0
     calls: int = 0
     instance_id: str = ""
+    scenario: str = ""
+    scenario_tasks: int = 0
     rules: str = ""
     system_text: str | None = None
     result: str | None = None
@@ -138,6 +143,7 @@ class Environments:
                 self._saving.add(key)
             self._shown[key] = answer.observation = make_readable(answer.observation)
             answer.instance_id = str(info.get("instance_id", ""))
+            answer.scenario, answer.scenario_tasks = read_scenario(info)
             answer.rules, answer.system_text = env.rules, env.system_text
             self._look(key, answer)
         except (Exception, SystemExit) as error:
@@ -168,7 +174,7 @@ class Environments:
                 reward = read_number("reward", reward)
                 parts = read_reward_parts(info, reward)
                 is_valid = bool(info.get("action_is_valid", True))
-                answer.steps.append(Step(action, reward, parts, is_valid, read_cost(info)))
+                answer.steps.append(Step(action, reward, parts, is_valid, read_cost(info), read_counts(info)))
                 if terminated or truncated:
                     answer.ended, answer.success = True, is_solved(info)
                     return answer

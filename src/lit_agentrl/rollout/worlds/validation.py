@@ -44,6 +44,26 @@ def read_cost(info: Mapping[str, Any]) -> float | None:
     return None if "cost" not in info else read_number("info['cost']", info["cost"])
 
 
+def read_counts(info: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a step counts by name; empty if the game counts nothing."""
+    counts = info.get("counts", {})
+    if not isinstance(counts, Mapping):
+        raise ValueError(f"info['counts'] must be a dict of numbers, not {_describe_value(counts)}")
+    return {str(name): read_number(f"counts.{name}", value) for name, value in counts.items()}
+
+
+def read_scenario(info: Mapping[str, Any]) -> tuple[str, int]:
+    """Return a task's scenario and its number of tasks; empty and 0 without one."""
+    if "scenario" not in info:
+        return "", 0
+    tasks = info.get("scenario_tasks")
+    if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks < 1:
+        raise ValueError(
+            f"info['scenario_tasks'] must be the number of tasks of the scenario, not {_describe_value(tasks)}"
+        )
+    return str(info["scenario"]), tasks
+
+
 def _describe_value(given: Any) -> str:
     """Describe a value of any type in a few characters of one line."""
     text = " ".join(repr(given).split())

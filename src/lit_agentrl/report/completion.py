@@ -1,0 +1,32 @@
+"""Task and scenario goal completion: are all tasks of a scenario solved?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lit_agentrl.episode import Outcome
+
+
+def list_scenarios(outcomes: Iterable[Outcome]) -> list[bool]:
+    """List whether all tasks were solved, for each scenario that was played whole.
+
+    Scenario goal completion (AppWorld, Trivedi et al. 2024, arXiv 2407.18901) is the mean of this list, and task goal
+    completion the mean success:
+
+        TGC = mean over tasks of 1[solved],   SGC = mean over scenarios of min over their tasks of 1[solved]
+
+    A task that was played several times must be solved each time.  Episodes that failed, and games that name no
+    scenarios, are left out.
+
+    Args:
+        outcomes: of one game.
+    """
+    scenarios: dict[str, dict[str, bool]] = {}
+    sizes: dict[str, int] = {}
+    for outcome in outcomes:
+        if outcome.failed or not outcome.scenario:
+            continue
+        tasks = scenarios.setdefault(outcome.scenario, {})
+        tasks[outcome.instance_id] = tasks.get(outcome.instance_id, True) and outcome.success
+        sizes[outcome.scenario] = outcome.scenario_tasks
+    return [all(tasks.values()) for name, tasks in scenarios.items() if len(tasks) == sizes[name]]
