@@ -70,9 +70,11 @@ def report_error(error: Exception, with_traceback: bool, prefix: str = "") -> No
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        if message.startswith("the following arguments are required"):  # argparse lists optional ones too
-            needed = [str(each.metavar) for each in self._get_positional_actions() if each.nargs != "*"]
-            message = f"{' '.join(needed)} must be given"
+        needed, _, names = message.partition(" are required: ")
+        if (
+            needed == "the following arguments"
+        ):  # argparse lists those of KEY=VALUE too, which may be left out
+            message = f"{' '.join(name for name in names.split(', ') if '=' not in name)} must be given"
         raise UserError(f"{message}; {self.prog} --help shows its options")
 
 
