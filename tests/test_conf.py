@@ -157,6 +157,8 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         overrides.append("reward.function.fn._target_=tests.test_conf.one_point")
     if choices.get("reward") == "model":
         overrides.append(f"reward.model.path={learned_reward(tiny)}")
+    if choices.get("critic") == "reward_model":
+        overrides.append(f"critic.path={learned_reward(tiny)}")
     if choices.get("reward") == "cost":
         overrides += [f"reward.cost.path={learned_reward(tiny, 'cost')}", "algo/cost=lagrange", "filter=none"]
     if choices.get("reward") == "polar":

@@ -13,7 +13,7 @@ from lit_agentrl.envs.tasks.tables import drop_nulls, parse_json
 # columns that this package reads
 OWN_COLUMNS = (
     "messages", "prompt", "completion", "completions", "chosen", "rejected", "system", "tools", "label", "labels",
-    "score", "scores", "margin", "score_chosen", "score_rejected", "held_out_with",
+    "score", "scores", "margin", "score_chosen", "score_rejected", "ref_rewards", "held_out_with",
 )  # fmt: skip
 MESSAGE_COLUMNS = ("messages", "prompt", "completion", "completions", "chosen", "rejected")
 _LISTS = (
@@ -25,6 +25,7 @@ _LISTS = (
     "completion",
     "labels",
     "scores",
+    "ref_rewards",
     "history",
 )
 _NUMBERS = ("label", "score", "margin", "score_chosen", "score_rejected")
