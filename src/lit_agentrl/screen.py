@@ -107,7 +107,9 @@ def note(line: str, style: str = "") -> None:
 
 
 def describe_episodes(games: Sequence[str], count: int | str) -> str:
-    """Describe how many episodes of which games are played; ``all``: each task of each game.
+    """Describe how many episodes of which games are played.
+
+    ``all`` stands for every task.
 
     >>> describe_episodes(["bandit"], 8), describe_episodes(["bandit", "sokoban"], 8)
     ('8 episodes of bandit', '8 episodes each of bandit, sokoban')

@@ -91,9 +91,9 @@ class World(gymnasium.Env[str, str], ABC):
         return int(self._later_seeds.integers(2**31))
 
     def locate(self, seed: int) -> int | None:
-        """Return which of the ``instances`` a seed picks, counted from 0; None where they have no numbers.
+        """Return the number of the instance that a seed picks, from 0 on.
 
-        A game that returns numbers must draw each instance.
+        A game that returns numbers must draw each of its ``instances``.  None: they have no numbers.
         """
         return None
 

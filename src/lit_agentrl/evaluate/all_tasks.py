@@ -16,7 +16,7 @@ ALL = "all"  # value of ``episodes``
 
 
 def choose_tasks(specs: Sequence[EvalSpec], tasks: Sequence[Task], split: str) -> list[EvalSpec]:
-    """Return the specs with the numbers of tasks that show each instance of their games once, in its order.
+    """Return the specs with tasks that show each instance of a game once.
 
     Args:
         specs: the evaluated games.
@@ -34,7 +34,7 @@ def choose_tasks(specs: Sequence[EvalSpec], tasks: Sequence[Task], split: str) -
 
 
 def list_numbers(task: Task, split: str) -> tuple[int, ...]:
-    """Return for each instance of a game the lowest number of an evaluation task that shows it.
+    """Return the lowest number of a task for each instance, in their order.
 
     Tasks draw instances with replacement, so about n log n numbers are tried for n instances.
 

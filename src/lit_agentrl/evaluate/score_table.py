@@ -24,7 +24,9 @@ _EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", COUNTED)
 def build_table(
     cfg: DictConfig, records: Sequence[dict[str, Any]], used: Mapping[str, float]
 ) -> RenderableType:
-    """Build the table of success, and one of all other scores, with one line per score; both fit 80 columns.
+    """Build the table of success, and one of all other scores.
+
+    Both fit 80 columns.  The second has one line per score.
 
     Args:
         cfg: the options of ``conf/evaluate.yaml``.
@@ -43,7 +45,7 @@ def build_table(
 
 
 def _build_rows(cfg: DictConfig, records: Sequence[dict[str, Any]], models: Sequence[str]) -> Table:
-    """Build the table of success that the end of a training also prints, with temperatures in place of iterations."""
+    """Build the table of success as a training does, with temperatures for iterations."""
     group_note = "" if cfg.members == 1 else f", {cfg.members} episodes of each task"
     variant = "".join(f", {option}" for option in cfg.get(VARIANT, ()))
     title = f"{models[0]}, split {cfg.split}" if len(models) == 1 else f"split {cfg.split}"
