@@ -45,7 +45,7 @@ class Playing:
         self.began = self._printed_at = time.monotonic()
 
     def count(self) -> None:
-        """Count an episode that has ended; print a line now and then where `prints` is true."""
+        """Count an episode that has ended; print a line now and then where asked."""
         self.done += 1
         if self.prints and self.done < self.total and time.monotonic() - self._printed_at >= _PERIOD_S:
             self._printed_at = time.monotonic()

@@ -75,7 +75,7 @@ def _name_policy(record: Mapping[str, Any]) -> str:
 
 
 def _estimate_level(levels: Mapping[str, Any], name: str) -> Estimate | None:
-    """Return the success of random or best play with its interval; None if it is not known."""
+    """Return the success of random or best play with its interval, if it is known."""
     share, n = levels[name], levels.get("episodes") or 0
     if share is None:
         return None
