@@ -265,7 +265,10 @@ class _Turns:
         q_target_BT: Tensor,
         is_of_policy_BT: Tensor | None = None,
     ) -> Advantage:
-        """Return the advantage with the targets of V and Q; V has one only in tokens of the policy, if given."""
+        """Return the advantage with the targets of V and Q.
+
+        If ``is_of_policy_BT`` is given, V has a target only at these tokens.
+        """
         is_v_BT = self.is_start_BT if is_of_policy_BT is None else self.is_start_BT & is_of_policy_BT
         target_BT = torch.where(is_v_BT, q_BT, torch.zeros_like(q_BT))
         return Advantage(
