@@ -17,7 +17,7 @@ from lit_agentrl.evaluate.diagnostics import list_scores
 from lit_agentrl.report.episodes import COUNTED
 from lit_agentrl.report.summary import Estimate, format_usage
 
-_EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", COUNTED)
+_EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", COUNTED, "rating")
 
 
 def build_table(
