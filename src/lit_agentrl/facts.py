@@ -75,6 +75,12 @@ LEARNS_COSTS = Fact("learns costs", "an algorithm that learns to predict costs",
 LEARNS_REFERRED = Fact(
     "learns referred", "an algorithm that compares an answer with a reference answer", "algo=polar", "algo"
 )
+READS_REFERENCE_REWARDS = Fact(
+    "reads reference rewards",
+    "an algorithm that compares a reward with those of the reference",
+    "algo=qrpo algo/advantage=reference_quantile",
+    "algo",
+)
 READS_COSTS = Fact(
     "reads costs",
     "an algorithm that reads the costs of episodes",
@@ -163,6 +169,12 @@ RECORDED = Fact(
 HELD_OUT = Fact("held out", "held-out episodes, on which it is validated", "data.held_out=0.2", "data")
 COST_SCORES = Fact("cost scores", "episodes that are ranked by cost", "data.score=cost", "data")
 REFERRED = Fact("referred", "answers that are read after a reference answer", "data=referred", "data")
+REFERENCE_REWARDS = Fact(
+    "reference rewards",
+    "rewards of the reference for each prompt",
+    "data=quantiles data.references=FOLDER, where lit-agentrl collect wrote FOLDER",
+    "data",
+)
 NO_IMITATION = Fact("no imitation", "training without imitated rows", "data=rollouts", "data")
 PLAYED = Fact("played", "episodes that are played in training", "data=rollouts", "data")
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lit_agentrl.certificates.certificate import Certificate, measure_direction
-from lit_agentrl.certificates.lines import read_lines
-from lit_agentrl.certificates.shipped import GAMES
+from lit_agentrl.certificates.certificate import MEMBERS, Certificate, measure_direction
+from lit_agentrl.certificates.estimator import Estimator
+from lit_agentrl.certificates.lines import read_cosines, read_lines
+from lit_agentrl.certificates.shipped import GAMES, LENGTHS
 from lit_agentrl.config.groups import describe_algorithm
 from lit_agentrl.paths import list_options
 from tests.rl.ragged import fresh
@@ -16,6 +17,23 @@ from tests.rl.ragged import fresh
 
 def test_every_shipped_algorithm_has_a_line() -> None:
     assert sorted(read_lines()) == sorted(file.stem for file in list_options("algo"))
+
+
+QUICK = {"one turn", "stop"}
+REST = {game.name for game in GAMES} - QUICK
+
+
+@pytest.mark.parametrize(
+    "games", [QUICK, pytest.param(REST, marks=(pytest.mark.slow, pytest.mark.sweep))], ids=["quick", "rest"]
+)
+@pytest.mark.parametrize("name", sorted(read_cosines()))
+def test_the_stored_cosines_are_found_again(name: str, games: set[str]) -> None:
+    stored, objective = read_cosines()[name], fresh(name)
+    is_ordered = Estimator(objective, LENGTHS).is_ordered(MEMBERS)
+    for game in GAMES:
+        if game.name in games:
+            found = measure_direction(objective, game, is_ordered=is_ordered)
+            assert found.cosine == pytest.approx(stored[game.name], abs=2e-6), game.name
 
 
 @pytest.mark.parametrize("name", ["rloo", "grpo", "bradley_terry"])

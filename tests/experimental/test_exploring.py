@@ -178,3 +178,76 @@ def test_groups_are_apart() -> None:
     _, grad_BT = loss_of(nash(0.1), both)
     alone = [loss_of(nash(0.1), each)[1] for each in (one, other)]
     torch.testing.assert_close(grad_BT, torch.cat(alone) / 2)
+
+
+def whole(coef: float) -> Any:
+    return fresh("nash_md", "advantage=against_opponent_regularised", f"advantage.coef={coef}", "kl=none")
+
+
+def test_the_whole_log_ratio_is_taken_off_the_win_rate() -> None:
+    batch = duel([0.5, 0.1, 0.2, 0.3, 0.4, 0.9], [False] + [True] * 5)  # beats four of five: p = 0.8
+    batch["old_logp_BT"] = batch["logp_BT"]
+    prepared = whole(0.1).prepare(batch)
+    is_action_T = batch["is_action_BT"][0]
+    assert prepared["advantage_BT"][0][is_action_T].tolist() == pytest.approx([0.29, 0.29])
+    assert not prepared["advantage_BT"][1:].any(), "opponents are there to be compared with"
+    in_rows = batch | {"trajectory_B": torch.tensor([0, 0, 1, 2, 3, 4]), "group_B": torch.zeros(6).long()}
+    in_rows |= {"return_B": torch.tensor([0.5, 0.5, 0.1, 0.2, 0.3, 0.9])}
+    in_rows |= {
+        "is_opponent_B": torch.tensor([False] * 2 + [True] * 4)
+    }  # one trajectory of two rows: p = 0.75
+    rows_BT = whole(0.1).prepare(in_rows)["advantage_BT"][:2][batch["is_action_BT"][:2]]
+    assert rows_BT.tolist() == pytest.approx([0.25 - 0.1 * 0.2] * 4)
+
+
+@pytest.mark.parametrize("coef", ["0", "-1", ".inf"])
+def test_a_whole_log_ratio_needs_a_weight(coef: str) -> None:
+    algorithm = fresh(
+        "nash_md", "advantage=against_opponent_regularised", f"advantage.coef={coef}", "kl=none"
+    )
+    with pytest.raises(ValueError, match=r"coef=.* must be finite and > 0"):
+        algorithm.prepare(duel([1.0, 0.0], [False, True]))
+
+
+def test_the_expected_step_is_the_gradient_of_the_win_rate_minus_the_kl() -> None:
+    """Enumerate replies of two tokens, the second of which depends on the first, and differentiate the sums."""
+    draw = torch.Generator().manual_seed(0)
+    logits, reference, played = (
+        torch.randn(4, 3, generator=draw) for _ in range(3)
+    )  # row 0, then one per first
+    worth = torch.randn(9, generator=draw)
+    replies = [(a, b) for a in range(3) for b in range(3)]
+
+    def logps(table: Tensor) -> Tensor:
+        """Log-prob of both tokens of each reply, (9, 2)."""
+        table = table.log_softmax(1)
+        return torch.stack([torch.stack([table[0, a], table[1 + a, b]]) for a, b in replies])
+
+    free = logits.clone().requires_grad_()
+    policy, opponent = logps(free).sum(1).exp(), logps(played).sum(1).exp()
+    wins = (worth[:, None] > worth[None, :]).double() + 0.5 * (worth[:, None] == worth[None, :]).double()
+    kl = (policy * (logps(free) - logps(reference)).sum(1)).sum()
+    (expected,) = torch.autograd.grad(policy @ wins @ opponent - 0.3 * kl, free)
+
+    def step(algorithm: Any) -> Tensor:
+        """The mean update over all pairs of the policy's reply and the opponent's."""
+        total = torch.zeros_like(logits)
+        for i in range(9):
+            for j in range(9):
+                batch = duel([float(worth[i]), float(worth[j])], [False, True])
+                for name, table in (("logp_BT", logits), ("old_logp_BT", logits), ("ref_logp_BT", reference)):
+                    pair_BT = torch.full_like(batch["logp_BT"], math.nan)
+                    pair_BT[batch["is_action_BT"]] = logps(table)[[i, j]].flatten()
+                    batch[name] = pair_BT
+                _, grad_BT = loss_of(algorithm, batch)
+                mine = logits.clone().requires_grad_()
+                pushed = (grad_BT[0][batch["is_action_BT"][0]] * logps(mine)[i]).sum()
+                total -= policy[i].item() * opponent[j].item() * torch.autograd.grad(pushed, mine)[0]
+        return total
+
+    torch.testing.assert_close(step(whole(0.3)), expected, rtol=0, atol=1e-12)
+    by_token = step(fresh("nash_md", "kl.coef=0.3"))
+    torch.testing.assert_close(
+        by_token[1:], expected[1:], rtol=0, atol=1e-12
+    )  # nothing follows the last token
+    assert (by_token[0] - expected[0]).abs().max() > 0.01

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,30 @@ def test_the_example_trains_alike_by_http_and_by_the_sdk(tmp_path: Path) -> None
     others, other_weights = train(tmp_path / "sdk", *PROGRAM, sdk)
     assert [row["rollout/return_mean"] for row in rows] == [row["rollout/return_mean"] for row in others]
     assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
+
+
+@pytest.mark.slow
+def test_a_loop_on_the_sdk_calls_the_tools_that_it_offers(tmp_path: Path) -> None:
+    pytest.importorskip("openai")
+    rows, _ = train(
+        tmp_path, *PROGRAM, "env.game.function=examples.agent_tools.episode.play", "dialect=tool_call",
+        "model=nano_tools", "context.show_tools=false", "rollout.max_reply_tokens=48",
+    )  # fmt: skip
+    assert all(float(row["rollout/failed"]) == 0 for row in rows[1:])
+    assert max(float(row["rollout/return_mean"]) for row in rows[1:]) > 0.3
+
+
+@pytest.mark.slow
+def test_a_program_of_another_language_is_credited_call_by_call(tmp_path: Path) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    folder = ROOT / "examples" / "agent_node"
+    rows, _ = train(
+        tmp_path, "env=program", "context=program", f"env.game.command=[node,{folder / 'agent.mjs'}]",
+        f"env.game.path={folder / 'tasks.jsonl'}", "algo/advantage=process_group",
+    )  # fmt: skip
+    assert all(float(row["rollout/failed"]) == 0 for row in rows[1:])
+    assert any(float(row["rollout/return_mean"]) % 1 for row in rows[1:])  # not the final rewards alone
 
 
 def test_a_program_without_its_context_is_refused_in_one_line(refused: Any) -> None:

@@ -199,6 +199,19 @@ TOOL = {
 }
 
 
+def test_tools_that_the_policy_knows_are_not_shown_and_still_called() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(NANO_FOLDER.parent / "nano_tools")
+    chat = ChatRenderer(tokenizer, dialect=ToolCalls())
+    plain = chat.render_opening([user("go")]).tokens
+    session = ChatSession(chat, is_parallel=False, max_tokens=1000, show_tools=False)
+    call = ask(session, [user("go")], tools=[TOOL])
+    assert call.prompt == plain
+    text = chat.dialect.write(['{"name": "move", "arguments": {"to": "door"}}'], thought=None)
+    assert answer(session, call, chat.encode(text))["tool_calls"][0]["function"]["name"] == "move"
+    shown = ChatSession(chat, is_parallel=False, max_tokens=1000)
+    assert "move" in chat.decode(ask(shown, [user("go")], tools=[TOOL]).prompt)
+
+
 def test_calls_of_tools_are_read_by_the_dialect_and_continued_by_their_ids() -> None:
     tokenizer = AutoTokenizer.from_pretrained(NANO_FOLDER.parent / "nano_tools")
     chat = ChatRenderer(tokenizer, dialect=ToolCalls())

@@ -99,6 +99,8 @@ def ragged(
         "cost_BT": torch.where(is_end_BT, at_actions(1.0).abs(), torch.where(is_action_BT, 0.0, NAN)),
         "cost_value_BT": at_actions(0.5),
         "ref_kl_BT": at_actions(0.2, 0.3).abs(),
+        "ref_quantile_B": torch.arange(B) % 5 / 4.0,
+        "ref_count_B": torch.full((B,), 4.0),
     }
 
 

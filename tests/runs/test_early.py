@@ -10,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.config import composition
 from lit_agentrl.config.overrides import rewrite_for_hydra
-from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.runs.early import check_early
 from lit_agentrl.update.settings import SCHEDULES
 from tests.commands import Refused
@@ -62,30 +61,6 @@ def test_a_wrong_value_is_told_early_as_it_is_told_late(
     with pytest.raises(ValueError) as told:
         check_early(compose(job))
     assert refused(job) == f"error: {' '.join(str(told.value).split())}\n"
-
-
-def list_choices() -> list[str]:
-    """Every option of every group that needs no further value."""
-    files = sorted(file.relative_to(CONFIG_DIR) for file in CONFIG_DIR.rglob("*.yaml"))
-    files = [
-        Path(*file.parts[1:]) if file.parts[0] == "experimental" else file for file in files if file.parts[1:]
-    ]
-    return [
-        f"{file.parent}={file.stem}"
-        for file in files
-        if file.parts[1:] and file.parts[0] != "hydra" and not file.stem.startswith("_")
-    ]
-
-
-@pytest.mark.parametrize("job", thinned(list_choices(), one_in=60))
-def test_no_shipped_option_is_refused(in_empty_folder: Path, job: str) -> None:
-    """But where it needs what this machine lacks, as the part itself tells."""
-    try:
-        cfg = compose(job)
-    except ValueError:  # an option that needs another one
-        return
-    if not OmegaConf.missing_keys(cfg) and "vllm" not in job:
-        check_early(cfg)
 
 
 def test_the_schedules_are_those_of_transformers() -> None:

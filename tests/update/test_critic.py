@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from lit_agentrl.models.logprobs import read_hidden_before, score_tokens
+from lit_agentrl.models.policy import Policy
 from lit_agentrl.rl.credit import value_loss
 from lit_agentrl.rl.credit.critic_advantages import gae_token, gae_turn
 from lit_agentrl.rl.policy import row_selection
-from lit_agentrl.update.critic import Critic, separate, shared
+from lit_agentrl.update.critic import Critic, from_reward_model, separate, shared
 from lit_agentrl.update.settings import OptimSettings
-from tests.conftest import tiny_policy
+from tests.conftest import nano_tokenizer, tiny_policy
 from tests.update.conftest import algorithm, recorded, step
 
 SGD = OptimSettings(optimizer=torch.optim.SGD, lr=1e-3)
@@ -148,3 +149,39 @@ def test_a_critic_of_another_size_reads_the_same_tokens(tiny_model_folder):
     batch = recorded()[1]
     value_BT = critic(tiny_policy().network, tokens_BT=batch.tokens_BT, is_action_BT=batch.is_action_BT)
     assert value_BT.shape == batch.tokens_BT.shape and float(value_BT.abs().max()) == 0
+
+
+def test_a_critic_that_starts_as_a_reward_model_has_its_values(tmp_path):
+    """Against the head's own scores of each prefix, standardised as `reward=model` does."""
+    from lit_agentrl.models.reward_model import load_model
+    from tests.rewards.test_model import model, network, of_heads
+
+    policy, path = Policy(network().network, nano_tokenizer(), "tiny"), model(tmp_path, mean=0.5, std=2.0)
+    batch = recorded()[1]
+    critic = from_reward_model(policy, path=path, **OPTIONS)
+    value_BT = critic(policy.network, tokens_BT=batch.tokens_BT, is_action_BT=batch.is_action_BT)
+    scorer = load_model(path, None)
+    is_before_BT = torch.nn.functional.pad(batch.is_action_BT, (0, 1))[:, 1:]
+    with torch.no_grad():
+        score_BT = scorer.head(scorer.policy.network, tokens_BT=batch.tokens_BT, is_scored_BT=is_before_BT)
+    expected_A = (score_BT[is_before_BT] - 0.5) / 2.0
+    torch.testing.assert_close(value_BT[batch.is_action_BT], expected_A, atol=1e-5, rtol=1e-5)
+    assert expected_A.abs().max() > 0.05 and all(each.requires_grad for each in critic.parameters())
+    frozen = {id(each) for each in policy.network.parameters()}
+    assert not frozen & {id(each) for each in critic.parameters()}
+    for other, said in ((of_heads(tmp_path), "several heads"), (model(tmp_path, kind="logit"), "logits")):
+        with pytest.raises(ValueError, match=f"has {said}.* set critic=separate"):
+            from_reward_model(policy, path=other, **OPTIONS)
+    with pytest.raises(ValueError, match="is not there"):
+        from_reward_model(policy, path=str(tmp_path / "no"), **OPTIONS)
+
+
+def test_the_first_step_learns_from_what_the_model_expected(tmp_path):
+    """The value loss of the first step is that of the distance from the model's values, not from 0."""
+    from tests.rewards.test_model import model
+
+    path = model(tmp_path)
+    module, _ = trained(partial(from_reward_model, path=path, **OPTIONS), advantage=GAE)
+    plain, _ = trained(partial(separate, **OPTIONS), advantage=GAE)
+    assert module.row["critic/value"] != 0 == plain.row["critic/value"]
+    assert module.row["critic/loss"] != plain.row["critic/loss"]

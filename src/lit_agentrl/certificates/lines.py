@@ -1,27 +1,46 @@
-"""The line of each shipped algorithm's certificate, as ``lit-agentrl certify all --ship`` wrote it."""
+"""Store what the certificates of the shipped algorithms found, as ``lit-agentrl certify all --ship`` does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 if TYPE_CHECKING:  # it loads torch, for which the help of a command does not wait
     from lit_agentrl.certificates.certificate import Certificate
 
-FILE = Path(__file__).with_name("lines.yaml")
+LINES = Path(__file__).with_name("lines.yaml")  # a sentence for each algorithm
+COSINES = Path(__file__).with_name("cosines.yaml")  # cosine of update and gradient, by algorithm and game
+_MADE_BY = "# made by: lit-agentrl certify all --ship\n"
 
 
 def read_lines() -> dict[str, str]:
     """Return the line of each algorithm by its name."""
-    lines: dict[str, str] = yaml.safe_load(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
+    lines: dict[str, str] = _read(LINES)
     return lines
 
 
+def read_cosines() -> dict[str, dict[str, float]]:
+    """Return the cosines of each algorithm with a certificate, by game."""
+    cosines: dict[str, dict[str, float]] = _read(COSINES)
+    return cosines
+
+
 def write_lines(certificates: Sequence[Certificate]) -> None:
-    """Write the lines of certificates, beside those of other algorithms."""
+    """Write the lines and cosines of certificates, beside those of other algorithms."""
     lines = read_lines() | {each.name: each.line for each in certificates}
     text = yaml.safe_dump(dict(sorted(lines.items())), allow_unicode=True, width=200)
-    FILE.write_text(f"# made by: lit-agentrl certify all --ship\n{text}", encoding="utf-8")
+    LINES.write_text(f"{_MADE_BY}{text}", encoding="utf-8")
+    found = {
+        each.name: {direction.game: round(direction.cosine, 6) for direction in each.directions}
+        for each in certificates
+        if each.directions
+    }
+    text = yaml.safe_dump(dict(sorted((read_cosines() | found).items())), default_flow_style=None, width=200)
+    COSINES.write_text(f"{_MADE_BY}{text}", encoding="utf-8")
+
+
+def _read(file: Path) -> Any:
+    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}

@@ -47,7 +47,8 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "context": ("lit_agentrl.text.context.*", "lit_agentrl.text.template_context.Template"),
     "context.condense": ("lit_agentrl.text.condensers.*",),
     "critic": tuple(
-        f"lit_agentrl.update.critic.{name}" for name in ("separate", "separate_if_needed", "shared")
+        f"lit_agentrl.update.critic.{name}"
+        for name in ("separate", "separate_if_needed", "shared", "from_reward_model")
     ),
     "critic.head": ("lit_agentrl.models.heads.ValuesAndCosts",),
     "critic.loss": ("lit_agentrl.rl.*",),

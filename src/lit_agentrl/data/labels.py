@@ -1,4 +1,4 @@
-"""Episodes with a score for each head of a reward model."""
+"""Episodes with a score for each head, or with rewards of the reference."""
 
 from __future__ import annotations
 
@@ -16,6 +16,25 @@ class Labelled(Episode):
     """An episode with a score for each head; NaN: unknown."""
 
     labels: tuple[float, ...] = ()
+
+
+@dataclass(eq=False)
+class Referenced(Episode):
+    """An episode with the rewards that samples of the reference earned for its prompt."""
+
+    reference_rewards: tuple[float, ...] = ()
+
+    @property
+    def quantile(self) -> float:
+        """The share of the reference's rewards that are at most the return."""
+        return sum(reward <= self.training_return for reward in self.reference_rewards) / len(
+            self.reference_rewards
+        )
+
+
+def add_reference_rewards(episode: Episode, rewards: Sequence[float]) -> Referenced:
+    """Return a copy of the episode with rewards of the reference, at least one."""
+    return Referenced(**vars(episode) | {"reference_rewards": tuple(rewards)})
 
 
 def add_labels(episode: Episode, labels: Sequence[float]) -> Labelled:

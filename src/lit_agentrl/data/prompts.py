@@ -42,12 +42,22 @@ class EvalSpec:
         first: number of the first task.
         trained_in: seed of a run whose training tasks are evaluated, see ``rollout.instances``; None: the evaluation
             tasks of all runs.
+        numbers: numbers of its tasks; None: ``prompts`` of them, from ``first`` on.
     """
 
     task: int
     prompts: int
     first: int = 0
     trained_in: int | None = None
+    numbers: tuple[int, ...] | None = None
+
+
+def make_evaluation_key(split: str, number: int) -> int:
+    """Return the instance seed of an evaluation task.
+
+    It is the same in all runs: the constant 0 stands for the index of the game, on which tasks must not depend.
+    """
+    return seeds.make_key(0, f"{split}-instance", 0, number)
 
 
 class PromptStream(LightningDataModule):
@@ -185,10 +195,9 @@ class PromptStream(LightningDataModule):
 
     def _make_evaluation(self, spec: EvalSpec, split: str) -> StepBatch:
         done = self._count_done()
-        # the constant 0 replaces the index of the game in the run, on which its tasks must not depend
-        numbers = range(spec.first, spec.first + spec.prompts)
+        numbers = range(spec.first, spec.first + spec.prompts) if spec.numbers is None else spec.numbers
         if spec.trained_in is None:
-            keys = [seeds.make_key(0, f"{split}-instance", 0, p) for p in numbers]
+            keys = [make_evaluation_key(split, p) for p in numbers]
         else:
             keys = [seeds.make_key(spec.trained_in, "instance", p) for p in numbers]
         return self._take_share(StepBatch(done, keys, [spec.task] * spec.prompts, list(numbers)))

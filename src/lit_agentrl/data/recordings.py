@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
-from lit_agentrl.data.labels import Labelled
+from lit_agentrl.data.labels import Labelled, Referenced
 from lit_agentrl.episode import Episode, Source
 from lit_agentrl.rollout.pack import get_trajectory_id, pack
 
@@ -95,10 +95,18 @@ class Recordings:
         return {"ref_logp_BT": batch.trajectories.sampler_logp_BT}
 
     def _collect_labels(self, batch: StepBatch, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Return the labels of the rows for each head, if there are several."""
+        """Return the labels of several heads, or quantiles among rewards of the reference."""
+        ids = (batch.trajectories or TrajectoryBatch.make_empty()).trajectory_B.tolist()
+        if isinstance(self.groups[0][0], Referenced):
+            known = {get_trajectory_id(e): e for e in episodes if isinstance(e, Referenced)}
+            return {
+                "ref_quantile_B": torch.tensor([known[k].quantile for k in ids], dtype=torch.float32),
+                "ref_count_B": torch.tensor(
+                    [len(known[k].reference_rewards) for k in ids], dtype=torch.float32
+                ),
+            }
         if not isinstance(self.groups[0][0], Labelled):
             return {}
-        ids = (batch.trajectories or TrajectoryBatch.make_empty()).trajectory_B.tolist()
         labels = {
             get_trajectory_id(episode): episode.labels
             for episode in episodes

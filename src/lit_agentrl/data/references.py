@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from lit_agentrl.checks import require, require_local
-from lit_agentrl.data.episodes import open_folder
+from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.referred import put_behind, select_best
 from lit_agentrl.episode import Episode
 
@@ -31,16 +31,7 @@ class References:
     def __init__(self, path: str) -> None:
         require(isinstance(path, str) and bool(path.strip()), "path", path, "a folder of lit-agentrl collect")
         require_local("path", path)
-        folder = open_folder(Path(path).expanduser())
-        if folder is None:
-            raise ValueError(
-                f"path={path} does not exist or is empty; name a folder that lit-agentrl collect wrote"
-            )
-        if not folder.is_complete:
-            raise ValueError(
-                f"path={path} has {len(folder.shards)} of {folder.planned} shards; repeat the command that "
-                "collects it"
-            )
+        folder = open_answers("path", path)
         self.path, self.tokenizer = path, str(folder.described.get("policy", {}).get("tokenizer"))
         hashes = " ".join(shard.sha256 for shard in folder.shards)
         self.fingerprint = hashlib.sha256(hashes.encode()).hexdigest()
@@ -57,6 +48,25 @@ class References:
         """Put the best recorded answer before each row; None without one for the prompt."""
         reference = self._best.get(_identify_prompt(episode))
         return None if reference is None else put_behind(reference, episode)
+
+
+def open_answers(option: str, path: str) -> EpisodeFolder:
+    """Open a complete folder that `collect` wrote.
+
+    Raises:
+        ValueError: it does not exist, is incomplete or damaged; the message names the option.
+    """
+    folder = open_folder(Path(path).expanduser())
+    if folder is None:
+        raise ValueError(
+            f"{option}={path} does not exist or is empty; name a folder that lit-agentrl collect wrote"
+        )
+    if not folder.is_complete:
+        raise ValueError(
+            f"{option}={path} has {len(folder.shards)} of {folder.planned} shards; repeat the command that "
+            "collects it"
+        )
+    return folder
 
 
 def _identify_prompt(episode: Episode) -> tuple[str, tuple[int, ...]]:

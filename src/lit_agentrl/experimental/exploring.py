@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_agentrl.checks import require
 from lit_agentrl.rl.credit.advantages import Advantage, broadcast_to_actions
 from lit_agentrl.rl.credit.comparison_advantages import count_compared
-from lit_agentrl.rl.masked import find_trajectories
+from lit_agentrl.rl.masked import Trajectories, check_shapes, find_trajectories, segment_sum
 from lit_agentrl.rl.objective import Tensors
 from lit_agentrl.rl.policy.penalties import cleaned, policy_metrics
 from lit_agentrl.rl.preference.objective import PreferenceLoss
@@ -125,15 +125,76 @@ def against_opponent(
     ``1/M sum_j P(i > j) - baseline`` over the M opponents j of the group; a tie counts as one half.  Opponents
     (``is_opponent_B``) and groups without one get 0.  ``baseline`` is in [0, 1].
     """
-    require(0 <= baseline <= 1, "baseline", baseline, "in [0, 1]")
     trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    value_S, _ = _compare_with_opponents(trajectories, is_opponent_B, baseline)
+    return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
+
+
+def against_opponent_regularised(
+    *,
+    return_B: Tensor,
+    group_B: Tensor,
+    trajectory_B: Tensor,
+    is_action_BT: Tensor,
+    is_opponent_B: Tensor,
+    old_logp_BT: Tensor,
+    ref_logp_BT: Tensor,
+    baseline: float = 0.5,
+    coef: float = 0.008,
+) -> Advantage:
+    """Subtract the whole trajectory's log-ratio from its win rate: Nash-MD-PG, arXiv 2312.00886.
+
+    ``A_i = 1/M sum_j P(i > j) - baseline - coef * D_i`` with ``D_i = sum_t (old_logp - ref_logp)`` over all sampled
+    tokens of the trajectory, in nats.  With ``-A_i sum_t log p_t`` as the loss, the expected step is the gradient of
+    ``P(policy > opponent) - coef * KL(policy || reference)`` for the trajectory's distribution and a fixed opponent.
+    `against_opponent` with ``algo/kl=loss_k1_plus_nash`` has the KL of each token given those before it; it leaves out
+    what a token changes in later log-ratios.
+
+    Example: win rate 0.8, log-ratios 0.2 and -0.1, coef 0.1: every token gets 0.8 - 0.5 - 0.1 * 0.1 = 0.29.
+
+    Args:
+        return_B: in reward units; NaN leaves the trajectory out.
+        group_B: groups must be complete.
+        trajectory_B: rows of one trajectory share a number.
+        is_action_BT: sampled tokens.
+        is_opponent_B: rows of the opponent.
+        baseline: in [0, 1].
+        old_logp_BT: log-prob of each sampled token under the policy that played, nats.
+        ref_logp_BT: the same under the reference, nats.
+        coef: tau of the paper, per nat, finite and > 0.
+
+    Returns:
+        The advantage of each sampled token; none carries gradient.
+
+    Raises:
+        ValueError: ``baseline`` or ``coef`` is out of range.
+    """
+    require(0 < coef < math.inf, "coef", coef, "finite and > 0; 0 is algo/advantage=against_opponent")
+    check_shapes(old_logp_BT=old_logp_BT, ref_logp_BT=ref_logp_BT, is_action_BT=is_action_BT)
+    trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
+    value_S, is_compared_S = _compare_with_opponents(trajectories, is_opponent_B, baseline)
+    ratio_B = torch.where(is_action_BT, old_logp_BT - ref_logp_BT, 0.0).detach().double().sum(1)
+    is_scored_B = trajectories.index_B >= 0
+    ratio_S = segment_sum(ratio_B[is_scored_B], trajectories.index_B[is_scored_B], len(value_S))
+    value_S = torch.where(is_compared_S, value_S - coef * ratio_S, value_S)
+    return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
+
+
+def _compare_with_opponents(
+    trajectories: Trajectories, is_opponent_B: Tensor, baseline: float
+) -> tuple[Tensor, Tensor]:
+    """Compute the win rate minus the baseline of each trajectory, and which trajectories were compared.
+
+    Opponents and groups without one get 0.
+    """
+    require(0 <= baseline <= 1, "baseline", baseline, "in [0, 1]")
     is_opponent_S = torch.zeros_like(trajectories.return_S)
     is_scored_B = trajectories.index_B >= 0
     is_opponent_S[trajectories.index_B[is_scored_B]] = is_opponent_B[is_scored_B].to(is_opponent_S)
     below_S, equal_S, size_S = count_compared(trajectories, is_opponent_S)
     rate_S = (below_S + 0.5 * equal_S) / size_S.clamp(min=1)
-    value_S = torch.where((size_S > 0) & (is_opponent_S == 0), rate_S - baseline, torch.zeros_like(rate_S))
-    return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
+    is_compared_S = (size_S > 0) & (is_opponent_S == 0)
+    return torch.where(is_compared_S, rate_S - baseline, torch.zeros_like(rate_S)), is_compared_S
 
 
 def own(*, is_opponent_B: Tensor) -> Tensor:

@@ -19,6 +19,11 @@ _REQUIRED = {
     "node_BT": (facts.BRANCHES, "without them it would be algo/advantage=group_mean_std", _PLAIN),
     "is_plan_BT": (facts.PLANS, "it treats planner and executor differently", _PLAIN),
     "is_opponent_B": (facts.OPPONENT, "the policy is compared with it", ""),
+    "ref_quantile_B": (
+        facts.REFERENCE_REWARDS,
+        "it compares each reward with them",
+        "algo/advantage=quantile",
+    ),
     "value_BT": (facts.VALUES, "", ""),
     "state_key_BK": (facts.STATE_KEYS, "it compares equal states", _PLAIN),
     "sampler_entropy_BT": (facts.ENTROPIES, "", "algo/tokens=none and no adaptive algo/entropy"),
@@ -35,6 +40,7 @@ _READ = {
     "value_BT": facts.READS_VALUES,
     "is_opponent_B": facts.READS_OPPONENT,
     "cost_BT": facts.READS_COSTS,
+    "ref_quantile_B": facts.READS_REFERENCE_REWARDS,
     "old_logp_BT": facts.READS_OLD_LOG_PROBS,
 }
 

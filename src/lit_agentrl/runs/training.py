@@ -35,6 +35,7 @@ from lit_agentrl.files import has_checkpoint
 from lit_agentrl.monitor.callback import CollapseMonitor
 from lit_agentrl.report import summary as reports
 from lit_agentrl.runs import process, ranks, record, run_folder
+from lit_agentrl.runs.card import add_card
 from lit_agentrl.runs.finished import print_summary
 from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.recovery import name_good_checkpoint
@@ -84,6 +85,8 @@ def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> rep
             status = judge_end(run)
             measure_end(run, tracker)
             summary = tracker.finish(status)
+        if ranks.is_first():
+            add_card(run.folder)
         print_results(run, summary)
     return summary
 

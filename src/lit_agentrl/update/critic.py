@@ -21,9 +21,11 @@ from lit_agentrl.models.logprobs import find_places, read_hidden_before
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.models.pretrained import hold_back_logs, load_network
+from lit_agentrl.models.reward_model import load_model
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
 from lit_agentrl.rl.credit.value_loss import ValueLoss, explained_variance
 from lit_agentrl.rl.masked import masked_sum
+from lit_agentrl.text.token_bytes import hash_tokenizer
 from lit_agentrl.update.settings import OptimSettings
 from lit_agentrl.update.slow import SlowWeights
 
@@ -31,8 +33,9 @@ from lit_agentrl.update.slow import SlowWeights
 class Critic(nn.Module):
     """A linear head that predicts the value of the state before sampled token t.
 
-    Values are in units of environment reward.  The head starts at zero, so the first values are exactly 0.  It reads
-    the hidden state at position t - 1, which is the information from which the policy samples token t.
+    Values are in units of environment reward.  The head starts at zero, so the first values are exactly 0, unless it
+    starts as a reward model (`from_reward_model`).  It reads the hidden state at position t - 1, which is the
+    information from which the policy samples token t.
 
     Args:
         hidden: width of the trunk.
@@ -253,6 +256,53 @@ def separate(
         optim=optim, grad_clip=grad_clip, warmup_iterations=warmup_iterations, target_rate=target_rate, head=head,
         beta=beta,
     )  # fmt: skip
+
+
+def from_reward_model(
+    policy: Policy,
+    *,
+    path: str,
+    loss: Callable[..., ValueLoss],
+    optim: OptimSettings,
+    grad_clip: float = 1.0,
+    warmup_iterations: int = 0,
+) -> Critic:
+    """Build a critic that starts as a reward model: InstructGPT, arXiv 2203.02155.
+
+    ``V(s_t) = (w h_(t-1) + b - mean) / std`` before the first update: the reward that ``reward=model`` would give if
+    the episode ended before token t.  Network and head are copies and are trained; mean and std are those of the
+    model's record.
+
+    Example: score 1.5, mean 0.5, std 2: V = 0.5.
+
+    Args:
+        policy: the policy that the critic evaluates.
+        path: folder of a run that trained a reward model with one score, such as ``algo=bradley_terry``.
+        loss: see `Critic`.
+        optim: optimizer and schedule.
+        grad_clip: largest gradient norm.
+        warmup_iterations: see `Critic`.
+
+    Raises:
+        ValueError: there is no such model, it has several heads or no scores, or it has another tokenizer.
+    """
+    model = load_model(path, hash_tokenizer(policy.tokenizer))
+    if model.about.kind != "score" or model.about.heads:
+        has = "several heads" if model.about.heads else f"logits (algo={model.about.algo})"
+        raise ValueError(
+            f"path={path} has {has}, which are no values of states; name a model with one score, such as of "
+            "algo=bradley_terry, or set critic=separate"
+        )
+    trunk = model.policy.network.base_model.to(policy.network.dtype).requires_grad_(True)
+    trunk.train(False)
+    critic = Critic(
+        trunk.config.get_text_config().hidden_size, 0, trunk=trunk, loss=loss, optim=optim, grad_clip=grad_clip,
+        warmup_iterations=warmup_iterations,
+    )  # fmt: skip
+    with torch.no_grad():
+        critic.head.weight.copy_(model.head.linear.weight / model.about.std)
+        critic.head.bias.copy_((model.head.linear.bias - model.about.mean) / model.about.std)
+    return critic
 
 
 def _copy_trunk(policy: Policy) -> Any:

@@ -13,7 +13,7 @@ from lit_agentrl.envs.tasks.tables import drop_nulls, parse_json
 # columns that this package reads
 OWN_COLUMNS = (
     "messages", "prompt", "completion", "completions", "chosen", "rejected", "system", "tools", "label", "labels",
-    "score", "scores", "margin", "score_chosen", "score_rejected", "held_out_with",
+    "score", "scores", "margin", "score_chosen", "score_rejected", "ref_rewards", "held_out_with",
 )  # fmt: skip
 MESSAGE_COLUMNS = ("messages", "prompt", "completion", "completions", "chosen", "rejected")
 _LISTS = (
@@ -25,6 +25,7 @@ _LISTS = (
     "completion",
     "labels",
     "scores",
+    "ref_rewards",
     "history",
 )
 _NUMBERS = ("label", "score", "margin", "score_chosen", "score_rejected")
@@ -90,7 +91,7 @@ def convert_row(row: Mapping[str, Any], suffix: str, columns: Mapping[str, str] 
         BadRow: it is of a known format, and has an error.
     """
     is_text = suffix == ".csv"
-    row = drop_nulls(row) if suffix == ".parquet" else row
+    row = {name: drop_nulls(cell) for name, cell in row.items()} if suffix == ".parquet" else row
     made = Converted(dict(row))
     _rename(made, row, columns or {})
     _convert_dialogue(made)

@@ -52,7 +52,12 @@ class ProgramInPlay(EpisodeInPlay):
                 "algo/structure=refill and no shots"
             )
         is_parallel = bool(getattr(self._task, "is_parallel", False))
-        self._session = ChatSession(rules.chat, is_parallel=is_parallel, max_tokens=rules.max_context_tokens)
+        self._session = ChatSession(
+            rules.chat,
+            is_parallel=is_parallel,
+            max_tokens=rules.max_context_tokens,
+            show_tools=rules.context.show_tools,
+        )
         self._call: Call | None = None  # that waits for its reply
         self._held: list[int] = []  # tokens that the engine holds
 

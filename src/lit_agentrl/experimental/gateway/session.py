@@ -91,10 +91,14 @@ class ChatSession:
         is_parallel: Whether the program may make several calls at once, whose order then changes nothing.
         max_tokens: Most tokens of a prompt.  New messages of more than 64 characters for each of them are not
             tokenised, which takes a minute for 8 MB, while all other episodes wait.
+        show_tools: See `Calls`.
     """
 
-    def __init__(self, chat: ChatRenderer, *, is_parallel: bool, max_tokens: int) -> None:
+    def __init__(
+        self, chat: ChatRenderer, *, is_parallel: bool, max_tokens: int, show_tools: bool = True
+    ) -> None:
         self._chat = chat
+        self._show_tools = show_tools
         self._max_tokens = max_tokens
         self._is_parallel = is_parallel
         self.calls: list[Call] = []  # in the order of the requests
@@ -233,7 +237,7 @@ class ChatSession:
         shown = [self._show(message) for message in messages]
         if parent is not None:
             return chat.render_between(shown, last_reply=parent.turn.reply_tokens.tolist())
-        if request.tools:
+        if request.tools and self._show_tools:
             shown = self._add_tools(shown, request.tools)
         return chat.render_opening(shown)
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl.binding import bind, tensor_names, try_out
+from lit_agentrl.rl.binding import bare, bind, tensor_names, try_out
 from lit_agentrl.rl.credit.advantages import Advantage
 from lit_agentrl.rl.masked import masked_sum
 from lit_agentrl.rl.objective import Objective, Requirements, Tensors, Term
@@ -66,7 +66,9 @@ class GroupLoss(Objective):
     @property
     def requirements(self) -> Requirements:
         return Requirements(
-            min_members=max(2, min_members(self.advantage)),
+            min_members=max(
+                getattr(bare(self.loss_of_groups), "min_members", 2), min_members(self.advantage)
+            ),
             min_steps=1 if self.kl is None else self.kl.first_step,
             prompt_factor=prompt_factor(self.rows),
             reference_dtype=None if self.kl is None else self.kl.reference_dtype,

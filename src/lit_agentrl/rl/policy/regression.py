@@ -62,8 +62,10 @@ def qrpo_loss(
 ) -> Tensor:
     """``1/N sum_i (r(q_i) - beta log Z - beta D_i)^2``: QRPO, arXiv 2507.08068, a scalar.
 
-    ``q_i`` is the quantile of the return, from ``algo/advantage=quantile``.  With ``transform=identity``, ``r = q`` and
-    ``Z = beta (e^(1 / beta) - 1)``; with ``log``, ``r = log q`` and ``Z = beta / (1 + beta)``.
+    ``q_i`` is the quantile of the return among those of reference samples of the prompt, from
+    ``algo/advantage=reference_quantile``, or within the group, from ``algo/advantage=quantile``.  With
+    ``transform=identity``, ``r = q`` and ``Z = beta (e^(1 / beta) - 1)``; with ``log``, ``r = log q`` and
+    ``Z = beta / (1 + beta)``.
 
     ``advantage_BT`` is ``q_i`` at each sampled token, in (0, 1]; ``beta`` is per nat, finite and > 0; the others are as
     for `sppo_loss`.  Gradient flows through ``logp_BT``.
@@ -78,6 +80,9 @@ def qrpo_loss(
         logp_BT - ref_logp_BT.detach(), advantage_BT, slope=beta, scale=1.0, shift=-beta * log_z,
         is_action_BT=is_action_BT, return_B=return_B, group_B=group_B, trajectory_B=trajectory_B,
     )  # fmt: skip
+
+
+qrpo_loss.min_members = 1  # type: ignore[attr-defined]  # its errors are of single trajectories
 
 
 def _sum_squared_errors(
