@@ -18,7 +18,7 @@ _FAULTS = 107  # purpose key
 
 @dataclass(frozen=True)
 class Faults:
-    """How often actions fail, and what the policy then reads.
+    """The rate of failing actions, and the message after one.
 
     Attributes:
         rate: probability that an action fails, each on its own, in [0, 1).
@@ -82,7 +82,7 @@ class FaultyWorld(World):
         return self._seen, reward, terminated, truncated, {**info, "counts": counts}
 
     def _is_known(self, action: str) -> bool:
-        """Return whether an action has the form that the world asks for; others reach the world."""
+        """Return whether an action has the form that the world asks for."""
         kind = self.action_format()
         if kind == "tools":
             return isinstance(read_call(action, self.tools()), ToolCall)

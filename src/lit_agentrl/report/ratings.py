@@ -96,8 +96,8 @@ def _solve_volatility(phi: float, sigma: float, variance: float, delta: float, t
     start = math.log(sigma**2)
 
     def compute(x: float) -> float:
-        spread = phi**2 + variance + math.exp(x)
-        return math.exp(x) * (delta**2 - spread) / (2 * spread**2) - (x - start) / tau**2
+        total = phi**2 + variance + math.exp(x)
+        return math.exp(x) * (delta**2 - total) / (2 * total**2) - (x - start) / tau**2
 
     low = start
     if delta**2 > phi**2 + variance:
@@ -119,11 +119,11 @@ def _solve_volatility(phi: float, sigma: float, variance: float, delta: float, t
     return math.exp(low / 2)
 
 
-def rate_players(scores: Mapping[str, Sequence[float | None]], *, tau: float = 0.5) -> dict[str, Glicko]:
-    """Rate players that played the same tasks, each pair on a task as a game.
+def grade_players(scores: Mapping[str, Sequence[float | None]], *, tau: float = 0.5) -> dict[str, Glicko]:
+    """Compute ratings of players that played the same tasks.
 
-    The larger score on a task wins, equal ones are a draw; a task that one of them has not played is no game.  All
-    games are one period of Glicko-2, in which every player begins with 1500, 350 and 0.06.
+    Each pair on a task is a game: the larger score wins, equal ones are a draw, and a task that one of them has not
+    played is no game.  All games are one period of Glicko-2, in which every player begins with 1500, 350 and 0.06.
 
     Args:
         scores: of each player, in the order of tasks; None: it was not played.
