@@ -79,6 +79,13 @@ def test_a_long_table_shows_its_end(tmp_path: Path) -> None:
     assert Metrics.read(tmp_path / "none.csv").rows == []
 
 
+def test_printed_objects_stand_one_below_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Metrics([{"iteration": 0.0, "val/success": 0.5}])
+    print(table, table)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.startswith("┏") for line in lines if "┏" in line] == [True, True]
+
+
 def test_the_policy_is_that_of_its_checkpoint(result: Result) -> None:
     saved = torch.load(result.paths["checkpoints/last.ckpt"], weights_only=True)["state_dict"]
     start, last = result.policy("start").network.state_dict(), result.policy().network.state_dict()

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "lit_agentrl"
 BASE = {
     "actions", "schemas", "episode", "judging", "batch", "seeds", "files", "distributed", "checks", "renamed",
-    "screen", "paths", "requirements", "facts",
+    "screen", "paths", "requirements", "facts", "task_sampler",
 }  # fmt: skip
 LEVEL = {  # a room imports itself, base modules and rooms of a lower level
     **dict.fromkeys(["rl"], 0),

@@ -50,6 +50,7 @@ from lit_agentrl.rl.preference.objective import NLL
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.runs.early import check_early
+from lit_agentrl.task_sampler import TaskSampler
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Past
 from lit_agentrl.text.prompts import Prompt
@@ -129,6 +130,8 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         overrides.append("engine.url=http://localhost:1")
     if choices.get("update/stop") == "kl":
         overrides.append("update.epochs=2")  # it never acts in the first step
+    if choices.get("task_sampler", "uniform") != "uniform":
+        overrides.append("rollout.instances=8")
     if choices.get("env") == "remote":
         overrides.append(f"env.game.url={served_game()}")
     if choices.get("env") == "openenv":
@@ -306,6 +309,10 @@ def make_reward(cfg: DictConfig) -> None:
     assert bool(rewards) == bool(given)
 
 
+def make_task_sampler(cfg: DictConfig) -> None:
+    assert isinstance(instantiate(cfg.task_sampler), TaskSampler)
+
+
 def make_worker(cfg: DictConfig) -> None:
     assert not cfg.worker or isinstance(instantiate(cfg.worker), WorkerSettings)
 
@@ -337,6 +344,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "reference": make_reference,
     "reward": make_reward,
     "strategy": make_trainer,
+    "task_sampler": make_task_sampler,
     "trainer": make_trainer,
     "update": make_update,
     "update/gradients": make_update,

@@ -37,7 +37,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         from lit_agentrl.config.errors import find_nearest, report, suggest
 
-        hint = suggest(find_nearest(name, find_subcommands())) or f"valid: {', '.join(find_subcommands())}"
+        hint = (
+            suggest(find_nearest(name, [*find_subcommands(), *HELP, "--version"]))
+            or f"valid: {', '.join(find_subcommands())}"
+        )
         report(f"unknown subcommand {name}; {hint}")
         sys.exit(1)
 

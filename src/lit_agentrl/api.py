@@ -34,7 +34,7 @@ from lit_agentrl.config.errors import WHERE, RunError, UserError, explain, was_i
 from lit_agentrl.config.overrides import format_overrides
 from lit_agentrl.config.run_options import compose_options, open_run
 from lit_agentrl.report import summary as reports
-from lit_agentrl.report.table import Metrics, as_text
+from lit_agentrl.report.table import Metrics, Printed
 from lit_agentrl.runs import jobs, process, ranks
 from lit_agentrl.runs.checking import check_jobs
 
@@ -112,7 +112,7 @@ class Job:
         return OmegaConf.to_yaml(self.config).rstrip()
 
 
-class Result:
+class Result(Printed):
     """The results in a run folder; its text is the closing table of the run.
 
     Args:
@@ -222,9 +222,6 @@ class Result:
 
     def __rich__(self) -> Any:
         return Group(*reports.build_closing_tables(self.summary))
-
-    def __repr__(self) -> str:
-        return as_text(self)
 
 
 @contextmanager

@@ -127,6 +127,7 @@ STEPS = Fact(
     "steps", "{} optimizer steps in an iteration", "update=four_minibatches or update.epochs=2", "update"
 )
 UNITS = Fact("units", "{} rows in an iteration", "a lower update.minibatches, or play more", "rollout")
+REPEATED = Fact("repeated", "tasks that are played again", "rollout.instances=128", "rollout")
 IN_ORDER = Fact(
     "in order", "episodes that are played only after the previous update", "rollout.overlap=false", "rollout"
 )

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+_PERIOD_S = 30.0  # between two lines of progress where the output is no terminal
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
 
 
@@ -28,16 +29,27 @@ class Playing:
         done: those that have ended.
         tokens: sampled for them.
         began: when they began, in seconds of the monotonic clock.
+        prints: whether lines are printed, because the output is no terminal.
     """
 
     total: int = 0
     done: int = 0
     tokens: int = 0
     began: float = 0.0
+    prints: bool = False
+    _printed_at: float = 0.0
 
     def begin(self, total: int) -> None:
         """Count from zero, of so many episodes."""
-        self.total, self.done, self.tokens, self.began = total, 0, 0, time.monotonic()
+        self.total, self.done, self.tokens = total, 0, 0
+        self.began = self._printed_at = time.monotonic()
+
+    def count(self) -> None:
+        """Count an episode that has ended; print a line now and then where asked."""
+        self.done += 1
+        if self.prints and self.done < self.total and time.monotonic() - self._printed_at >= _PERIOD_S:
+            self._printed_at = time.monotonic()
+            note(self.describe())
 
     def end(self) -> None:
         """Count no more."""
@@ -59,13 +71,17 @@ PLAYING = Playing()
 
 @contextmanager
 def show_playing() -> Iterator[None]:
-    """Show on a terminal how far episodes are played; the line vanishes at the end.
+    """Show in the first process of a run how far episodes are played.
 
-    Elsewhere nothing is printed.
+    On a terminal one line is redrawn, and vanishes at the end.  Elsewhere a line is printed every 30 seconds.
     """
     console = Console()
     if not (is_first() and sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal):
-        yield
+        PLAYING.prints = is_first()
+        try:
+            yield
+        finally:
+            PLAYING.prints = False
         return
     with Live(PLAYING, console=console, refresh_per_second=4, transient=True):
         yield
@@ -90,12 +106,16 @@ def note(line: str, style: str = "") -> None:
         console.print(Text(line, style), soft_wrap=not is_terminal)
 
 
-def describe_episodes(games: Sequence[str], count: int) -> str:
+def describe_episodes(games: Sequence[str], count: int | str) -> str:
     """Describe how many episodes of which games are played.
+
+    ``all`` stands for every task.
 
     >>> describe_episodes(["bandit"], 8), describe_episodes(["bandit", "sokoban"], 8)
     ('8 episodes of bandit', '8 episodes each of bandit, sokoban')
     """
+    if count == "all":
+        return f"every task of {', '.join(games)}"
     if len(games) > 3:
         return f"{count} episodes each of {len(games)} games"
     return f"{count} episode{'s' * (count != 1)}{' each' * (len(games) > 1)} of {', '.join(games)}"

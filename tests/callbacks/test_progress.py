@@ -69,7 +69,7 @@ def test_parts_leave_out_what_is_unknown() -> None:
     row = {"rollout/success": 0.5, "rollout/entropy": 0.25, "time/validate": 3.0, "time/rollout": 90.0}
     assert list_fields(row, {"start": 0.25, "oracle": 1.0}, 0.75) == [
         ("success", "0.500"),
-        ("entropy", "0.250"),
+        ("entropy", "0.250 nats"),
         ("val success", "0.750 (start 0.250, oracle 1.000)"),
         ("time", "rollout 1:30, validate 3.0 s"),
     ]
@@ -98,7 +98,7 @@ def test_without_a_terminal_an_iteration_is_one_plain_line(
     lines = out.splitlines()
     assert len(lines) == 4
     assert re.sub(r"left [\d.]+ s", "left T", lines[1]) == (
-        "iteration 2/4 | success 0.250 | return 1.500 | entropy 0.125 | "
+        "iteration 2/4 | success 0.250 | return 1.500 | entropy 0.125 nats | "
         "val success 0.250 (chance 0.050) | time rollout 1:01, update 2.5 s | left T"
     )
     assert "val success" not in lines[0] and "val success 0.250" in lines[2]  # the newest score stays

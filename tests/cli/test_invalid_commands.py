@@ -154,6 +154,7 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("val.temperature=-1", "error: val.temperature=-1", ">= 0"),
     ("worlds.wait=false worlds.delay=2", "error: worlds.delay=2", "where wait=false"),
     ("val.envs=[nosuch]", "val.envs", ", bandit, "),
+    ("val.envs=[]", "val.envs=[] names no game", "null stands for the games trained on"),
     ("test.envs=[bandit,bandit]", "test.envs=[bandit,bandit]", "twice"),
     ("trainer.max_epochs=-3", "trainer.max_epochs=-3", ">= 1"),
     ("trainer.max_epochs=abc", "trainer.max_epochs=abc", "a whole number"),

@@ -67,3 +67,24 @@ def test_a_terminal_shows_how_far_episodes_are_played(monkeypatch: pytest.Monkey
         screen.PLAYING.end()
     assert "3 of 8 episodes, 60 tokens/s" in out.getvalue() and not pipe.getvalue()
     assert screen.PLAYING.describe() == ""
+
+
+def test_a_pipe_gets_a_line_of_progress_every_thirty_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 10.0, 40.0, 40.0, 40.0, 50.0, 60.0])
+    monkeypatch.setattr(screen.time, "monotonic", lambda: next(clock, 99.0))
+    try:
+        with screen.show_playing():
+            screen.PLAYING.begin(5)
+            screen.PLAYING.tokens = 400
+            for _ in range(4):
+                screen.PLAYING.count()
+        printed = capsys.readouterr().out
+        assert printed == "2 of 5 episodes, 10 tokens/s\n"
+        screen.PLAYING.begin(5)
+        for _ in range(5):
+            screen.PLAYING.count()  # in training, where iterations have lines of their own
+        assert not capsys.readouterr().out
+    finally:
+        screen.PLAYING.end()

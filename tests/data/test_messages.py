@@ -128,7 +128,7 @@ def test_a_table_of_messages_is_turned() -> None:
             "tool_calls and function_call; keep one",
         ),
         ({"role": "assistant", "content": [{"type": "image", "text": ""}]}, "a part of type 'image'"),
-        ({"role": "assistant", "content": {"answer": 1}}, "has no content; write a text"),
+        ({"role": "assistant", "content": {"answer": 1}}, "which is no text; write a text"),
     ],
 )
 def test_a_message_that_would_lose_something_is_refused(message: Any, said: str) -> None:

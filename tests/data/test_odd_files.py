@@ -36,7 +36,13 @@ REPLY = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "
         ("a.json", "[]", "none of its 0 rows makes a group"),
         ("a.json", f"[{ROW}]".encode("utf-16"), "a.json is not UTF-8 (byte 1); save the file as UTF-8"),
         ("a.jsonl", ROW.encode("utf-16-le"), "line 1: it holds bytes of zero, as of UTF-16"),
-        ("a.jsonl", "zip", "line 1: it is not UTF-8"),
+        ("a.jsonl", "zip", "a.jsonl is compressed; unpack it, and name the file inside"),
+        ("a.json", b"\x1f\x8b\x08\0", "a.json is compressed; unpack it"),
+        ("a.jsonl", b"\xff\xfe", "line 1: it is not UTF-8"),
+        ("a.jsonl.gz", b"\x1f\x8b\x08\0", ".csv or .parquet; unpack it, and name the file inside"),
+        ("a.jsonl", f"[{ROW}]", "line 1: it is an array, and not an object; let the name of a file of one array"),
+        ("a.jsonl", REPLY[:-2].replace('"a"', "5") + "}]}", "has the content '5', which is no text; write a text"),
+        ("folder", "folder", "folder is a folder of files; name the files, such as 'data.path=["),
         ("a.jsonl", MORE + '"tools": [{"name": "\\ud800"}]}', "column tools holds half a character"),
         ("a.jsonl", MORE + '"system": "\\ud800"}', "column system holds half a character"),
         ("a.jsonl", REPLY + '"thinking": "\\ud800"}]}', "column messages holds half a character"),
@@ -49,11 +55,15 @@ REPLY = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "
         ("a.csv", "prompt,completion\na\0,b\n", "a.csv holds bytes of zero"),
         ("a.csv", 'prompt,completion\na,"b\n', "a.csv line 2 is no CSV (unexpected end of data)"),
         ("a.csv", "prompt, prompt\na,b\n", "a.csv: column 'prompt' stands in the header twice"),
-        ("a.csv", "prompt;completion\na;b\n", "neither messages nor completion (there are prompt;completion)"),
+        ("a.csv", "prompt;completion\na;b\n", "'prompt;completion' has ';' between names; separate the columns with"),
+        ("a.jsonl", b"PAR1\0", "a.jsonl is a Parquet file; let its name end in .parquet"),
+        ("a.jsonl", '{"messages": null}', "line 1: column messages is empty; fill it in"),
+        ("a.jsonl", '{"prompt": null, "completion": "b"}', "line 1: column prompt is empty; fill it in"),
+        ("a.jsonl", '{"prompt": "a", "chosen": "b", "rejected": "c"}', "; data=pairs reads chosen and rejected"),
         ("a.csv", "prompt,completion\na,\n", "line 2: column completion is empty; fill it in"),
         ("a.csv", "prompt,completion\n\u00e9,b\n".encode("latin-1"), "a.csv is not UTF-8 (byte 19)"),
         ("a.csv", "", "none of its 0 rows makes a group"),
-        ("a.parquet", "zip", "cannot be read as Parquet (Parquet magic bytes not found"),
+        ("a.parquet", ROW, "cannot be read as Parquet (Parquet magic bytes not found"),
         ("a.parquet", b"", "cannot be read as Parquet (Parquet file size is 0 bytes)"),
         ("a.json", f'{{"data": [{ROW}], "test": [{ROW}]}}', "neither messages nor completion (there are data, test)"),
         ("a.csv", "prompt,completion\n\"[{'role': 'user', 'content': 'a'}]\",b\n", "column prompt spells messages as"),
@@ -72,6 +82,9 @@ def test_an_odd_file_is_one_line(name: str, content: str | bytes, said: str, tmp
             archive.writestr("a", "b")
     elif content == "link":
         path.symlink_to(tmp_path / "nowhere")
+    elif content == "folder":
+        path.mkdir()
+        (path / "a.jsonl").write_text(ROW)
     elif content == "pipe":
         os.mkfifo(path)
     elif content != "none":
@@ -114,6 +127,17 @@ def test_a_number_beyond_all_others_is_refused(
     (tmp_path / "a.jsonl").write_text(json.dumps({"prompt": "a", **row}))
     with pytest.raises(ValueError, match=said):
         read(kind(path=str(tmp_path / "a.jsonl"), batch=1), student(), seed=0)
+
+
+def test_a_column_without_a_value_is_told_from_a_missing_one(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": null}')
+    with pytest.raises(ValueError, match="line 1: column rejected is empty; fill it in"):
+        read(Pairs(path=str(tmp_path / "a.jsonl"), batch=1), student(), seed=0)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet.write_table(pyarrow.table({"prompt": ["a"], "completion": [None]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="row 1: column completion is empty; fill it in"):
+        read(Demonstrations(path=str(tmp_path / "a.parquet"), batch=1), student(), seed=0)
 
 
 def test_a_parquet_file_without_rows_is_named_so(tmp_path: Path) -> None:

@@ -85,10 +85,30 @@ def test_the_table_is_readable_at_80_columns() -> None:
         ]
         assert line.count("│") == other.count("│") == 7
     interval = record["pass@4"]
-    assert f"{interval['mean']:.3f} │ [{interval['low']:.3f}, {interval['high']:.3f}]" in text
+    bounds = f"[{interval['low']:.3f}, {interval['high']:.3f}]"
     assert text.count("bandit_reversed") == 2 and "8 episodes of each task" in text
-    row = next(line for line in text.splitlines() if "sokoban" in line)
-    assert row.split() == ["sokoban", "1", "4", "0.500", "15.000", "0.035", "0.48", "0%"]
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    success = record["success"]
+    policy = f"0.500 [{success['low']:.3f}, {success['high']:.3f}]"
+    first = cells.index(["sokoban", "chance", "–", "–", "0.035", "0.00"])
+    assert cells[first + 1 : first + 3] == [
+        ["test", "best weights", "1", "4", policy, "0.48"],
+        ["", "oracle", "–", "–", "1.000", "1.00"],
+    ]
+    for line in (
+        ["sokoban", "1", "4", "reward of a task", "15.000", "[-5.543, 35.543]"],
+        ["", "", "", "replies that were cut", "0%", ""],
+        ["", "", "", "tokens of a reply", "2.0", ""],
+        ["", "", "4", "pass@4", f"{interval['mean']:.3f}", bounds],
+    ):
+        assert line in cells
+    assert "T: temperature; n: tasks" in " ".join(text.split())
+
+
+def test_levels_have_the_interval_that_the_table_of_a_training_has() -> None:
+    cfg, record = recorded([[True, False]] * 4, pass_k=[])
+    text = shown(cfg, [record | {"levels": LEVELS | {"episodes": 2000}, "shots": 2}])
+    assert "chance" in text and "2000 │ 0.035 [0.028, 0.044]" in text and "2 shots" in text
 
 
 def test_the_best_of_k_is_the_mean_over_all_subsets() -> None:

@@ -14,6 +14,7 @@ from lit_agentrl.build.matching import match_game
 from lit_agentrl.checks import blame, format_value, name_errors, require
 from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.errors import UserError, explain
+from lit_agentrl.config.overrides import parse
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.envs.base import Mixture, Task
@@ -192,6 +193,11 @@ def build_game(job: Sequence[str], search: Sequence[str] = ()) -> Task:
     Raises:
         ValueError: an unknown option, an invalid value, or several games.
     """
+    for override in parse(job):
+        if override.key_or_group.partition(".")[0] != "env":
+            raise UserError(
+                f"{override.input_line} has no effect: only the game is read here; write env=NAME env.KEY=VALUE"
+            )
     cfg = compose_job("train", job, search)
     check_targets(OmegaConf.masked_copy(cfg, ["env"]))
     task = instantiate(cfg.env)

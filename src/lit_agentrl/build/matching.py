@@ -63,6 +63,7 @@ def describe_run(cfg: DictConfig, parts: Parts) -> Iterator[Part]:
     is_whole = parts.context.is_append_only
     yield describe_part("context", parts.context, provides=[facts.WHOLE_CONTEXT] if is_whole else [])
     yield describe_part("algo.structure", parts.structure)
+    yield describe_part("task_sampler", parts.sampler)
     yield describe_filter(parts.select_groups)
     yield describe_critic(parts.critic)
     yield describe_part("reference", parts.reference, name=type(parts.reference).__name__.lower())

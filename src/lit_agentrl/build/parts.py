@@ -37,6 +37,7 @@ from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.rollout.workers.inline import Here
 from lit_agentrl.rollout.worlds.pool import Worlds
+from lit_agentrl.task_sampler import TaskSampler
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.prompts import Prompt
@@ -66,6 +67,7 @@ class Parts:
     val_params: SamplingParams
     test_params: SamplingParams
     rewards: RewardPipeline
+    sampler: TaskSampler
     data: Kind | None = None
 
     @property
@@ -113,6 +115,7 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
         worker=instantiate_as(cfg, "worker", WorkerSettings) if cfg.worker else Here(),
         context=instantiate_like(cfg, "context", Context),
         rewards=build_rewards(cfg.reward),
+        sampler=instantiate_as(cfg, "task_sampler", TaskSampler),
         data=kind,
     )
     match_run(cfg, parts)

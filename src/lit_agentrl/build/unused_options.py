@@ -86,6 +86,7 @@ RULES = (
         Rule(key, _is_played, "nothing is played in training; leave it out, or set data=rollouts")
         for key in (
             "filter",
+            "task_sampler",
             "rollout.prompts",
             "rollout.members",
             "rollout.instances",

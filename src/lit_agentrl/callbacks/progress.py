@@ -81,7 +81,8 @@ def list_fields(
     shown = []
     for label, key in (("success", "success"), ("return", "return_mean"), ("entropy", "entropy")):
         if f"rollout/{key}" in metrics:
-            shown.append((label, f"{metrics[f'rollout/{key}']:.3f}"))
+            unit = " nats" if key == "entropy" else ""
+            shown.append((label, f"{metrics[f'rollout/{key}']:.3f}{unit}"))
     if not is_short or not shown:  # training on data plays nothing, and its lines have the loss
         trained = _TRAINED if not is_short else [("train/loss", "loss")]
         shown += [(label, f"{metrics[key]:.4g}") for key, label in trained if key in metrics]

@@ -70,6 +70,11 @@ def report_error(error: Exception, with_traceback: bool, prefix: str = "") -> No
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        needed, _, names = message.partition(" are required: ")
+        if (
+            needed == "the following arguments"
+        ):  # argparse lists those of KEY=VALUE too, which may be left out
+            message = f"{' '.join(name for name in names.split(', ') if '=' not in name)} must be given"
         raise UserError(f"{message}; {self.prog} --help shows its options")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
@@ -10,6 +11,7 @@ from lit_agentrl.cli._running import read_options, run_command
 from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.config.overrides import split_arguments
 from lit_agentrl.config.run_options import open_run, split_model_options
+from lit_agentrl.config.saved import find_run_folder, require_run_folder
 from lit_agentrl.runs import ranks
 
 
@@ -20,6 +22,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         model_options = None if flags else split_model_options(overrides, "collect")
         if model_options is not None:
             ranks.require_one_process("collect plays on one device")
+            from lit_agentrl.offline.collect_options import check_options
+
+            check_options(model_options[0])  # before torch is loaded, which takes seconds
             from lit_agentrl.offline.collecting import collect_model
 
             with initialize_hydra():
@@ -28,6 +33,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         cfg = read_options("collect", arguments, hint="write options, such as env=sokoban out=FOLDER")
         if cfg is None:
             return
+        require_run_folder(find_run_folder(Path(str(cfg.run))), "run")
+        from lit_agentrl.offline.collect_options import check_options
+
+        check_options(cfg)
         folder, saved, load_task = open_run(cfg)
         from lit_agentrl.offline.collecting import collect_run
 

@@ -41,8 +41,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             return
         require_run_folder(find_run_folder(Path(str(cfg.run))), "run")
         from lit_agentrl.evaluate.options import check_options
+        from lit_agentrl.evaluate.results_file import read_compared
 
         check_options(cfg)  # before torch is loaded, which takes seconds
+        read_compared(cfg)
         folder, saved, load_task = open_run(cfg)
         from lit_agentrl.evaluate.evaluation import evaluate
 

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         except OSError as error:
             reason = error.strerror or error
             raise UserError(
-                f"--host {args.host} --port {args.port}: cannot listen there ({reason})"
+                f"--host {args.host} --port {args.port}: cannot listen there ({reason}); give another"
             ) from error
         serve_until_interrupted(server, task)
 

@@ -19,6 +19,9 @@ def check_numbers(cfg: DictConfig) -> None:
     require_whole("val.every", cfg.val.every, 1)
     require_whole("val.episodes", cfg.val.episodes, 1, MOST_EPISODES)
     require_whole("test.episodes", cfg.test.episodes, 0, MOST_EPISODES)
+    for split in ("val", "test"):
+        if isinstance(envs := cfg[split].envs, ListConfig) and not envs:
+            raise ValueError(f"{split}.envs=[] names no game; null stands for the games trained on")
 
 
 # Lightning options that shorten or skip epochs (one epoch is one iteration) -> values without such an effect

@@ -16,6 +16,7 @@ from hydra.errors import OverrideParseException
 from omegaconf import DictConfig
 
 from lit_agentrl.config.errors import UserError, get_first_line, refuse_first, refuse_unknown
+from lit_agentrl.paths import find_config
 
 # the supported flags of Hydra -> whether a value follows; the value of --info is optional
 FLAGS = {
@@ -34,6 +35,8 @@ _FOLDER = re.compile(r"^run=(?!['\"])([^']*=[^']*)")
 _TABLE = re.compile(
     r"(?:env|engine|optim|critic|reward)\.(?:\w+\.)*(?:options|settings|body|schedule_args)(?=\.|=\{|$)"
 )
+_NAME = re.compile(r"\w{1,60}")
+_GROUPS = ("algo", "env", "model", "reward", "data", "experiment")  # whose options are written without them
 _YAML_KEYWORDS = (
     "null",
     "true",
@@ -163,7 +166,13 @@ def _find_missing_value(text: str) -> Iterator[str]:
     if text.startswith("~"):
         return
     if "=" not in text:
-        example = f"run={text} or resume={text}" if Path(text).is_dir() else "env=sokoban"
+        groups = [
+            group
+            for group in _GROUPS
+            if _NAME.fullmatch(text) and find_config(f"{group}/{text}.yaml").is_file()
+        ]
+        example = f"{groups[0]}={text}" if groups else "env=sokoban"
+        example = f"run={text} or resume={text}" if Path(text).is_dir() else example
         yield f"{text} is not an override; write key=value, such as {example}"
     if text.endswith("="):
         yield f"{text} has no value; write a value, or null for none"

@@ -83,7 +83,9 @@ _REMOVED: dict[str, dict[str, tuple[Any, str]]] = {
 }
 
 # groups that earlier versions lacked -> the option that reproduces their behaviour; likewise for sections
-_ADDED = {"dialect": "answer", "worker": "none", "data": "rollouts", "reference": "start"}
+_ADDED = {
+    "dialect": "answer", "worker": "none", "data": "rollouts", "reference": "start", "task_sampler": "uniform",
+}  # fmt: skip
 _ADDED_SECTIONS = {"worlds": {"_target_": "lit_agentrl.rollout.worlds.pool.Worlds", "delay": 0, "wait": True}}
 
 _PROCESS = "lit_agentrl.rollout.workers.process.ProcessSettings"

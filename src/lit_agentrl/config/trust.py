@@ -86,6 +86,7 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "reward.*.references": ("lit_agentrl.data.references.References",),
     "rollout": ("lit_agentrl.rollout.settings.RolloutSettings",),
     "strategy": ("lit_agentrl.strategies.single.single", "lightning.pytorch.strategies.Strategy+"),
+    "task_sampler": ("lit_agentrl.task_sampler.*",),
     "trainer": ("lightning.pytorch.Trainer",),
     "trainer.profiler": ("lightning.pytorch.profilers.PyTorchProfiler",),
     "trainer.profiler.on_trace_ready": ("torch.profiler.tensorboard_trace_handler",),

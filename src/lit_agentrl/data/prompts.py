@@ -14,6 +14,7 @@ from lit_agentrl import seeds
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.checks import require_whole
 from lit_agentrl.data.recordings import Recordings
+from lit_agentrl.task_sampler import Draw, TaskSampler, Uniform
 
 _GROUPS_OF_A_WAVE = 1 << 36  # more than any run plays; later waves start at multiples of it
 _FIRST_MIXED = 1 << 42  # after all of them
@@ -42,20 +43,30 @@ class EvalSpec:
         first: number of the first task.
         trained_in: seed of a run whose training tasks are evaluated, see ``rollout.instances``; None: the evaluation
             tasks of all runs.
+        numbers: numbers of its tasks; None: ``prompts`` of them, from ``first`` on.
     """
 
     task: int
     prompts: int
     first: int = 0
     trained_in: int | None = None
+    numbers: tuple[int, ...] | None = None
+
+
+def make_evaluation_key(split: str, number: int) -> int:
+    """Return the instance seed of an evaluation task.
+
+    It is the same in all runs: the constant 0 stands for the index of the game, on which tasks must not depend.
+    """
+    return seeds.make_key(0, f"{split}-instance", 0, number)
 
 
 class PromptStream(LightningDataModule):
     """Prompts of all iterations, a function of (run seed, iteration, prompt).
 
-    So there is no state to save.  Evaluation tasks depend neither on the run seed nor on the other games of the run, so
-    runs are compared on equal tasks; the sampling noise depends on the seed.  Each rank takes every ``world_size``-th
-    prompt.
+    So there is no state to save but that of ``sampler``.  Evaluation tasks depend neither on the run seed nor on the
+    other games of the run, so runs are compared on equal tasks; the sampling noise depends on the seed.  Each rank
+    takes every ``world_size``-th prompt.
 
     Args:
         prompts: groups per iteration.
@@ -64,6 +75,7 @@ class PromptStream(LightningDataModule):
         val, test: evaluated games, one batch each; ``test`` may be replaced.
         instances: number of training tasks, played in passes, each in its own order; None: always new tasks.  Further
             tasks for a filter are drawn from them at random.
+        sampler: chooses the tasks; None: `Uniform`.
         recorded: data to train on instead of rollouts.
         mixed: data to train on together with rollouts.
         is_judged: evaluations read held-out data instead of playing; otherwise validations do both, and without a world
@@ -79,6 +91,7 @@ class PromptStream(LightningDataModule):
         val: Sequence[EvalSpec],
         test: Sequence[EvalSpec] = (),
         instances: int | None = None,
+        sampler: TaskSampler | None = None,
         recorded: Recordings | None = None,
         mixed: Recordings | None = None,
         is_judged: bool = False,
@@ -87,6 +100,7 @@ class PromptStream(LightningDataModule):
         if instances is not None:
             require_whole("instances", instances, 1)
         self._instances = instances
+        self._sampler = sampler or Uniform()
         require_whole("prompts", prompts, 1)
         self._recorded = recorded
         self._mixed = mixed and replace(mixed, first=_FIRST_MIXED)
@@ -112,27 +126,14 @@ class PromptStream(LightningDataModule):
 
     def make_batch(self, iteration: int, wave: int = 0) -> StepBatch:
         """Make all prompts of one wave of a training iteration, before the split over ranks."""
-        address = [self._get_address(iteration, p, wave) for p in range(self._prompts)]
-        keys = [seeds.make_key(self._seed, "instance", *prompt_address) for prompt_address in address]
-        draws = [seeds.make_key(self._seed, "task", *prompt_address) / 2**63 for prompt_address in address]
+        addresses = self._sampler.choose(Draw(self._seed, iteration, wave, self._prompts, self._instances))
+        keys = [seeds.make_key(self._seed, "instance", *address) for address in addresses]
+        draws = [seeds.make_key(self._seed, "task", *address) / 2**63 for address in addresses]
         tasks = np.searchsorted(self._shares, draws, side="right").clip(max=len(self._shares) - 1)
         first = wave * _GROUPS_OF_A_WAVE + iteration * self._prompts  # group ids are unique over the run
         return StepBatch(
             iteration, keys, tasks.tolist(), list(range(first, first + self._prompts)), wave=wave
         )
-
-    def _get_address(self, iteration: int, prompt: int, wave: int) -> tuple[int, ...]:
-        """Return the address from which the task of a prompt and its game are drawn."""
-        address = (iteration, prompt) if wave == 0 else (iteration, prompt, wave)
-        if self._instances is None:
-            return address
-        if wave:
-            return (seeds.make_key(self._seed, "repeated", *address) % self._instances,)
-        pass_number, index = divmod(iteration * self._prompts + prompt, self._instances)
-        order = np.random.default_rng(seeds.make_key(self._seed, "pass", pass_number)).permutation(
-            self._instances
-        )
-        return (int(order[index]),)
 
     def make_wave(self, iteration: int, wave: int) -> StepBatch:
         """Make this rank's prompts of a further wave, requested by a filter."""
@@ -185,10 +186,9 @@ class PromptStream(LightningDataModule):
 
     def _make_evaluation(self, spec: EvalSpec, split: str) -> StepBatch:
         done = self._count_done()
-        # the constant 0 replaces the index of the game in the run, on which its tasks must not depend
-        numbers = range(spec.first, spec.first + spec.prompts)
+        numbers = range(spec.first, spec.first + spec.prompts) if spec.numbers is None else spec.numbers
         if spec.trained_in is None:
-            keys = [seeds.make_key(0, f"{split}-instance", 0, p) for p in numbers]
+            keys = [make_evaluation_key(split, p) for p in numbers]
         else:
             keys = [seeds.make_key(spec.trained_in, "instance", p) for p in numbers]
         return self._take_share(StepBatch(done, keys, [spec.task] * spec.prompts, list(numbers)))

@@ -90,6 +90,13 @@ class World(gymnasium.Env[str, str], ABC):
             self._later_seeds = np.random.default_rng(self._last_seed)
         return int(self._later_seeds.integers(2**31))
 
+    def locate(self, seed: int) -> int | None:
+        """Return the number of the instance that a seed picks, from 0 on.
+
+        A game that returns numbers must draw each of its ``instances``.  None: they have no numbers.
+        """
+        return None
+
     @abstractmethod
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Play one action.

@@ -24,6 +24,7 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.support import require_positions
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate import best_of_n, diagnostics
+from lit_agentrl.evaluate.all_tasks import ALL, choose_tasks
 from lit_agentrl.evaluate.baselines import GREEDY, START, make_records
 from lit_agentrl.evaluate.options import as_list, check_options, find_checkpoint, list_shots
 from lit_agentrl.evaluate.replay import load_weights, replay_episodes, require_shared_weights
@@ -60,6 +61,9 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     totals.close()
     announcer = Announcer(keeps_episodes=cfg.diagnostics or bool(cfg.best_of))
     run = rebuild_run(cfg, saved, load_task, extra_callbacks=[totals, announcer])
+    if cfg.episodes == ALL:
+        run.games = replace(run.games, test=choose_tasks(run.games.test, run.games.tasks, cfg.split))
+        run.stream.test = run.games.test
     if cfg.diagnostics:
         diagnostics.check_run(run)
     if any(shots):
@@ -73,13 +77,15 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     def play(
         params: SamplingParams, path: Path | None, by: str = "", members: int = cfg.members
     ) -> list[Outcome]:
-        played = screen.describe_episodes(names, cfg.episodes * members)
+        count = ALL if cfg.episodes == ALL else cfg.episodes * members
+        played = screen.describe_episodes(names, count)
         announcer.text = f"playing {played}{by}, split {cfg.split}, temperature {params.temperature:g}"
         run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params, members=members)
-        run.trainer.test(
-            run.module, run.stream, verbose=False, weights_only=True,
-            ckpt_path=None if path is None else str(path),
-        )  # fmt: skip
+        with screen.show_playing():
+            run.trainer.test(
+                run.module, run.stream, verbose=False, weights_only=True,
+                ckpt_path=None if path is None else str(path),
+            )  # fmt: skip
         return run.rollouts.test.outcomes
 
     stage = checkpoint.stem if checkpoint is not None else "start"
@@ -164,7 +170,8 @@ def _after_shots(run: Run, shots: int, index: int, params: SamplingParams) -> Se
     )
     rules = with_shots(run.rules, task, shots)
     require_room(rules, run.module.policy.network, shots)
-    return replay_episodes(run, name, rules, replace(params, max_context_tokens=rules.max_context_tokens))
+    with screen.show_playing():
+        return replay_episodes(run, name, rules, replace(params, max_context_tokens=rules.max_context_tokens))
 
 
 def require_room(rules: Rules, network: PreTrainedModel | None, shots: int) -> None:
@@ -227,7 +234,7 @@ def rebuild_run(
         saved.seed = cfg.seed
         saved.callbacks, saved.logger = {}, {}
         saved.reward = {}  # rewards of training are not needed; a reward model may be gone
-        saved.test.episodes = cfg.episodes
+        saved.test.episodes = 1 if cfg.episodes == ALL else cfg.episodes
         if cfg.env is not None:
             saved.test.envs = [str(name) for name in as_list(cfg.env)]
         elif saved.test.envs is None and saved.val.envs is not None:

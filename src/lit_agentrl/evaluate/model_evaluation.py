@@ -30,6 +30,7 @@ from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.needs import ALONE, check_engine_options, check_server, open_engine
 from lit_agentrl.episode import Episode, Outcome
 from lit_agentrl.evaluate import best_of_n
+from lit_agentrl.evaluate.all_tasks import ALL, choose_tasks
 from lit_agentrl.evaluate.baselines import GREEDY, make_records
 from lit_agentrl.evaluate.evaluation import require_room
 from lit_agentrl.evaluate.options import as_list, check_options, list_shots
@@ -116,7 +117,7 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
                 played: dict[int, PlayedGame] = {}
                 for k in shots:
                     note = f" after {k} solved episode{'s' * (k != 1)}" if k else ""
-                    count = screen.describe_episodes([task.name], cfg.episodes * cfg.members)
+                    count = screen.describe_episodes([task.name], spec.prompts * cfg.members)
                     screen.announce(f"{stage} plays {count}{note}, temperature {value:g}")
                     played[k] = model.play(k, spec, evaluation)
                     model.note_lost_characters(played[k].episodes)
@@ -179,10 +180,11 @@ class OpenedModel:
             ValueError: the game has no best play.
         """
         batch, evaluation, before = self.make_batch(spec), replace(like), self.used
-        if not shots:
-            evaluation.collect(batch, self._play_wave, 0)
-        else:
-            self._play_after_shots(shots, spec, evaluation, batch)
+        with screen.show_playing():
+            if not shots:
+                evaluation.collect(batch, self._play_wave, 0)
+            else:
+                self._play_after_shots(shots, spec, evaluation, batch)
         self.used = {key: value + before.get(key, 0.0) for key, value in self.sync.measure_usage().items()}
         # tokens of an engine of texts are bytes, but the server counts its own
         counts = None if self._engine.capabilities.token_ids else self.used.get("tokens_out", 0.0)
@@ -244,6 +246,8 @@ def open_model(cfg: DictConfig, described: Sequence[str]) -> OpenedModel:
     check_targets(OmegaConf.masked_copy(saved, sections))
     settings = instantiate_as(saved, "rollout", RolloutSettings)
     games = build_games(saved, load_task)
+    if cfg.episodes == ALL:
+        games = replace(games, test=choose_tasks(games.test, games.tasks, cfg.split))
     policy, rules, engine, sync = _open_parts(saved, games, settings)
     return OpenedModel(saved, settings, games, policy, sync, rules, engine, Scheduler(rules, engine))
 
@@ -259,7 +263,11 @@ def _compose_config(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
         raise UserError(f"env={names[0]} is a mixture; name its games, such as env=[sokoban,bandit]")
     saved.pop("hydra", None)
     saved.run_dir = str(FOLDER)
-    saved.test.envs, saved.test.episodes, saved.val.envs = names, cfg.episodes, None
+    saved.test.envs, saved.test.episodes, saved.val.envs = (
+        names,
+        1 if cfg.episodes == ALL else cfg.episodes,
+        None,
+    )
     return saved
 
 

@@ -36,6 +36,8 @@ def check_options(cfg: DictConfig) -> None:
     """
     temperatures = as_list(cfg.temperature)
     _require_known_checkpoint(cfg)
+    if cfg.env is not None and not as_list(cfg.env):
+        raise UserError("env=[] names no game; write some, such as env=[sokoban,bandit]")
     require_one_of("split", cfg.split, SPLITS)
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     for name in ("diagnostics", "baselines"):
@@ -45,7 +47,9 @@ def check_options(cfg: DictConfig) -> None:
     for value in cfg.shots:
         require_whole("shots", value, 0, _MOST_SHOTS)
     for name in ("episodes", "members"):
-        require_whole(name, cfg[name], 1, MOST_EPISODES)
+        if name == "members" or cfg.episodes != "all":
+            alternative = ", or all" if name == "episodes" else ""
+            require_whole(name, cfg[name], 1, MOST_EPISODES, alternative=alternative)
     cfg.pass_k = as_list(cfg.pass_k)  # a single number needs no brackets
     _require_enough_episodes(cfg, "pass_k", 1)
     if 0 not in list_shots(cfg) and (cfg.diagnostics or cfg.best_of):
@@ -64,6 +68,20 @@ def check_options(cfg: DictConfig) -> None:
         raise UserError(
             f"members={cfg.members} with temperature=0 would repeat the same episode; use members=1"
         )
+
+
+def check_play_options(cfg: DictConfig) -> None:
+    """Check that the options of ``conf/play.yaml`` are in range.
+
+    Raises:
+        ValueError: an option is out of range; the message names it.
+    """
+    require_one_of("split", cfg.split, SPLITS)
+    require_whole("instance", cfg.instance, 0)
+    require_whole("episodes", cfg.episodes, 1)
+    require_whole("seed", cfg.seed, 0, 2**32 - 1)
+    require_number("temperature", cfg.temperature, "a number >= 0", lambda value: value >= 0)
+    require(cfg.env is None or isinstance(cfg.env, str), "env", cfg.env, "the name of one game")
 
 
 def _require_known_checkpoint(cfg: DictConfig) -> None:

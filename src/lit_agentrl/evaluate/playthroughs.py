@@ -13,23 +13,21 @@ from rich.console import Group
 from lit_agentrl import screen
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.games import TaskLoader
-from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 from lit_agentrl.data.prompts import EvalSpec
-from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.evaluate.episode_view import render_episode
 from lit_agentrl.evaluate.evaluation import Announcer, rebuild_run
-from lit_agentrl.evaluate.options import find_checkpoint
+from lit_agentrl.evaluate.options import check_play_options, find_checkpoint
 from lit_agentrl.evaluate.replay import load_weights
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.report.table import as_text
+from lit_agentrl.report.table import Printed
 from lit_agentrl.rollout.settings import make_eval_params
 from lit_agentrl.runs.run_folder import require_idle
 from lit_agentrl.text.dialects.base import Dialect
 
 
 @dataclass(frozen=True, repr=False)
-class Playthrough:
+class Playthrough(Printed):
     """One episode; printed, it shows what the policy saw, wrote and earned in each turn.
 
     Attributes:
@@ -49,9 +47,6 @@ class Playthrough:
 
     def __rich__(self) -> Group:
         return render_episode(self.episode, self.dialect, self.note)
-
-    def __repr__(self) -> str:
-        return as_text(self)
 
 
 class EpisodeCollector(Callback):
@@ -80,12 +75,7 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     Raises:
         ValueError: an option is out of range, a checkpoint does not exist, a game fails, or the run is still training.
     """
-    require_one_of("split", cfg.split, SPLITS)
-    require_whole("instance", cfg.instance, 0)
-    require_whole("episodes", cfg.episodes, 1)
-    require_whole("seed", cfg.seed, 0, 2**32 - 1)
-    require_number("temperature", cfg.temperature, "a number >= 0", lambda value: value >= 0)
-    require(cfg.env is None or isinstance(cfg.env, str), "env", cfg.env, "the name of one game")
+    check_play_options(cfg)
     require_idle("run", folder)
     checkpoint = find_checkpoint(cfg, folder)
     collector = EpisodeCollector()
@@ -97,10 +87,11 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     announcer.text = f"playing {screen.describe_episodes([game], cfg.episodes)}"
     run.rollouts.test = replace(run.rollouts.test, split=cfg.split, params=params)
     run.stream.test = [EvalSpec(run.games.test[0].task, prompts=cfg.episodes, first=cfg.instance)]
-    run.trainer.test(
-        run.module, run.stream, ckpt_path=None if checkpoint is None else str(checkpoint),
-        verbose=False, weights_only=True,
-    )  # fmt: skip
+    with screen.show_playing():
+        run.trainer.test(
+            run.module, run.stream, ckpt_path=None if checkpoint is None else str(checkpoint),
+            verbose=False, weights_only=True,
+        )  # fmt: skip
     weights = "start" if checkpoint is None else checkpoint.stem
     note = f"{weights} weights, temperature {cfg.temperature:g}, seed {cfg.seed}"
     return [

@@ -1,12 +1,12 @@
-"""The table of an evaluation: one row per game, model, shots and temperature."""
+"""The tables of an evaluation: success as a training prints it, and all other scores."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
-from rich import box
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -15,7 +15,8 @@ from lit_agentrl.config.overrides import VARIANT
 from lit_agentrl.evaluate import baselines
 from lit_agentrl.evaluate.diagnostics import list_scores
 from lit_agentrl.report.episodes import COUNTED
-from lit_agentrl.report.summary import Estimate, format_usage
+from lit_agentrl.report.statistics import compute_wilson_interval
+from lit_agentrl.report.summary import LEGEND, Estimate, add_game, estimate, format_usage, start_score_table
 
 _EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", COUNTED)
 
@@ -23,10 +24,9 @@ _EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", COUNTED)
 def build_table(
     cfg: DictConfig, records: Sequence[dict[str, Any]], used: Mapping[str, float]
 ) -> RenderableType:
-    """Build the table of scores, which fits 80 columns.
+    """Build the table of success, and one of all other scores.
 
-    Where there are baselines, pass@k, diagnostics, scenarios or counts, a second table follows, with one line per
-    score.
+    Both fit 80 columns.  The second has one line per score.
 
     Args:
         cfg: the options of ``conf/evaluate.yaml``.
@@ -36,9 +36,7 @@ def build_table(
     games = list(dict.fromkeys(record["env"] for record in records))
     ordered = sorted(records, key=lambda record: games.index(record["env"]))
     models = list(dict.fromkeys(record["model"] for record in records))
-    tables = [_build_rows(cfg, ordered, models)]
-    if any(list(_list_extra(record)) for record in ordered):
-        tables.append(_build_details(ordered, models))
+    tables = [_build_rows(cfg, ordered, models), _build_details(ordered, models)]
     if used:
         tables[-1].caption = "\n".join(
             filter(None, [str(tables[-1].caption or ""), f"engine: {format_usage(used)}"])
@@ -47,42 +45,43 @@ def build_table(
 
 
 def _build_rows(cfg: DictConfig, records: Sequence[dict[str, Any]], models: Sequence[str]) -> Table:
-    """Build the table of all records; a row has values, and intervals below."""
+    """Build the table of success as a training does, with temperatures for iterations."""
     group_note = "" if cfg.members == 1 else f", {cfg.members} episodes of each task"
     variant = "".join(f", {option}" for option in cfg.get(VARIANT, ()))
     title = f"{models[0]}, split {cfg.split}" if len(models) == 1 else f"split {cfg.split}"
-    table = Table(
-        title=escape(f"{title}{group_note}{variant}"),  # options may have square brackets
-        caption="n: tasks; cut: replies cut at their limit; tokens: of a reply; "
-        "norm.: 0 is chance, 1 is the oracle; brackets: 95 % intervals",
-        box=box.SIMPLE_HEAD,
-        padding=0,
+    table = start_score_table(
+        escape(f"{title}{group_note}{variant}"),  # options may have square brackets
+        f"{LEGEND}; T: temperature; n: tasks",
+        "T",
     )
-    has_shots = any(record["shots"] for record in records)
-    table.add_column("game" if len(models) == 1 else "game\nmodel")
-    for column in (*(["shots"] if has_shots else []), "T", "n", "success", "reward"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for column in ("chance\noracle", "norm.", "cut\ntokens"):
-        table.add_column(column, justify="right", no_wrap=True)
-    previous = None
-    for record in records:
-        if previous is not None and record["env"] != previous["env"]:
-            table.add_section()
-        names = [record["env"], *([record["model"]] if len(models) > 1 else [])]
-        levels, tokens = record["levels"], record["reply_tokens"]
-        table.add_row(
-            escape("\n".join(names)),
-            *([str(record["shots"])] if has_shots else []),
-            f"{record['temperature']:g}",
-            str(record["success"]["n"]),
-            _stack(record["success"]),
-            _stack(record["return"]),
-            f"{_number(levels['chance_success'], 3)}\n{_number(levels['oracle_success'], 3)}",
-            _number(record["normalised"], 2),
-            f"{record['cut_share']:.0%}\n{_number(tokens, 1)}",
+    for game, listed in itertools.groupby(records, key=lambda record: record["env"]):
+        of_game = list(listed)
+        chance, oracle = (
+            _estimate_level(of_game[0]["levels"], level) for level in ("chance_success", "oracle_success")
         )
-        previous = record
+        rows = [
+            (escape(_name_policy(record)), f"{record['temperature']:g}", record["success"])
+            for record in of_game
+        ]
+        rows = [("chance", "–", chance), *rows, ("oracle", "–", oracle)]
+        add_game(table, (escape(game), cfg.split), rows, chance, oracle)
     return table
+
+
+def _name_policy(record: Mapping[str, Any]) -> str:
+    shots = record["shots"]
+    name = record["model"] or "policy"
+    return f"{name}, {shots} shot{'s' * (shots != 1)}" if shots else name
+
+
+def _estimate_level(levels: Mapping[str, Any], name: str) -> Estimate | None:
+    """Return the success of random or best play with its interval, if it is known."""
+    share, n = levels[name], levels.get("episodes") or 0
+    if share is None:
+        return None
+    if not n:  # of an earlier version, which did not record it
+        return {"mean": share, "low": None, "high": None, "n": 0}
+    return estimate(compute_wilson_interval(round(share * n), n))
 
 
 def _build_details(records: Sequence[dict[str, Any]], models: Sequence[str]) -> Table:
@@ -103,6 +102,9 @@ def _build_details(records: Sequence[dict[str, Any]], models: Sequence[str]) -> 
 
 def _list_extra(record: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """Yield each further score: its name, and its formatted n, value and interval."""
+    yield "reward of a task", _format_estimate(record["return"])
+    yield "replies that were cut", ("", f"{record['cut_share']:.0%}", "")
+    yield "tokens of a reply", ("", _number(record["reply_tokens"], 1), "")
     for score in (key for key in record if key.startswith(_EXTRA)):
         yield score, _format_estimate(record[score])
     for name, played, _ in baselines.list_scores(record.get("baselines", {})):
@@ -113,13 +115,6 @@ def _list_extra(record: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str, s
 
 def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _stack(scored: Estimate) -> str:
-    """Format a mean over its interval."""
-    low, high = scored["low"], scored["high"]
-    bounds = "" if low is None or high is None else f"[{low:.2f}, {high:.2f}]"
-    return f"{scored['mean']:.3f}\n{bounds}".rstrip("\n")
 
 
 def _format_estimate(scored: Estimate | None) -> tuple[str, str, str]:

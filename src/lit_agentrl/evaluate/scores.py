@@ -23,11 +23,11 @@ from lit_agentrl.report.statistics import (
     normalise,
 )
 from lit_agentrl.report.summary import Estimate, estimate
-from lit_agentrl.report.table import as_text
+from lit_agentrl.report.table import Printed
 
 
 @dataclass(frozen=True, repr=False)
-class Scores:
+class Scores(Printed):
     """Scores of an evaluation, printed as a table.
 
     Attributes:
@@ -51,9 +51,6 @@ class Scores:
 
     def __rich__(self) -> RenderableType:
         return self.table
-
-    def __repr__(self) -> str:
-        return as_text(self.table)
 
 
 def make_record(

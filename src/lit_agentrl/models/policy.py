@@ -191,9 +191,11 @@ def load_pretrained(
             tokenizer = load_tokenizer(place)
             network = load_network(AutoModelForCausalLM, place, DTYPES[dtype])
     except ValueError as error:
+        inside = Path(place) / "hf"  # of a run folder
+        hint = f"did you mean {inside}? " if inside.is_dir() else ""
         raise ValueError(
-            f"name={name} could not be loaded ({error}); give a folder with config.json, safetensors weights and a "
-            "tokenizer of a causal language model, or a hub id that this machine can reach"
+            f"name={name} could not be loaded ({error}); {hint}give a folder with config.json, safetensors weights and "
+            "a tokenizer of a causal language model, or a hub id that this machine can reach"
         ) from error
     for key, weight in network.named_parameters():
         if not bool(weight.isfinite().all()):

@@ -233,7 +233,8 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
             screen.announce(
                 f"playing {screen.describe_episodes([game], spec.prompts * cfg.members)}, from task {spec.first}"
             )
-            episodes = record(spec)
+            with screen.show_playing():
+                episodes = record(spec)
             folder = folder.add(name, episodes)
             outcomes += [episode.outcome for episode in episodes]
     levels = {

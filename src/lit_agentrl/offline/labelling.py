@@ -97,7 +97,10 @@ def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
     with name_errors("data"):
         source = open_folder(Path(str(cfg.data)))
     if source is None or not source.is_complete:
-        raise UserError(f"data={cfg.data} is empty or incomplete; run the command that collects it again")
+        raise UserError(
+            f"data={cfg.data} {'is empty or incomplete' if Path(str(cfg.data)).exists() else 'is not there'}; run the "
+            "command that collects it"
+        )
     out = Path(str(cfg.out))
     with name_errors("out"):
         existing = kind.open(out)

@@ -273,14 +273,13 @@ def format_estimate(score: Estimate | None) -> str:
     return f"{score['mean']:.3f} [{score['low']:.3f}, {score['high']:.3f}]"
 
 
-def _format_normalised(score: Score, chance: Score | None, oracle: Score | None) -> str:
-    if chance is None or oracle is None:
+def _format_normalised(success: Estimate | None, chance: Estimate | None, oracle: Estimate | None) -> str:
+    if success is None or chance is None or oracle is None or oracle["mean"] <= chance["mean"]:
         return "–"
-    low, high = chance["success"]["mean"], oracle["success"]["mean"]
-    return f"{normalise(score['success']['mean'], low, high):.2f}" if high > low else "–"
+    return f"{normalise(success['mean'], chance['mean'], oracle['mean']):.2f}"
 
 
-_LEGEND = "success with 95 % interval; normalised: 0 is chance, 1 is the oracle"
+LEGEND = "success with 95 % interval; normalised: 0 is chance, 1 is the oracle"
 # metrics of held-out data -> their columns in the closing table
 HELD_OUT_COLUMNS = {
     "loss": "loss", "reward_accuracy": "accuracy", "reward_margin": "margin", "nll": "NLL", "perplexity": "perplexity",
@@ -336,30 +335,65 @@ def build_closing_table(summary: Summary) -> Table:
 
     It fits 80 columns.  Scores that a stopped run never measured are dashes.
     """
-    table = Table(
-        title=_format_status(summary), caption="; ".join(filter(None, [_LEGEND, format_judge(summary)]))
-    )
+    caption = "; ".join(filter(None, [LEGEND, format_judge(summary)]))
+    table = start_score_table(_format_status(summary), caption, "iter.")
+    for game in summary["games"]:
+        scores: dict[str, Score | None] = {
+            stage: game[stage]  # type: ignore[literal-required]
+            for stage in ("chance", *STAGES, "oracle")
+        }
+        levels = [score["success"] if score else None for score in (game["chance"], game["oracle"])]
+        rows = [
+            (
+                stage,
+                "–" if score is None or score["iteration"] is None else str(score["iteration"]),
+                score["success"] if score else None,
+            )
+            for stage, score in scores.items()
+        ]
+        add_game(table, (game["name"], game["split"]), rows, *levels)
+    return table
+
+
+def start_score_table(title: str, caption: str, place: str) -> Table:
+    """Return a table of success without rows.
+
+    Args:
+        title: stands above it.
+        caption: stands below it.
+        place: heading of the column that tells the rows of a policy apart.
+    """
+    table = Table(title=title, caption=caption)
     table.add_column("game")
     table.add_column("policy")
-    for column in ("iter.", "n", "success", "normalised"):
-        table.add_column(column, justify="right")
-    for game in summary["games"]:
-        for number, stage in enumerate(("chance", *STAGES, "oracle")):
-            score: Score | None = game[stage]  # type: ignore[literal-required]
-            name = (
-                (game["name"], game["split"])[number] if number < 2 else ""
-            )  # game and split share a column, on two lines
-            if score is None:
-                table.add_row(name, stage, "–", "–", "–", "–", end_section=stage == "oracle")
-                continue
-            iteration = score["iteration"]
-            table.add_row(
-                name,
-                stage,
-                "–" if iteration is None else str(iteration),
-                str(score["success"]["n"]),
-                format_estimate(score["success"]),
-                _format_normalised(score, game["chance"], game["oracle"]),
-                end_section=stage == "oracle",
-            )
+    for column in (place, "n", "success", "normalised"):
+        table.add_column(column, justify="right", no_wrap=True)
     return table
+
+
+def add_game(
+    table: Table,
+    names: Sequence[str],
+    rows: Sequence[tuple[str, str, Estimate | None]],
+    chance: Estimate | None,
+    oracle: Estimate | None,
+) -> None:
+    """Add the rows of a game to a table of success.
+
+    Args:
+        table: made by `start_score_table`.
+        names: the game and its split, which share a column, on two lines.
+        rows: of each policy its name, its place and its success; None: not measured.
+        chance: success of random play.
+        oracle: success of best play.
+    """
+    for number, (policy, place, success) in enumerate(rows):
+        table.add_row(
+            names[number] if number < len(names) else "",
+            policy,
+            place,
+            str(success["n"]) if success and success["n"] else "–",
+            format_estimate(success),
+            _format_normalised(success, chance, oracle),
+            end_section=number == len(rows) - 1,
+        )

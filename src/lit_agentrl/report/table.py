@@ -26,7 +26,20 @@ def as_text(renderable: RenderableType, width: int = 80) -> str:
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
-class Metrics:
+class Printed:
+    """An object that ``rich`` can show, and whose text is the same without colours.
+
+    `print` writes a space between objects, so that their texts begin on a new line: several stand one below the other.
+    """
+
+    def __repr__(self) -> str:
+        return as_text(self)  # type: ignore[arg-type]  # the classes have __rich__
+
+    def __str__(self) -> str:
+        return f"\n{self!r}"
+
+
+class Metrics(Printed):
     """The metrics of a run: a row for each iteration; row 0 is the start.
 
     ``metrics["val/success"]`` is a column; ``pandas.DataFrame(metrics.rows)`` makes a data frame of all.
@@ -77,9 +90,6 @@ class Metrics:
         for row in self.rows[max(left, 0) :]:
             table.add_row(*("–" if (value := row.get(name)) is None else f"{value:.4g}" for name in shown))
         return table
-
-    def __repr__(self) -> str:
-        return as_text(self)
 
 
 def iterate_rows(path: Path, iterations: int) -> Iterator[tuple[int, dict[str, float]]]:

@@ -31,10 +31,12 @@ from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import MAX_WAVES, Progress, Structure
 from lit_agentrl.rollout.structures.hook import TemporaryStep
 from lit_agentrl.rollout.workers.base import Played, sum_counts, sum_usage
+from lit_agentrl.task_sampler import TaskSampler
 
 # takes a step on episodes, plays with the weights after it within the context, and then undoes it
 TryOut = Callable[[Sequence[Episode], TemporaryStep], AbstractContextManager[Callable[[Wave], Played]]]
-_STRUCTURE = "algo.structure"  # key in the state next to the names of reward parts, which contain no dot
+# keys in the state next to the names of reward parts, which contain no dot
+_STRUCTURE, _SAMPLER = "algo.structure", "task_sampler.state"
 
 
 class Collector:
@@ -47,6 +49,7 @@ class Collector:
         select_groups: Group selection, a function of ``rl/policy/filters.py`` with its constants bound.
         further_prompts: Returns this rank's prompts of (iteration, wave).
         rewards: Rewards of training in place of the environment's rewards.
+        sampler: Sampler of the tasks of prompts, which learns from what was played; None learns nothing.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Collector:
         select_groups: Callable[..., Selection],
         further_prompts: Callable[[int, int], StepBatch],
         rewards: RewardPipeline | None = None,
+        sampler: TaskSampler | None = None,
     ) -> None:
         self.rules = rules
         self.settings = settings
@@ -65,6 +69,7 @@ class Collector:
         self.select_groups = select_groups
         self._further_prompts = further_prompts
         self._rewards = rewards or RewardPipeline()
+        self._sampler = sampler or TaskSampler()
         self._engine_metrics: dict[str, float] = {}
 
     def setup(self, device: torch.device) -> None:
@@ -81,15 +86,17 @@ class Collector:
         self._rewards.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the learned state of reward parts and the structure; empty if nothing learns."""
-        structure = self.structure.state_dict()
-        return self._rewards.state_dict() | ({_STRUCTURE: structure} if structure else {})
+        """Return the learned state of reward parts, structure and sampler; empty if nothing learns."""
+        states = {_STRUCTURE: self.structure.state_dict(), _SAMPLER: self._sampler.state_dict()}
+        return self._rewards.state_dict() | {key: state for key, state in states.items() if state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the result of :meth:`state_dict`."""
         rewards = dict(state)
         if structure := rewards.pop(_STRUCTURE, None):
             self.structure.load_state_dict(structure)
+        if sampler := rewards.pop(_SAMPLER, None):
+            self._sampler.load_state_dict(sampler)
         self._rewards.load_state_dict(rewards)
 
     def begin(self, iteration: int) -> None:
@@ -156,6 +163,9 @@ class Collector:
         self._pack(batch, trained, groups, device)
         progress = self._describe_progress(batch, waves, want_more)
         metrics |= self._learn(progress if ask is None else replace(progress, ask=_record_usage(ask, played)))
+        with blame("task_sampler"):
+            learned = self._sampler.learn(progress.sampled)
+        metrics |= {f"task_sampler/{name}": value for name, value in learned.items()}
         batch.used = sum_usage(played)
         metrics |= {f"engine/{name}": value for name, value in batch.used.items()}
         names, seconds = [task.name for task in self.rules.tasks], time.perf_counter() - started

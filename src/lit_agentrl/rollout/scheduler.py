@@ -252,7 +252,7 @@ class Scheduler:
 
     def _end(self, index: int, live: dict[int, EpisodeInPlay]) -> None:
         episode = live.pop(index).episode
-        screen.PLAYING.done += 1
+        screen.PLAYING.count()
         self._unread.pop(index, None)
         self._pools.release(index, is_broken=episode.failed)
         self._admission.after(index, episode, is_over=True)

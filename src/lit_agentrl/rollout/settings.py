@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from lit_agentrl.checks import MOST_EPISODES, name_errors, require, require_number, require_whole
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.facts import GROUP_SIZE, IN_ORDER
+from lit_agentrl.facts import GROUP_SIZE, IN_ORDER, REPEATED
 from lit_agentrl.requirements import Fact, Offer
 
 
@@ -67,9 +67,12 @@ class RolloutSettings:
 
     @property
     def provides(self) -> list[Fact | Offer]:
-        """The group size, and whether playing and training alternate in order."""
+        """The group size, and whether updates are waited for and tasks are repeated."""
         size = Offer(GROUP_SIZE, self.members, f"rollout.members={self.members}")
-        return [size, Offer(IN_ORDER, float(not self.overlap), f"rollout.overlap={self.overlap}".lower())]
+        instances = "null" if self.instances is None else self.instances
+        repeated = Offer(REPEATED, float(self.instances is not None), f"rollout.instances={instances}")
+        in_order = Offer(IN_ORDER, float(not self.overlap), f"rollout.overlap={self.overlap}".lower())
+        return [size, in_order, repeated]
 
     @property
     def params(self) -> SamplingParams:

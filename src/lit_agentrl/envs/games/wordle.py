@@ -169,8 +169,11 @@ class Wordle(TextEnv):
     def _is_found(self) -> bool:
         return self._guesses[-1:] == [self._word]
 
+    def locate(self, seed: int) -> int:
+        return int(keyed_rng(seed, 0, _WORD).integers(len(self._answers)))
+
     def _draw_instance(self, seed: int) -> str:
-        self._word = self._answers[int(keyed_rng(seed, 0, _WORD).integers(len(self._answers)))]
+        self._word = self._answers[self.locate(seed)]
         self._guesses = []
         return self._word
 

@@ -124,6 +124,9 @@ class Mcp(World):
         )
         return [str(call) for call in solution[len(earlier) :]][:horizon] or None if is_on_path else None
 
+    def locate(self, seed: int) -> int:
+        return int(keyed_rng(seed, 0, _ROW).integers(len(self._tasks)))
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
@@ -133,7 +136,7 @@ class Mcp(World):
         is_whole = isinstance(seed, int | np.integer) and seed >= 0
         require(bool(is_whole), "seed", seed, "a whole number >= 0: it addresses the draws")
         self._is_running = False
-        self._task = self._tasks[int(keyed_rng(int(seed), 0, _ROW).integers(len(self._tasks)))]
+        self._task = self._tasks[self.locate(int(seed))]
         self._calls = []
         self._begin()
         self._is_running = True

@@ -109,8 +109,11 @@ class PocketWorld(TextEnv):
         self._seen = f"The user asks: {self._plan.asks}"
         self._done: int | None = 0  # calls of the plan that were made; None: another call was made
 
+    def locate(self, seed: int) -> int:
+        return seed % len(self._tasks)
+
     def _draw_instance(self, seed: int) -> str:
-        self._start_task(self._tasks[seed % len(self._tasks)])
+        self._start_task(self._tasks[self.locate(seed)])
         return self._at.name
 
     def _observe(self) -> str:

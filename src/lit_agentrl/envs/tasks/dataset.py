@@ -135,8 +135,12 @@ class Dataset(TextEnv):
     def _rows(self) -> tuple[Row, ...]:
         return self._source.read()[self.split]
 
+    def locate(self, seed: int) -> int:
+        """Return the row of a seed, counted from 0 in the file's order."""
+        return int(keyed_rng(seed, 0, _ROW).integers(len(self._rows)))
+
     def _draw_instance(self, seed: int) -> str:
-        self._index = int(keyed_rng(seed, 0, _ROW).integers(len(self._rows)))
+        self._index = self.locate(seed)
         self._turn, self._feedback = 0, ""
         row = self._rows[self._index]
         return f"{row.question}\n{row.reference}"

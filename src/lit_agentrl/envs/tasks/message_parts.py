@@ -124,7 +124,8 @@ def _read_content(content: Any, role: str, column: str, thoughts: list[str]) -> 
     if content is None and role == "assistant":
         return ""  # calls may stand alone
     if not isinstance(content, str):
-        raise BadRow("no_messages", f"column {column}: a message of {role} has no content; write a text")
+        given = "no content" if content is None else f"the content {str(content)[:40]!r}, which is no text"
+        raise BadRow("no_messages", f"column {column}: a message of {role} has {given}; write a text")
     return content
 
 

@@ -67,12 +67,12 @@ def read_dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messag
         return [], _add_context(row, parse_messages(row["messages"], "messages", "user"))
     if row.get(answer) is None:
         columns = ", ".join(map(str, row)) or "none"
-        if answer in row:
-            raise BadRow("empty", f"column {answer} is empty; fill it in")
+        _require_filled(row, answer, "messages")
+        pairs = "; data=pairs reads chosen and rejected" if set(SIDES) <= set(row) else ""
         raise BadRow(
             "no_column",
             f"it has neither messages nor {answer} (there are {columns}); name one by "
-            f"data.columns={{{answer}: COLUMN}}",
+            f"data.columns={{{answer}: COLUMN}}{pairs}",
         )
     opening, [rest] = _take_off(
         read_prompt(row), [parse_messages(row[answer], answer, "assistant")], [answer]
@@ -118,6 +118,17 @@ def _take_off(
     return prompt, rests
 
 
+def _require_filled(row: Mapping[str, Any], *names: str) -> None:
+    """Refuse a row that has one of these columns without a value.
+
+    Raises:
+        BadRow: the message names the column.
+    """
+    for name in names:
+        if name in row and row[name] is None:
+            raise BadRow("empty", f"column {name} is empty; fill it in")
+
+
 def _strip_extras(message: Message) -> Message:
     """Return what identifies a message of a prompt: all but tools and weight."""
     bare = {key: text for key, text in message.items() if key not in ("tools", "weight")}
@@ -132,6 +143,7 @@ def read_pair(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Mes
     """
     for side in sides:
         if row.get(side) is None:
+            _require_filled(row, side)
             columns = ", ".join(map(str, row)) or "none"
             raise BadRow("no_column", f"column {side} is missing (there are {columns})")
     parsed = [parse_messages(row[side], side, "assistant") for side in sides]
@@ -240,6 +252,7 @@ def read_prompt(row: Mapping[str, Any]) -> Messages:
         BadRow: there are none.
     """
     if row.get("prompt") is None:
+        _require_filled(row, "prompt")
         raise BadRow(
             "no_prompt", f"column prompt is missing (there are {', '.join(map(str, row)) or 'none'})"
         )

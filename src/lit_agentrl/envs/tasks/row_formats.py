@@ -91,7 +91,7 @@ def convert_row(row: Mapping[str, Any], suffix: str, columns: Mapping[str, str] 
         BadRow: it is of a known format, and has an error.
     """
     is_text = suffix == ".csv"
-    row = drop_nulls(row) if suffix == ".parquet" else row
+    row = {name: drop_nulls(cell) for name, cell in row.items()} if suffix == ".parquet" else row
     made = Converted(dict(row))
     _rename(made, row, columns or {})
     _convert_dialogue(made)

@@ -23,6 +23,14 @@ def read_table(path: Path) -> Rows:
         ValueError: the file cannot be read at all; an error in a single row is yielded in its place.
     """
     try:
+        with path.open("rb") as file:
+            begin = file.read(5)
+            if begin.startswith(b"PAR1") and path.suffix != ".parquet":
+                raise ValueError(f"path={shorten_path(path)} is a Parquet file; let its name end in .parquet")
+            if begin.startswith(_COMPRESSED):
+                raise ValueError(
+                    f"path={shorten_path(path)} is compressed; unpack it, and name the file inside"
+                )
         yield from READERS[path.suffix](path)
     except OSError as error:
         raise ValueError(f"path={shorten_path(path)} cannot be read: {error.strerror or error}") from error
@@ -42,6 +50,10 @@ def _parse_line(line: bytes) -> object:
     except UnicodeDecodeError as error:
         return ValueError(f"it is not UTF-8 (byte {error.start + 1} of the line); save the file as UTF-8")
     value = parse_json(text)
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return ValueError(
+            "it is an array, and not an object; let the name of a file of one array end in .json"
+        )
     if isinstance(value, ValueError) and "\0" in text:
         return ValueError("it holds bytes of zero, as of UTF-16; save the file as UTF-8")
     return value
@@ -81,6 +93,13 @@ def _refuse_constant(constant: str) -> None:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_check_repeated, parse_constant=_refuse_constant, parse_int=_parse_whole
 )
+_COMPRESSED = (
+    b"\x1f\x8b",
+    b"PK\x03\x04",
+    b"(\xb5/\xfd",
+    b"BZh",
+    b"\xfd7zXZ",
+)  # how gz, zip, zst, bz2, xz begin
 _GAP = re.compile(r"[ \t\r\n]*")
 
 
@@ -164,6 +183,11 @@ def _read_csv(path: Path) -> Rows:
             where = f"line {table.line_num}"
             if not names:
                 names = [name.strip() for name in cells]
+                if len(names) == 1 and (mark := next((each for each in ";\t|" if each in names[0]), "")):
+                    raise ValueError(
+                        f"path={shorten_path(path)}: its header {names[0][:80]!r} has {mark!r} between names; separate "
+                        "the columns with commas"
+                    )
                 if twice := [name for name in names if names.count(name) > 1]:
                     raise ValueError(
                         f"path={shorten_path(path)}: column {twice[0]!r} stands in the header twice; keep one"

@@ -92,7 +92,13 @@ def load(roots: Sequence[Path]) -> tuple[list[Run], list[str]]:
     damaged: list[str] = []
     for root in roots:
         if not root.is_dir():
-            raise ValueError(f"{root} is not a folder; give run folders, or folders of sweeps")
+            plain = str(root).partition("=")[2]
+            hint = (
+                f"write {plain} alone"
+                if plain and Path(plain).is_dir()
+                else "give run folders, or folders of sweeps"
+            )
+            raise ValueError(f"{root} is not a folder; {hint}")
         before = len(runs), len(damaged)
         folders = list(_find_run_folders(root))
         for folder in folders:

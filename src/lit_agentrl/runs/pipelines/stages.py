@@ -80,6 +80,7 @@ class Pipeline:
             own={key: tuple(value) for key, value in by_stage.items()},
         )
         out = Path(str(options["out"]))
+        _require_own(out)
         stages = plan_stages(recipe, pipeline_options, rounds=rounds, out=out)
         for stage in stages[: len(recipe.stages)]:
             _compose(stage)
@@ -116,10 +117,9 @@ class Pipeline:
         Raises:
             UserError: the folder holds something else, or a stage that was started with other words.
         """
+        _require_own(self.out)
         file = self.out / RECORD
         if not file.exists():
-            if self.out.exists() and any(file_inside.name != LOCK for file_inside in self.out.iterdir()):
-                raise UserError(f"out={self.out} exists and holds no pipeline; name a new folder")
             return {}
         try:
             recorded: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
@@ -141,6 +141,18 @@ class Pipeline:
                     f"out={self.out} holds {stage.place} of another command ({differs}); name another folder"
                 )
         return started
+
+
+def _require_own(out: Path) -> None:
+    """Refuse a folder that holds something else than a pipeline.
+
+    Raises:
+        UserError: it does, or it is a file.
+    """
+    if out.exists() and not out.is_dir():
+        raise UserError(f"out={out} is not a folder; name a new folder")
+    if out.exists() and not (out / RECORD).exists() and any(inside.name != LOCK for inside in out.iterdir()):
+        raise UserError(f"out={out} exists and holds no pipeline; name a new folder")
 
 
 def _split_options(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, list[str]], dict[str, list[str]]]:

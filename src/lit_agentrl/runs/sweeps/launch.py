@@ -40,6 +40,10 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.O
     resumed, trusted, overrides = resumption.split_resume_options(overrides)
     jobs.refuse_trust(overrides)
     command, overrides = jobs.format_command([*flags, *overrides]), rewrite_for_hydra(overrides)
+    if is_printing(flags):
+        raise UserError(
+            "-m has no effect where the config is printed; leave it out, and give one value of each option"
+        )
     ranks.require_one_process("a sweep (-m) starts the processes of each run itself")
     if jobs.is_help(flags):
         _print_by_hydra(flags, overrides)
@@ -49,9 +53,6 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.O
         plan = resumption.keep_folders(resumed, plan)
         resumption.require_same(resumed, plan, [_drop_hydra_overrides(job) for job in plan.jobs])
     checked = check_jobs(flags, overrides, plan=plan, is_new=resumed is None)
-    if is_printing(flags):
-        _print_by_hydra(flags, overrides)
-        return
     logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(
         logging.ERROR
     )  # failed runs are reported here
