@@ -17,8 +17,8 @@ from tests.integration.conftest import ROOT, command, run
 RUN = ["experiment=quick", "filter=none", "test.episodes=0", "val.episodes=4", "rollout.prompts=2"]
 WALK = "env.game.function=tests.experimental.gateway_agents.walk"
 PROGRAM = ["env=program", "context=program", "env.game.mode=function"]
-# what only the game knows: whether a reply was played, and what chance and best play reach
-OF_THE_GAME = ("actions", "invalid_share", "surplus_actions", "normalised")
+# what only the game knows: whether a reply was played (and counts as an answer), and what chance and best play reach
+OF_THE_GAME = ("actions", "invalid_share", "surplus_actions", "normalised", "distinct_answers")
 CLOCKS = ("time/", "speed/")
 
 

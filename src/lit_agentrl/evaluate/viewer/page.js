@@ -94,7 +94,7 @@ class Pane {
     const wanted = this.chosen;
     const same = wanted && (shown.find((each) => isSame(each, wanted) && each.line === wanted.line) ?? findSame(shown, wanted));
     const next = same || shown[0] || null;
-    const isShown = next && this.shown === `${state.split} ${next.iteration} ${next.line} ${state.revision}`;
+    const isShown = next && this.shown === nameEpisode(next);
     if (!next) {
       this.shown = null;
       this.episodeElement.replaceChildren();
@@ -110,6 +110,7 @@ class Pane {
     row.append(make("small", "", `group ${each.group}, member ${each.member} · ${count(each.turns, "turn")} · ${count(each.tokens, "token")}`));
     row.append(make("small", "", each.instance ? `${each.game} · ${each.instance}` : each.game));
     row.onclick = () => {
+      this.newestElement.checked = false; // new iterations do not take away what is being read
       this.open(each);
       for (const other of state.panes) {
         const same = other !== this && findSame(other.episodes, each);
@@ -127,22 +128,20 @@ class Pane {
     this.chosen = each;
     this.mark();
     const asked = ++this.asked;
-    const key = `${state.split} ${each.iteration} ${each.line} ${state.revision}`;
     try {
       const episode = await get("/api/episode", { split: state.split, line: each.line });
       if (asked !== this.asked) return;
       this.episode = episode;
-      const isNew = this.shownLine !== `${state.split} ${each.iteration} ${each.line}`;
-      const top = isNew ? 0 : this.episodeElement.scrollTop;
       this.episodeElement.replaceChildren(...showEpisode(episode));
-      this.episodeElement.scrollTop = top;
-      this.shown = key;
-      this.shownLine = `${state.split} ${each.iteration} ${each.line}`;
+      this.episodeElement.scrollTop = 0;
+      this.shown = nameEpisode(each);
     } catch (error) {
       if (asked === this.asked) this.episodeElement.replaceChildren(make("p", "empty", error.message));
     }
   }
 }
+
+const nameEpisode = (each) => `${state.split} ${JSON.stringify(each)}`; // another one where a resumed run wrote its line again
 
 function isSame(a, b) {
   return a.game === b.game && a.instance === b.instance;
