@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from gymnasium.error import ResetNeeded
 
 from lit_agentrl.actions import ToolCall, read_call
-from lit_agentrl.checks import blame, require, require_whole
+from lit_agentrl.checks import blame, name_errors, require, require_whole
+from lit_agentrl.envs.faults import Faults, FaultyWorld
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.envs.splits import keyed_rng, stable_hash
 from lit_agentrl.envs.world import World
@@ -185,6 +186,7 @@ class Task:
         max_actions: actions per episode.
         invalid_penalty: added to the reward for an invalid reply (by the scheduler), <= 0.
         hosting: where, and with which limits, its environments run.
+        faults: how often actions fail, options of `Faults` by name; None: never.
     """
 
     name: str
@@ -194,6 +196,7 @@ class Task:
     max_actions: int = 10
     invalid_penalty: float = -0.1
     hosting: Hosting = Hosting()
+    faults: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         require(isinstance(self.name, str) and bool(self.name), "name", self.name, "a non-empty text")
@@ -208,6 +211,11 @@ class Task:
         require_whole("max_actions", self.max_actions, 1)
         require_whole("max_actions_per_turn", self.max_actions_per_turn, 1, self.max_actions)
         require(self.invalid_penalty <= 0, "invalid_penalty", self.invalid_penalty, "a number <= 0")
+        self.make_faults()
+        if self.faults is not None and self.play_class is not None:
+            raise ValueError(
+                "faults needs a game that is played action by action, not a program; leave it out"
+            )
 
     @property
     def play_class(self) -> Callable[..., Any] | None:
@@ -218,6 +226,20 @@ class Task:
     def action_budget(self) -> int:
         """Most actions an episode can hold under all three limits."""
         return min(self.max_actions, self.max_turns * self.max_actions_per_turn)
+
+    def make_faults(self) -> Faults | None:
+        """Return the faults that ``faults`` describes, or None.
+
+        Raises:
+            ValueError: it is no mapping, or has an unknown or invalid option.
+        """
+        if self.faults is None:
+            return None
+        valid = [each.name for each in fields(Faults)]
+        is_known = isinstance(self.faults, Mapping) and {*self.faults} <= {*valid}
+        require(is_known, "faults", self.faults, f"null, or a mapping of some of {', '.join(valid)}")
+        with name_errors("faults"):
+            return Faults(**self.faults)
 
     def make(self, split: str) -> World:
         """Create an environment of this split.
@@ -233,7 +255,8 @@ class Task:
                 raise TypeError(text) from error
         require(isinstance(env, World), "game", type(env).__name__, "a subclass of World, such as TextEnv")
         require_whole("game.max_solution", env.max_solution, 1, self.action_budget)
-        return env
+        faults = self.make_faults()
+        return env if faults is None else FaultyWorld(env, faults)
 
 
 @dataclass(frozen=True)

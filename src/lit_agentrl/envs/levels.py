@@ -8,7 +8,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +219,9 @@ def make_level_key(task: Task, split: str) -> str:
 
 def _describe(task: Task, split: str) -> dict[str, Any]:
     target, options = get_game_class(task), get_game_options(task, split=split)
-    return {
+    faults = task.make_faults()
+    hindered = {} if faults is None else {"faults": asdict(faults)}
+    return hindered | {
         # the first name of a class, so that a moved module keeps its key
         "game": get_first_name(f"{target.__module__}.{target.__qualname__}"),
         "options": target.identity(options) if _is_world(target) else options,

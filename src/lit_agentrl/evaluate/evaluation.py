@@ -29,6 +29,7 @@ from lit_agentrl.evaluate.baselines import GREEDY, START, make_records
 from lit_agentrl.evaluate.options import as_list, check_options, find_checkpoint, list_shots
 from lit_agentrl.evaluate.replay import load_weights, replay_episodes, require_shared_weights
 from lit_agentrl.evaluate.results_file import can_write, describe_options, read_compared, write_results
+from lit_agentrl.evaluate.rivals import add_ratings, require_rivals
 from lit_agentrl.evaluate.score_table import build_table
 from lit_agentrl.evaluate.scores import Scores, warn_of_cut_replies
 from lit_agentrl.evaluate.variants import find_games
@@ -56,6 +57,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     check_options(cfg)
     temperatures = as_list(cfg.temperature)
     shots, compared = list_shots(cfg), read_compared(cfg)
+    require_rivals(cfg, compared)
     checkpoint = find_checkpoint(cfg, folder)
     totals = Totals()
     totals.close()
@@ -110,6 +112,8 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     used = dict(totals.used)
     content = {"config": describe_options(cfg), "results": records} | ({"engine": used} if used else {})
     path = write_results(target_folder, name, content) if is_writable else None
+    if cfg.ratings:
+        add_ratings([*records, *compared])
     warn_of_cut_replies(records, run.rollouts.settings.max_reply_tokens)
     return Scores(records, [path] if path else [], build_table(cfg, [*records, *compared], used), used)
 

@@ -36,6 +36,7 @@ from lit_agentrl.evaluate.evaluation import require_room
 from lit_agentrl.evaluate.options import as_list, check_options, list_shots
 from lit_agentrl.evaluate.replay import play_inline, require_shared_weights
 from lit_agentrl.evaluate.results_file import can_write, describe_options, read_compared, write_results
+from lit_agentrl.evaluate.rivals import add_ratings, require_rivals
 from lit_agentrl.evaluate.score_table import build_table
 from lit_agentrl.evaluate.scores import Scores, warn_of_cut_replies
 from lit_agentrl.evaluate.variants import find_games
@@ -73,10 +74,13 @@ def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]]) -> Scores:
     """
     check_options(cfg)
     compared = read_compared(cfg)
+    require_rivals(cfg, compared, num_models=len(models))
     for described in models[1:]:
         _compose_config(cfg, described)  # a name that is unknown is refused before the first model plays
     scores = [evaluate_model(cfg, described) for described in models]
     records = [record for each in scores for record in each.records]
+    if cfg.ratings:
+        add_ratings([*records, *compared])
     paths = [path for each in scores for path in each.paths]
     used = {
         key: value for each in scores for key, value in each.used.items()

@@ -40,7 +40,7 @@ def check_options(cfg: DictConfig) -> None:
         raise UserError("env=[] names no game; write some, such as env=[sokoban,bandit]")
     require_one_of("split", cfg.split, SPLITS)
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
-    for name in ("diagnostics", "baselines"):
+    for name in ("diagnostics", "baselines", "ratings"):
         require(isinstance(cfg[name], bool), name, cfg[name], "true or false")
     cfg.shots = as_list(cfg.shots)  # a single number needs no brackets
     require(bool(cfg.shots), "shots", cfg.shots, "a whole number >= 0, or a list of them")

@@ -28,6 +28,7 @@ def describe_options(cfg: DictConfig) -> dict[str, Any]:
     """Return the options by which a repeated evaluation finds its file."""
     options = cast(dict[str, Any], OmegaConf.to_container(cfg))
     options.pop("compare")
+    options.pop("ratings")
     return options
 
 

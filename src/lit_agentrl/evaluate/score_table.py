@@ -18,7 +18,7 @@ from lit_agentrl.report.episodes import COUNTED
 from lit_agentrl.report.statistics import compute_wilson_interval
 from lit_agentrl.report.summary import LEGEND, Estimate, add_game, estimate, format_usage, start_score_table
 
-_EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", COUNTED)
+_EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", COUNTED, "rating")
 
 
 def build_table(

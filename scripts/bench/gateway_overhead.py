@@ -1,0 +1,159 @@
+"""CPU time of the chat endpoint: a call of a program against a turn of the same messages in a native game.
+
+    python -m scripts.bench.gateway_overhead [--repeats 3] [--episodes 40]
+
+Both sides play equal dialogues with an engine that answers at once, so what is measured is all but the policy.  It is
+the CPU time of this process (scheduler, server, templates), and not that of the program's own process.  CPU time is
+hardly changed by other programs on the machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.engines.scripted import ScriptedEngine
+from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.hosting import Hosting
+from lit_agentrl.envs.world import World
+from lit_agentrl.experimental.gateway.context import Calls
+from lit_agentrl.experimental.gateway.task import ProgramTask
+from lit_agentrl.experimental.gateway.world import AgentProgram
+from lit_agentrl.models.policy import load_nano
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.prompts import Prompt
+from scripts.bench.common import (
+    Measured,
+    alternate,
+    paired_ratio,
+    parse,
+    parser_for,
+    spread,
+    table,
+    write_json,
+)
+
+BOARD = "turns 4 actions 8\n_ P _ _ G _"
+TURNS = 5
+PARAMS = SamplingParams(max_reply_tokens=8, max_context_tokens=1000)
+
+
+class Boards(World):
+    """A game that shows the same board, and ends after some turns."""
+
+    def __init__(self, *, turns: int, split: str = "train") -> None:
+        super().__init__(split=split)
+        self._turns = self._left = turns
+
+    @property
+    def rules(self) -> str:
+        """See `World`."""
+        return "Move."
+
+    def action_names(self) -> list[str]:
+        """See `World`."""
+        return ["Up", "Down"]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Show the first board."""
+        self._left = self._turns
+        return BOARD, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Show the next board, or end."""
+        self._left -= 1
+        return BOARD, 0.0, not self._left, False, {"success": not self._left}
+
+
+def play(task: dict[str, Any], client: Any) -> float:
+    """Hold a dialogue of `TURNS` calls."""
+    messages = [{"role": "user", "content": BOARD}]
+    for _ in range(TURNS):
+        messages += [client.ask(messages), {"role": "user", "content": BOARD}]
+    return 1.0
+
+
+def ask_once(task: dict[str, Any], client: Any) -> float:
+    """Make one call."""
+    client.ask([{"role": "user", "content": BOARD}])
+    return 1.0
+
+
+def make_native() -> Task:
+    """Return the native game."""
+    return Task(
+        "boards", partial(Boards, turns=TURNS), max_turns=TURNS, max_actions_per_turn=1, max_actions=TURNS,
+        invalid_penalty=0.0,
+    )  # fmt: skip
+
+
+def make_program(function: str, workers: int = 4) -> ProgramTask:
+    """Return a function of this module as a game."""
+    world = partial(
+        AgentProgram, mode="function", function=f"scripts.bench.gateway_overhead.{function}", max_calls=TURNS + 1,
+        timeout_s=300.0,
+    )  # fmt: skip
+    return ProgramTask(
+        "boards", world, max_turns=TURNS + 1, max_actions_per_turn=1, max_actions=TURNS + 1, invalid_penalty=0.0,
+        hosting=Hosting(where="thread", workers=workers),
+    )  # fmt: skip
+
+
+def open_scheduler(task: Task, capacity: int = 4) -> Scheduler:
+    """Return a scheduler of one game whose engine always names the same action."""
+    chat = ChatRenderer(load_nano().tokenizer)
+    engine = ScriptedEngine(
+        lambda *_: "<answer>Up</answer>",
+        encode=lambda text: chat.tokenizer(text, add_special_tokens=False)["input_ids"],
+        capacity=capacity,
+    )
+    more: dict[str, Any] = {"context": Calls()} if isinstance(task, ProgramTask) else {}
+    rules = Rules(
+        tasks=[task], prompt=Prompt(style="bare"), chat=chat, engine=lambda *_: engine, max_context_tokens=1000, **more
+    )  # fmt: skip
+    return Scheduler(rules, engine)
+
+
+def measure(scheduler: Scheduler, episodes: int, repetition: int) -> Measured:
+    """Play episodes; return CPU milliseconds a call, and the number of calls."""
+    specs = tuple(EpisodeSpec(repetition, group, 0, 0, group) for group in range(episodes))
+    started = time.process_time()
+    played = scheduler.play(Wave("train", 0, PARAMS, specs))
+    seconds = time.process_time() - started
+    if failed := [episode.error for episode in played if episode.failed]:
+        raise RuntimeError(failed[0])
+    calls = sum(len(episode.turns) for episode in played)
+    return {"ms": 1000 * seconds / calls, "calls": float(calls)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure both sides, and print the table."""
+    parser = parser_for(__file__, __doc__, repeats=3)
+    parser.add_argument("--episodes", type=int, default=40)
+    options = parse(parser, arguments)
+    with (
+        closing(open_scheduler(make_native())) as native,
+        closing(open_scheduler(make_program("play"))) as program,
+    ):
+        sides = {
+            "native": partial(measure, native, options.episodes),
+            "program": partial(measure, program, options.episodes),
+        }
+        rounds = alternate(sides, repeats=options.repeats)
+    rows = [[side, spread(rounds, side, "ms").text(2)] for side in sides]
+    print(table(["side", "CPU ms a call"], rows))
+    print(f"ratio {paired_ratio(rounds, 'ms', of='program', to='native').text(1)}")
+    write_json(Path(options.out), {"rounds": rounds}, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Faults of tools and steps: a wrapper of any world, chosen by ``env.faults``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lit_agentrl.actions import Format, ToolCall, ToolSpec, read_call
+from lit_agentrl.checks import require, require_number
+from lit_agentrl.envs.splits import keyed_rng
+from lit_agentrl.envs.world import World
+
+_FAULTS = 107  # purpose key
+
+
+@dataclass(frozen=True)
+class Faults:
+    """The rate of failing actions, and the message after one.
+
+    Attributes:
+        rate: probability that an action fails, each on its own, in [0, 1).
+        message: shown after a fault; null: only the last observation is shown again.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+
+    rate: float = 0.1
+    message: str | None = "Error: the request failed. Try again."
+
+    def __post_init__(self) -> None:
+        require_number("rate", self.rate, "a number from 0 to below 1", lambda rate: 0 <= rate < 1)
+        is_text = isinstance(self.message, str) and bool(self.message.strip())
+        require(self.message is None or is_text, "message", self.message, "a text that is not blank, or null")
+
+
+class FaultyWorld(World):
+    """A world in which an action fails with probability ``rate``.
+
+    A failed action does not reach the world: its state stays, it earns 0, costs nothing and is valid, though it uses up
+    an action of the episode.  After it the policy reads the message; where actions are no calls of tools, the last
+    observation follows.  An unknown action or a malformed call never fails: the world refuses it.  Draws are keyed by
+    ``seed`` and ``noise_seed``, apart from those of the world, so the same seeds give the same faults.
+    ``info["counts"]["faults"]`` counts them.
+
+    Best play is that of the world, asked again after each action.
+
+    Args:
+        world: the world that is wrapped.
+        faults: rate and message.
+    """
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        super().__init__(split=world.split)
+        self._world, self._faults = world, faults
+        self._noise = np.random.default_rng(0)
+        self._seen = ""
+        self.max_solution, self.instances, self.has_state = (
+            world.max_solution,
+            world.instances,
+            world.has_state,
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        seed = self.choose_seed(seed)
+        self._seen, info = self._world.reset(seed=seed, options=options)
+        self._noise = keyed_rng(seed, (options or {}).get("noise_seed", seed), _FAULTS)
+        return self._seen, info
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        has_failed = self._is_known(action) and bool(self._noise.random() < self._faults.rate)
+        if has_failed:
+            info: dict[str, Any] = {"success": False, "reward_parts": {}, "counts": {"faults": 1.0}}
+            return self._describe_fault(), 0.0, False, False, info
+        self._seen, reward, terminated, truncated, info = self._world.step(action)
+        counts = {**info.get("counts", {}), "faults": 0.0}
+        return self._seen, reward, terminated, truncated, {**info, "counts": counts}
+
+    def _is_known(self, action: str) -> bool:
+        """Return whether an action has the form that the world asks for."""
+        kind = self.action_format()
+        if kind == "tools":
+            return isinstance(read_call(action, self.tools()), ToolCall)
+        names = self.action_names() if kind == "names" else None
+        return names is None or action.lower() in (name.lower() for name in names)
+
+    def _describe_fault(self) -> str:
+        if self._faults.message is None:
+            return self._seen
+        if self.action_format() == "tools":
+            return self._faults.message
+        return f"{self._faults.message}\n{self._seen}"
+
+    def close(self) -> None:
+        self._world.close()
+
+    @property
+    def rules(self) -> str:
+        return self._world.rules
+
+    @property
+    def system_text(self) -> str | None:
+        return self._world.system_text
+
+    def action_names(self) -> list[str] | None:
+        return self._world.action_names()
+
+    def tools(self) -> Sequence[ToolSpec]:
+        return self._world.tools()
+
+    def action_format(self) -> Format:
+        return self._world.action_format()
+
+    def random_action(self, rng: np.random.Generator) -> str | None:
+        return self._world.random_action(rng)
+
+    def optimal_actions(self, *, horizon: int) -> list[str] | None:
+        return self._world.optimal_actions(horizon=horizon)
+
+    def best_thought(self) -> str | None:
+        return self._world.best_thought()
+
+    def state_key(self) -> int:
+        return self._world.state_key()
+
+    def rekey(self, noise_seed: int) -> None:
+        """Seed the faults, and everything random of the world, with ``noise_seed``."""
+        self._world.rekey(noise_seed)
+        self._noise = keyed_rng(noise_seed, 0, _FAULTS)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "world": self._world.state_dict(), "noise": self._noise.bit_generator.state, "seen": self._seen,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._world.load_state_dict(state["world"])
+        self._noise.bit_generator.state = state["noise"]
+        self._seen = str(state["seen"])
