@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -175,6 +175,37 @@ def read_about(path: str, *, use: str = "reward=model") -> RewardModelInfo:
             f"that, or name a model for {use}"
         )
     return about
+
+
+def load_head(folder: str, head: ScoreHead, *, kind: str, heads: Sequence[str] = ()) -> bool:
+    """Load the head of a reward model into a head of the same kind and names: PMP, arXiv 2112.00861.
+
+    Args:
+        folder: The model's own folder, or the name of a model without one.
+        head: The head to change.
+        kind: See `RewardModelInfo`.
+        heads: Names of several heads, in order.
+
+    Returns:
+        False if the folder holds no such reward model; the head is then unchanged.
+
+    Raises:
+        ValueError: If the head cannot be read or has another width.
+    """
+    if not (Path(folder).expanduser() / ABOUT).is_file():
+        return False
+    location = find_model(folder)
+    record = json.loads((location / ABOUT).read_text(encoding="utf-8"))
+    if record.get("kind") != kind or [name for name, *_ in record.get("heads", ())] != list(heads):
+        return False
+    try:
+        head.load_state_dict(load_file(location / WEIGHTS))
+    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"model.name={folder}: {WEIGHTS} cannot be loaded ({reason}); train the model again"
+        ) from error
+    return True
 
 
 def load_model(path: str, tokenizer: str | None, *, use: str = "reward=model") -> RewardModel:

@@ -14,7 +14,7 @@ from lit_agentrl.distributed import gather_rows
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.lora import merge_adapters
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.models.reward_model import RewardModelInfo, hash_weights, save_head
+from lit_agentrl.models.reward_model import RewardModelInfo, hash_weights, load_head, save_head
 from lit_agentrl.modules.policy import PolicyModule
 from lit_agentrl.report.verdicts import NEAR, PAIRS, convert_to_outcomes, name_head_game
 from lit_agentrl.rl.binding import bind
@@ -24,11 +24,15 @@ from lit_agentrl.rl.preference.reward_losses import is_end
 from lit_agentrl.rl.preference.several_heads import of_head
 from lit_agentrl.rl.preference.step_labels import step_metrics
 from lit_agentrl.rl.preference.units import trajectory_units
+from lit_agentrl.screen import note
 from lit_agentrl.text.token_bytes import hash_tokenizer
 
 
 class RewardModule(PolicyModule):
-    """Trains the policy's network, below a new head, to score recorded episodes.
+    """Trains the policy's network, below a head, to score recorded episodes.
+
+    The head is new, unless the policy was loaded from the folder of a reward model of the same kind, whose head then
+    goes on.
 
     An evaluation compares all held-out pairs.  Code that reads evaluations sees each pair as an episode: a success if
     the better side has the higher score, with the margin as its return and the prompt as its group.
@@ -46,6 +50,8 @@ class RewardModule(PolicyModule):
     def __init__(self, policy: Policy, *, objective: Objective, seed: int = 0, **options: Any) -> None:
         count = len(objective.heads)
         head = ScoreHead(policy.network.config.get_text_config().hidden_size, seed=seed, heads=count or None)
+        if load_head(policy.name, head, kind=objective.score_kind, heads=objective.heads):
+            note(f"the score head goes on from that of {policy.name}")
         head.to(policy.network.dtype)
         output: Any = policy.network.get_output_embeddings()  # type: ignore[no-untyped-call]
         tied: Any = policy.network.get_input_embeddings()
