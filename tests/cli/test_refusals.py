@@ -258,7 +258,7 @@ def test_a_template_that_was_edited_ends_the_resumption(
     options = f"model=hf model.name={tiny_model_folder} model.chat_template=own.jinja hydra.run.dir=run"
     main_train(shlex.split(f"{SMALL} {options}"))
     whole = template.read_text()
-    template.write_text(whole + " ")
+    template.write_text(whole + "{# edited #}")
     told = refused("resume=run trainer.max_epochs=3")
     assert (
         "model.chat_template=own.jinja: the text of the chat template has changed since the run began" in told

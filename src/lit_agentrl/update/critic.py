@@ -293,7 +293,8 @@ def from_reward_model(
             f"path={path} has {has}, which are no values of states; name a model with one score, such as of "
             "algo=bradley_terry, or set critic=separate"
         )
-    trunk = model.policy.network.base_model.to(policy.network.dtype).requires_grad_(True)
+    trunk: Any = model.policy.network.base_model
+    trunk = trunk.to(policy.network.dtype).requires_grad_(True)
     trunk.train(False)
     critic = Critic(
         trunk.config.get_text_config().hidden_size, 0, trunk=trunk, loss=loss, optim=optim, grad_clip=grad_clip,
