@@ -62,7 +62,7 @@ def test_a_module_for_training_takes_it_over(tmp_path: Path) -> None:
             objective=objective,
             seed=7,
             update=UpdateSettings(),
-            optim=OptimSettings(),
+            optim=OptimSettings(optimizer=torch.optim.SGD, lr=0.1),
         )
         assert module.head is not None
         heads[name] = module.head.linear.weight.detach()
