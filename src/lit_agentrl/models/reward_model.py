@@ -178,7 +178,7 @@ def read_about(path: str, *, use: str = "reward=model") -> RewardModelInfo:
 
 
 def load_head(folder: str, head: ScoreHead, *, kind: str, heads: Sequence[str] = ()) -> bool:
-    """Load the head of a reward model into a head of the same kind and names: PMP, arXiv 2112.00861.
+    """Load the head of a reward model, as PMP does (arXiv 2112.00861).
 
     Args:
         folder: The model's own folder, or the name of a model without one.
