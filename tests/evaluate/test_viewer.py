@@ -271,7 +271,7 @@ def test_other_requests_are_refused(server: ViewerServer, path: str, status: int
         (["."], ". holds no run: neither .hydra/config.yaml nor transcripts/"),
         (["run", "--port", "70000"], "--port=70000 must be a whole number from 0 to 65535"),
         (["run", "--port", "x"], "argument --port: invalid int value: 'x'"),
-        ([], "the following arguments are required: RUN"),
+        ([], "RUN must be given; lit-agentrl view --help"),
         (["run", "--port", "BUSY"], "cannot listen on 127.0.0.1 (Address already in use); choose another, or --port 0"),
     ],
 )  # fmt: skip
