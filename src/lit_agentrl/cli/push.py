@@ -1,4 +1,4 @@
-"""Push the policy of a run to the Hugging Face hub, with a model card."""
+"""Push the policy of a run to the Hugging Face hub, with a card."""
 
 from __future__ import annotations
 
