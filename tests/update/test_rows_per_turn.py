@@ -55,6 +55,8 @@ def tensors_of(batch):
     tensors["success_B"] = batch.member_B % 2 == 0
     tensors["is_truncated_B"] = batch.member_B == 3
     tensors["baseline_B"] = batch.member_B.float()
+    tensors["ref_quantile_B"] = batch.member_B / 4
+    tensors["ref_count_B"] = torch.full_like(tensors["ref_quantile_B"], 4.0)
     tensors["is_opponent_B"] = batch.member_B >= 2
     # one trajectory cannot be scored
     first = batch.trajectory_B == batch.trajectory_B[0]
