@@ -175,7 +175,7 @@ class Outcome:
     answers: int = 0  # turns with a valid reply
     distinct: int = 0  # different ones among their answers
     instance_id: str = ""
-    scenario: str = ""  # of which its task is one; empty: the game names none
+    scenario: str = ""  # the scenario of its task; empty if the game names none
     scenario_tasks: int = 0  # tasks of the scenario
     counts: dict[str, float] = field(default_factory=dict)  # what the game counts, by name
 

@@ -17,7 +17,7 @@ from lit_agentrl.report import summary as reports
 
 _log = logging.getLogger(__name__)
 FILE = "README.md"
-_MAX_BYTES = 2**20  # of a base model's card, of which the head is read
+_MAX_BYTES = 2**20  # largest card of a base model; only its head is read
 _OWN_LICENSE = "apache-2.0"  # of the embedded policies, which come with this package
 USE = """from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -58,7 +58,7 @@ class MeasuredSampler(TaskSampler):
     the same row of a file, share their counts once both were played, if the game gives ``instance_id``.  Failed
     episodes, those that the policy did not play alone, and tasks that were not drawn here do not count.
 
-    The weight of task n of N, k of which are preferred, is
+    Where k of N tasks are preferred, the weight of task n is
     ``floor / N + (1 - floor) * [n is preferred] / k``; if none is, all weights are equal.
 
     Args:
