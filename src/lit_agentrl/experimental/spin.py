@@ -49,7 +49,7 @@ def demonstrated(
 
 @dataclass(frozen=True, kw_only=True)
 class Spin(Kind):
-    """Pairs of a demonstration and a reply of the policy's own to the same prompt, as groups of two.
+    """Pairs of a demonstration and an episode of the policy's own, as groups of two.
 
     The demonstration is chosen, whatever the returns are: it has return 1, the own episode 0.  With ``algo=dpo``, in
     a run that starts from the policy that wrote the own episodes, the loss is that of SPIN:
@@ -107,7 +107,7 @@ class Spin(Kind):
         raise NotImplementedError("files are refused at start")
 
     def _find_place(self, episode: Episode) -> int | None:
-        """Return the place of these replies among the demonstrations of the prompt; None: they are the policy's own."""
+        """Return the place among the demonstrations of the prompt; None of the policy's own."""
         return self._places.get(_identify_prompt(episode), {}).get(list_replies(episode))
 
     @cached_property
