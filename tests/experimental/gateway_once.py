@@ -9,7 +9,7 @@ from tests.integration.conftest import command, run
 
 TOOLS = ["dialect=tool_call", "model=nano_tools", "context.show_tools=false", "rollout.max_reply_tokens=48"]
 SMALL = [
-    "experiment=quick", "trainer.max_epochs=1", "filter=none", "test.episodes=0", "val.episodes=2",
+    "algo=reinforce", "experiment=quick", "trainer.max_epochs=1", "filter=none", "test.episodes=0", "val.episodes=2",
     "rollout.prompts=2", "rollout.members=2", "env.game.timeout_s=300", "env.hosting.workers=4",
 ]  # fmt: skip
 
@@ -23,8 +23,8 @@ def train_once(folder: Path, *options: str) -> dict[str, str]:
 
 
 def assert_whole_and_rewarded(row: dict[str, str]) -> None:
-    """No episode failed, each is one row, and calls of tools earned rewards."""
+    """No episode failed, each is one row, and the policy learns from the rewards of its calls of tools."""
     assert float(row["rollout/failed"]) == 0
     assert not row.get("rollout/context_cost")  # which is there if an episode has several rows
-    assert float(row["rollout/return_mean"]) > 0.3
-    assert float(row["rollout/turns_mean"]) > 1
+    assert float(row["rollout/return_mean"]) > 0 and float(row["rollout/turns"]) > 1
+    assert float(row["train/grad_norm"]) > 0
