@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import subprocess
 from pathlib import Path
 
-from tests.integration.conftest import command, run
+from tests.conftest import ROOT
+from tests.integration.conftest import command, environment
 
 TOOLS = ["dialect=tool_call", "model=nano_tools", "context.show_tools=false", "rollout.max_reply_tokens=48"]
 SMALL = [
@@ -16,7 +18,11 @@ SMALL = [
 
 def train_once(folder: Path, *options: str) -> dict[str, str]:
     """Train for one iteration with the policy that knows tools; return the row of the iteration."""
-    done = run(command("env=program", "context=program", *TOOLS, *SMALL, *options, f"hydra.run.dir={folder}"))
+    given = ["env=program", "context=program", *TOOLS, *SMALL, *options, f"hydra.run.dir={folder}"]
+    # an episode takes ten seconds of CPU time to import its packages, so the limit is that of a busy machine
+    done = subprocess.run(
+        command(*given), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=2400
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     with (folder / "metrics.csv").open() as file:
         return list(csv.DictReader(file))[1]

@@ -31,7 +31,7 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True)
 class CallOfTool:
-    """A call of a tool by the assistant; ``arguments`` is JSON in the form that ``json.dumps`` writes."""
+    """A call of a tool by the assistant; ``arguments`` is JSON as Python writes it."""
 
     id: str
     name: str
@@ -242,7 +242,7 @@ def _read_call(where: str, call: Any) -> CallOfTool:
             f"{where}.tool_calls: the arguments of {shorten(read.name)} must be an object of JSON, not "
             f"{shorten(read.arguments)}"
         )
-    # frameworks read the arguments and write them anew: the same values are the same message
+    # frameworks parse the arguments and write them again: the same values are the same message
     return replace(read, arguments=json.dumps(arguments))
 
 
