@@ -88,7 +88,7 @@ class TextEnv(World):
         return self._observe(), {"instance_id": instance_id, **self._extra_info()}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Play one action; an unknown or refused one changes nothing, earns 0 and is marked invalid.
+        """Play one action; an unknown or refused one changes nothing and is marked invalid.
 
         Returns:
             ``(observation, reward, terminated, truncated, info)``; ``reward`` is the sum of ``info["reward_parts"]``;

@@ -32,7 +32,10 @@ def draw_call(tools: Sequence[ToolSpec], rng: np.random.Generator) -> ToolCall |
 
 
 def _draw(schema: Any, root: Mapping[str, Any], rng: np.random.Generator, depth: int) -> Any:
-    """Draw a value that follows the common rules of a schema; others may still refuse it."""
+    """Draw a value that follows the common rules of a schema.
+
+    Its other rules may still refuse the value.
+    """
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return None
     if isinstance(reference := schema.get("$ref"), str):
@@ -85,7 +88,10 @@ def _draw_length(schema: Mapping[str, Any], least: str, most: str, rng: np.rando
 
 
 def _draw_number(schema: Mapping[str, Any], rng: np.random.Generator, *, is_whole: bool) -> int | float:
-    """Draw a number from the bounds of a schema, or from a short range beside the one that it has."""
+    """Draw a number within the bounds of a schema.
+
+    Where one bound is missing, it comes from a short range beside the other.
+    """
     step = schema.get("multipleOf", 1 if is_whole else 0.1)
     low, high = schema.get("minimum"), schema.get("maximum")
     if "exclusiveMinimum" in schema:
