@@ -52,7 +52,10 @@ def add_overview(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def format_scores(summary: reports.Summary) -> str:
-    """Format the closing tables: success with 95 % interval of each game, split and policy, and held-out data."""
+    """Format the closing tables of a run.
+
+    They have success with 95 % interval of each game, split and policy, and what held-out data measured.
+    """
     about = (
         f"**{summary['status']}**: {summary['iterations']} of {summary['planned_iterations']} iterations, seed "
         f"{summary['seed']}."
