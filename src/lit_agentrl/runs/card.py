@@ -110,7 +110,7 @@ def build_card(summary: reports.Summary, settings: Mapping[str, Any], kind: str 
 
 
 def format_scores(summary: reports.Summary) -> Iterator[str]:
-    """Format the tables of scores line by line; nothing if neither a world nor held-out data were measured."""
+    """Format the tables of scores line by line; nothing if nothing was measured."""
     measured = held_out.format_markdown(summary["held_out"], reports.STAGES)
     if measured:
         yield from (
