@@ -187,6 +187,7 @@ class Task:
         invalid_penalty: added to the reward for an invalid reply (by the scheduler), <= 0.
         hosting: where, and with which limits, its environments run.
         faults: how often actions fail, options of `Faults` by name; None: never.
+        user: wraps the game in a world with a user, who answers questions; None: there is no user.
     """
 
     name: str
@@ -197,6 +198,7 @@ class Task:
     invalid_penalty: float = -0.1
     hosting: Hosting = Hosting()
     faults: Mapping[str, Any] | None = None
+    user: Callable[[World], World] | None = None
 
     def __post_init__(self) -> None:
         require(isinstance(self.name, str) and bool(self.name), "name", self.name, "a non-empty text")
@@ -212,10 +214,12 @@ class Task:
         require_whole("max_actions_per_turn", self.max_actions_per_turn, 1, self.max_actions)
         require(self.invalid_penalty <= 0, "invalid_penalty", self.invalid_penalty, "a number <= 0")
         self.make_faults()
-        if self.faults is not None and self.play_class is not None:
-            raise ValueError(
-                "faults needs a game that is played action by action, not a program; leave it out"
-            )
+        require(self.user is None or callable(self.user), "user", self.user, "null, or +env/user=NAME")
+        for name in ("faults", "user"):
+            if getattr(self, name) is not None and self.play_class is not None:
+                raise ValueError(
+                    f"{name} needs a game that is played action by action, not a program; leave it out"
+                )
 
     @property
     def play_class(self) -> Callable[..., Any] | None:
@@ -255,6 +259,13 @@ class Task:
                 raise TypeError(text) from error
         require(isinstance(env, World), "game", type(env).__name__, "a subclass of World, such as TextEnv")
         require_whole("game.max_solution", env.max_solution, 1, self.action_budget)
+        if self.user is not None:
+            with name_errors("user"):
+                env = self.user(env)
+            require(
+                env.max_solution <= self.action_budget, "max_turns", self.max_turns,
+                f"high enough for {env.max_solution} actions (also max_actions), of the game and questions to the user",
+            )  # fmt: skip
         faults = self.make_faults()
         return env if faults is None else FaultyWorld(env, faults)
 
