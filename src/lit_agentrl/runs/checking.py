@@ -118,7 +118,7 @@ def check_jobs(
 
 
 def _check_shown_part(flags: Sequence[str], cfg: DictConfig) -> None:
-    """Refuse flags of ``--cfg`` without it, and a part to show that the config does not have.
+    """Refuse flags of ``--cfg`` without it, and parts that are not there.
 
     Raises:
         UserError: the message names the flag and valid values.
