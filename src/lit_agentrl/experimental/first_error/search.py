@@ -72,7 +72,7 @@ class _Group:
         return self._start_round()
 
     def _narrow(self, ended: Sequence[Episode]) -> None:
-        """Move one end of the search to the tested turn, or give it up without any episode."""
+        """Move one end of the search to the tested turn; without episodes give it up."""
         search = self._searches[0]
         assert self._tested is not None
         if not ended:
