@@ -7,7 +7,7 @@ from typing import Any
 
 from lit_agentrl.envs.tasks.message_parts import (
     BadRow,
-    holds_calls_alone,
+    has_calls_alone,
     is_of_tool,
 )
 from lit_agentrl.envs.tasks.tables import parse_json
@@ -29,7 +29,7 @@ def sort_results(messages: list[Any], column: str) -> list[Any]:
         if is_of_tool(given):
             continue
         ordered[first:place] = _match(ordered[first:place], ids, column)
-        goes_on = place == first and holds_calls_alone(given)  # `join_calls` joins it to the calls before it
+        goes_on = place == first and has_calls_alone(given)  # `join_calls` joins it to the calls before it
         ids = [*(ids if goes_on else []), *_list_ids(given)]
         first = place + 1
     return ordered
@@ -41,7 +41,7 @@ def _list_ids(message: Mapping[str, Any]) -> list[str | None]:
     calls = parse_json(calls) if isinstance(calls, str) else calls
     calls = [calls] if isinstance(calls, Mapping) else calls
     if not isinstance(calls, list):
-        return [None] if holds_calls_alone(message) or message.get("function_call") else []
+        return [None] if has_calls_alone(message) or message.get("function_call") else []
     names = [call.get("id") if isinstance(call, Mapping) else None for call in calls]
     return [None if name is None else str(name) for name in names]
 

@@ -230,7 +230,7 @@ def is_of_tool(message: Mapping[str, Any]) -> bool:
     return message.get("tool_call_id") is not None or _SAME_ROLES.get(str(role), role) == "tool"
 
 
-def holds_calls_alone(message: Mapping[str, Any]) -> bool:
+def has_calls_alone(message: Mapping[str, Any]) -> bool:
     """Return whether a message of a row is calls, without text or thought."""
     role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
     has_calls = any(message.get(key) for key in _CALL_KEYS)
