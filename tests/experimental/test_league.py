@@ -157,7 +157,7 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
 def test_a_resumed_league_goes_on_to_the_bit(tmp_path: Path) -> None:
     options = [
         "env=bandit", "rollout.prompts=2", "rollout.members=2", "rollout.max_reply_tokens=12", "test.episodes=0",
-        "rollout.max_context_tokens=128", "val.episodes=2", "val.every=3", "engine.num_slots=4", "algo=nash_md",
+        "rollout.max_context_tokens=128", "val.episodes=2", "val.every=1", "engine.num_slots=4", "algo=nash_md",
         "algo/structure=league", "algo.structure.every=1", "algo.structure.rule=nash",
     ]  # fmt: skip
     whole, parts = tmp_path / "whole", tmp_path / "parts"
