@@ -57,6 +57,7 @@ def test_coordinates():
     assert "row , column" in env.rules and "Symbols" not in env.rules
 
 
+@pytest.mark.slow
 def test_generated_maps_are_solvable_within_bounds():
     env, starts, lengths = FrozenLake(success_rate=1.0), set(), set()
     for seed in range(300):

@@ -73,6 +73,7 @@ def test_games_are_the_same_in_two_processes() -> None:
     assert len(printed_alike(script)) > 20_000
 
 
+@pytest.mark.slow
 def test_a_game_played_by_hand() -> None:
     env = TextWorld(family="simple", longest=20, partial=False)
     seen, _ = env.reset(seed=0)
@@ -105,6 +106,7 @@ def test_a_lost_game() -> None:
     assert env.optimal_actions(horizon=1) is None
 
 
+@pytest.mark.slow
 def test_a_policy_leads_on_from_where_random_play_went() -> None:
     env = TextWorld(family="coin_collector", settings={"level": 4}, longest=10)
     for seed in range(3):
@@ -120,6 +122,7 @@ def test_a_policy_leads_on_from_where_random_play_went() -> None:
     raise AssertionError("random play ended every game")
 
 
+@pytest.mark.slow
 def test_a_detailed_goal_tells_the_way() -> None:
     goals = {goal: TextWorld(goal=goal).reset(seed=0)[0].splitlines()[0] for goal in ("brief", "detailed")}
     assert len(goals["detailed"]) > len(goals["brief"]) and goals["brief"].startswith("Goal: ")

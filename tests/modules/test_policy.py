@@ -153,6 +153,7 @@ def test_gradient_clipping_scales_to_the_norm():
     assert float(norm) == pytest.approx(0.01, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_warm_up_starts_above_zero_and_reaches_the_peak():
     lrs = []
 

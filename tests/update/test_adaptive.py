@@ -114,6 +114,7 @@ def test_the_kl_to_the_sampling_policy_is_measured_after_the_update():
     assert module.row["train/old_kl"] == pytest.approx(expected, rel=1e-3) and expected > 1e-4
 
 
+@pytest.mark.slow
 def test_the_penalty_acts_from_the_second_step_on():
     def change(coef, **update):
         parts = {"kl": kl.KLToOld(coef=coef)} if coef else {}
@@ -143,6 +144,7 @@ def test_the_policy_loss_of_few_tokens():
     assert same(step(alg=every)[1], step()[1])
 
 
+@pytest.mark.slow
 def test_corrections_weight_what_the_engine_recorded_wrongly():
     """The recorded log-probs are 0.5 too low: the ratio is 1 all the same, and the weight exp(0.5)."""
     batch = recorded()[1]

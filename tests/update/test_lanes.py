@@ -180,6 +180,7 @@ def test_nothing_runs_any_more_after_an_interrupt() -> None:
     assert len(ended) == count
 
 
+@pytest.mark.slow
 def test_an_update_is_that_of_one_lane_and_repeats_to_the_bit() -> None:
     one, two, again = (change(step(lanes=n, iterations=2, **SMALL)[1]) for n in (1, 3, 3))
     assert torch.equal(two, again)
