@@ -276,6 +276,7 @@ def test_a_second_copy_plays_with_the_weights_that_it_was_given() -> None:
     worker.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [300, 100_000])
 def test_a_loss_of_pairs_takes_the_steps_of_the_loss_written_out(budget: int) -> None:
     """Two steps on groups of four: nothing but the objective's own file and its YAML is needed."""

@@ -282,6 +282,7 @@ MALFORMED_EVALUATIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "named", "remedy"), thinned(MALFORMED, one_in=18), ids=[case[0] for case in MALFORMED]
 )
@@ -381,6 +382,7 @@ def test_a_yaml_file_that_is_not_utf8_is_named(refused: Refused, tmp_path: Path)
         assert f"{file}, line 2: byte 0xe9 is not UTF-8; save the file as UTF-8" in message
 
 
+@pytest.mark.slow
 def test_traceback_is_shown_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main_train(["filter.ratio=1.3", "traceback=true"])
@@ -430,6 +432,7 @@ def test_a_finished_run_has_nothing_left(
         main_train(["resume=run", "trainer.max_epochs=3"])
 
 
+@pytest.mark.slow
 def test_damaged_checkpoints(refused: Refused, run_copy: Path) -> None:
     for file in (run_copy / "checkpoints").glob("last.ckpt*"):
         data = bytearray(file.read_bytes())

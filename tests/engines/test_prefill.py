@@ -67,6 +67,7 @@ def compare_play(network: PreTrainedModel, prefixes: Any, params: SamplingParams
 many_pieces = pytest.mark.parametrize("sizes", ["pieces"], indirect=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "sizes"), [("plain", "whole"), *((kind, "pieces") for kind in SETTINGS)], indirect=["sizes"]
 )

@@ -76,6 +76,7 @@ def test_replies_equal_those_of_single_steps(family, kind):
     compare_play(tiny_network(family), SETTINGS[kind])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [tied(), moved("llama").network], ids=["tied", "lora"])
 def test_tied_heads_and_adapters(network):
     compare_play(network, SETTINGS["plain"])

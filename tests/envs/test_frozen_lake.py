@@ -38,6 +38,7 @@ def test_a_hole_ends_the_game():
     assert env.optimal_actions(horizon=3) is None
 
 
+@pytest.mark.slow
 def test_slips_go_to_both_sides_as_often_as_stated():
     env = FrozenLake(success_rate=0.5, size=3)
     counts = dict.fromkeys((1, 3, 5), 0)

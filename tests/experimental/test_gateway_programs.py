@@ -320,6 +320,7 @@ def test_an_agent_that_raises_fails_its_own_episode_alone(scheduler: Any) -> Non
         pack([failed])
 
 
+@pytest.mark.slow
 def test_what_the_run_overrules_is_noted_once(
     scheduler: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -260,6 +260,7 @@ def test_heads_of_a_resumed_run_are_those_of_the_whole_run_and_pay(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -39,6 +39,7 @@ def test_a_game_that_hangs_does_not_hang_the_start() -> None:
     assert "hosting.reset_timeout_s=0.05 passed" in found.error and time.monotonic() - started < 10
 
 
+@pytest.mark.slow
 def test_a_game_that_dies_does_not_end_the_start() -> None:
     assert "WorkerDied: exit code 3 during reset" in rehearsed("die", where="process").error
 

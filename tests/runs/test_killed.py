@@ -98,6 +98,7 @@ def stopped(folder: Path) -> None:
     reports.write(folder / "summary.json", {**summary, "status": "stopped", "iterations": 0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [completed, stopped])
 def test_a_run_whose_checkpoints_are_gone_is_left_alone(
     refused: Refused, run_copy: Path, end: Callable[[Path], None]
@@ -111,6 +112,7 @@ def test_a_run_whose_checkpoints_are_gone_is_left_alone(
     assert contents(run_copy) == before
 
 
+@pytest.mark.slow
 def test_a_best_checkpoint_in_place_of_the_last_is_refused(refused: Refused, run_copy: Path) -> None:
     shutil.copy(run_copy / "checkpoints" / "best.ckpt", run_copy / "checkpoints" / "last.ckpt")
     stop_at_the_end(run_copy)

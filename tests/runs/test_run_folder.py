@@ -106,6 +106,7 @@ def test_a_folder_that_cannot_be_made_is_told() -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_left_alone(refused: Refused) -> None:
     with held_by_another(Path("run")):
         before = contents(Path("run"))

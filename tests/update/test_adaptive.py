@@ -124,6 +124,7 @@ def test_the_penalty_acts_from_the_second_step_on():
     assert not same(change(10.0, epochs=2), change(0.0, epochs=2), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_adaptive_bonus_follows_the_entropy_of_the_rollouts():
     high = entropy.AdaptiveBonus(target=99.0, delta=0.01, max_coef=0.05)
     module, change = step(alg=algorithm(entropy=high))
@@ -135,6 +136,7 @@ def test_an_adaptive_bonus_follows_the_entropy_of_the_rollouts():
     assert same(change, step()[1])
 
 
+@pytest.mark.slow
 def test_the_policy_loss_of_few_tokens():
     module, change = step(alg=algorithm(tokens=partial(entropy.top_entropy_quantile, share=0.25)))
     assert module.row["train/kept_token_share"] == pytest.approx(0.25, abs=0.02)
@@ -200,6 +202,7 @@ def test_parts_that_do_not_fit(parts, message):
         algorithm(**parts)
 
 
+@pytest.mark.slow
 def test_the_reference_is_kept_in_the_precision_asked_for():
     alg = algorithm(kl=kl.KLInLoss(estimator=kl.k3, coef=0.1, reference_dtype="bfloat16"))
     module, change = step(alg=alg, epochs=2)

@@ -203,12 +203,14 @@ class Halved(pl.Callback):
         pl_module.to(torch.bfloat16)
 
 
+@pytest.mark.slow
 def test_half_precision_weights() -> None:
     one, two = (step(lanes=n, inspect=[Halved()], **SMALL)[0].row for n in (1, 2))
     for name in ("train/grad_norm", "train/logp_gap", "train/logp_gap_max"):
         assert two[name] == pytest.approx(one[name], rel=0.02), name
 
 
+@pytest.mark.slow
 def test_adapters() -> None:
     """LoRA: the base is frozen, and adapters are trained in all lanes."""
     found = []
