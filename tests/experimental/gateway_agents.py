@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
+import signal
 from typing import Any
 
 from lit_agentrl.envs.base import TextEnv
 from lit_agentrl.envs.games.bandit import Bandit
 from lit_agentrl.envs.games.sokoban import Sokoban
+from lit_agentrl.envs.pocket.game import PocketWorld
 from lit_agentrl.experimental.gateway.client import Client
 from lit_agentrl.text.dialects.answer import ANSWER
 from lit_agentrl.text.prompts import Prompt
@@ -42,6 +46,48 @@ def play_sokoban(task: dict[str, Any], client: Client) -> dict[str, Any]:
     return _play(
         task, client, Sokoban(split=task["split"]), "sokoban", turns=5, actions=10, actions_per_turn=5
     )
+
+
+def play_mortal_sokoban(task: dict[str, Any], client: Client) -> dict[str, Any]:
+    """Sokoban as a program whose process is killed after the first reply of every eighth episode or so."""
+    if is_killed(task):
+        client.ask([{"role": "user", "content": "go"}])
+        os.kill(os.getpid(), signal.SIGKILL)
+    return play_sokoban(task, client)
+
+
+def is_killed(task: dict[str, Any]) -> bool:
+    """Whether the program of a task is killed; no evaluation loses an episode."""
+    return bool(task["split"] == "train" and task["noise_seed"] % 8 == 3)
+
+
+def play_pocket(task: dict[str, Any], client: Client) -> dict[str, Any]:
+    """The phone as a program: it offers the apps as tools, and plays the calls that it receives."""
+    game, prompt, turns = PocketWorld(levels=[0], split=task["split"]), Prompt(style="compact"), 6
+    actions, total, success, is_over = turns, 0.0, False, False
+    tools = [json.loads(tool.text) for tool in game.tools()]
+    observation, _ = game.reset(seed=task["seed"], options={"noise_seed": task["noise_seed"]})
+    messages: list[dict[str, Any]] = prompt.write_opening(
+        name="pocket", rules=game.rules, actions=game.actions(), observation=observation, max_turns=turns,
+        max_actions=actions, max_actions_per_turn=1,
+    )  # fmt: skip
+    while turns and actions and not is_over:
+        answer = client.ask(messages, tools=tools)
+        reward, calls = 0.0, answer.get("tool_calls", [])
+        for call in calls:
+            function = call["function"]
+            action = {"name": function["name"], "arguments": json.loads(function["arguments"])}
+            observation, points, is_over, _, info = game.step(json.dumps(action))
+            reward, actions, success = reward + points, actions - 1, info["success"]
+        reward += 0.0 if calls else -0.1
+        turns, total = turns - 1, total + reward
+        told = prompt.write_next(
+            observation=observation, reward=reward, complaint="" if calls else "no call", turns_left=turns,
+            actions_left=actions,
+        )  # fmt: skip
+        answered = {"role": "tool", "tool_call_id": calls[0]["id"]} if calls else {"role": "user"}
+        messages += [answer, {**answered, "content": told}]
+    return {"reward": total, "success": success}
 
 
 def _play(

@@ -21,8 +21,8 @@ from tests.experimental.test_gateway_programs import PARAMS, make_rules, play, s
 __all__ = ["scheduler"]  # a fixture
 
 POST = """
-def reward(body, key=KEY):
-    head = {"Authorization": "Bearer " + key}
+def reward(body, key=KEY, **more):
+    head = {"Authorization": "Bearer " + key, **{name.replace("_", "-"): value for name, value in more.items()}}
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
         with urllib.request.urlopen(urllib.request.Request(URL + "/rewards", data, head)) as answer:
@@ -56,6 +56,7 @@ win(0)
     assert (final, info["success"]) == (0.0, True)  # the sum of all is above 0
 
 
+@pytest.mark.slow
 def test_each_reward_is_that_of_its_call(scheduler: Any) -> None:
     """The second call has two rewards, the last one of the record the final reward besides."""
     [episode] = scheduler(make_rules("earn")).play(Wave("train", 0, PARAMS, specs(1)))
@@ -75,6 +76,7 @@ def test_each_reward_is_that_of_its_call(scheduler: Any) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_final_reward_is_in_the_return_of_every_row(scheduler: Any) -> None:
     """The last call continues the first row, and another row was begun between."""
     [episode] = scheduler(make_rules("return_to_first")).play(Wave("train", 0, PARAMS, specs(1)))
@@ -94,6 +96,9 @@ MALFORMED: dict[str, tuple[Any, int]] = {
     "many digits": (b'{"reward": 1' + b"0" * 400 + b"}", 400),
     "unknown reply": ({"reward": 1, "completion_id": "chatcmpl-2"}, 400),
     "number as id": ({"reward": 1, "completion_id": 1}, 400),
+    "number as name": ({"reward": 1, "reward_id": 1}, 400),
+    "empty name": ({"reward": 1, "reward_id": ""}, 400),
+    "long name": ({"reward": 1, "reward_id": "x" * 201}, 400),
     "unknown key": ({"reward": 1, "turn": 1}, 400),
     "no JSON": (b"{", 400),
     "half a character": (b'{"reward": 1, "completion_id": "\\ud800"}', 400),
@@ -113,6 +118,56 @@ win(-1)
 """
     final, info, _ = play(POST + script)
     assert (final, info["success"]) == (-1.0, False)
+
+
+def test_a_reward_that_is_posted_again_counts_once() -> None:
+    script = """
+ask("go")
+once = {"reward": 0.25, "reward_id": "a"}
+assert reward(once) == reward(once) == {"completion_id": "chatcmpl-1", "reward": 0.25}
+assert reward({"reward": 0.5}, Idempotency_Key="b")["reward"] == 0.75
+assert reward({"reward": 0.5, "reward_id": "b"}, X_Stainless_Retry_Count="1")["reward"] == 0.75
+assert reward({"reward": 0.5}, X_Stainless_Retry_Count="1") == 400  # a retry that may have counted
+assert reward({"reward": 0.5}, X_Stainless_Retry_Count="0")["reward"] == 1.25  # the first try
+assert reward({"reward": 0.5, "reward_id": "c"}, Idempotency_Key="b") == 400
+ask("on")
+assert reward(once) == {"completion_id": "chatcmpl-1", "reward": 1.25}  # still the first reply's
+assert reward({**once, "completion_id": "chatcmpl-1"})["reward"] == 1.25
+assert reward({**once, "completion_id": "chatcmpl-2"}) == reward({**once, "reward": 0.5}) == 400
+win(-1.25)
+"""
+    final, info, _ = play(POST + script)
+    assert (final, info["success"]) == (-1.25, False)
+
+
+def test_a_repeated_reward_is_known_where_a_new_one_would_be_refused() -> None:
+    """While a call waits, and when no more rewards are taken."""
+    exchange = make_exchange(1)
+    once = PostedReward(1.0, None, "a")
+    exchange.add_reward(once)
+    for _ in range(MOST_REWARDS - 1):
+        exchange.add_reward(PostedReward(0.0))
+    exchange.post(Pending(ChatRequest(()), lambda *_: None))
+    assert exchange.add_reward(once) == ("chatcmpl-1", 1.0)
+    exchange.finish(ProgramEnd(1.0))
+    with pytest.raises(Over):
+        exchange.add_reward(once)
+
+
+@pytest.mark.slow
+def test_the_sdk_names_a_reward_in_the_body() -> None:
+    pytest.importorskip("openai")
+    script = """
+import openai
+client = openai.OpenAI()
+reply = client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "go"}])
+body = {"reward": 0.5, "completion_id": reply.id, "reward_id": "a"}
+for _ in range(2):
+    answer = client.post("/rewards", body=body, cast_to=object)
+    assert answer == {"completion_id": reply.id, "reward": 0.5}, answer
+win(0)
+"""
+    assert play(script)[1]["success"]
 
 
 def test_the_order_of_rewards_changes_no_bit_of_their_sum() -> None:

@@ -11,7 +11,7 @@ from lit_agentrl.models.lora import LoRA, find_adapter_layers, merge_adapters
 from lit_agentrl.models.packing import Packing, enable_packing
 from lit_agentrl.models.policy import Policy, load_pretrained
 from lit_agentrl.models.routers import Routing, find_routers, freeze
-from lit_agentrl.models.routing import Routers
+from lit_agentrl.models.routing import Layout, Pass, Routers
 from tests.conftest import nano_tokenizer
 from tests.models.moe import FAMILIES, moe
 from tests.update.bare import gpt2
@@ -88,6 +88,45 @@ def test_balance_of_a_row_is_that_of_transformers_layer_by_layer(family):
     assert all(router.weight.grad.norm() > 0 for router in find_routers(network))
 
 
+@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe", "qwen3_moe"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_balance_of_a_batch_without_padding_is_that_of_transformers(family, layers):
+    """Of a network of one layer its own loss; of more layers, which it pools, the mean of its loss of each."""
+    network = moe(family, num_hidden_layers=layers)
+    routers = Routers(network, "router_loss=1")
+    tokens_BT = torch.randint(3, 60, (4, 9), generator=torch.Generator().manual_seed(1))
+    is_action_BT = torch.arange(9).expand(4, -1) > 1
+    is_counted_BT = torch.arange(9).expand(4, -1) < 8
+    output = network(tokens_BT[:, :-1], output_router_logits=True)
+    theirs = [load_balancing_loss_func((layer,), 4, 2) for layer in output.router_logits]
+    if layers == 1:
+        torch.testing.assert_close(output.aux_loss, theirs[0])
+    with torch.no_grad(), routers.trace(tokens_BT) as seen:
+        score_tokens(network, tokens_BT=tokens_BT, is_action_BT=is_action_BT)
+    load_LE = routers.count_choices(seen.collect_experts(), is_counted_BT) / 32
+    ours = []
+    for part in (slice(0, 1), slice(1, 4)):  # two micro-batches sum up to the whole
+        with routers.trace(tokens_BT[part]) as seen:
+            score_tokens(network, tokens_BT=tokens_BT[part], is_action_BT=is_action_BT[part])
+        ours.append(seen.compute_batch_balance(is_counted_BT[part], load_LE) / 32)
+    torch.testing.assert_close(sum(ours), torch.stack(theirs).mean())
+    of_ours = torch.autograd.grad(sum(ours), [router.weight for router in routers.modules])
+    of_theirs = torch.autograd.grad(torch.stack(theirs).mean(), [router.weight for router in routers.modules])
+    assert all(grad.norm() > 0 for grad in of_theirs)
+    torch.testing.assert_close(of_ours, of_theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_balance_of_a_batch_worked():
+    """Two rows that choose one expert each: 1.6 as a batch, 2.8 as rows."""
+    is_real_BT, seen = torch.ones(2, 3, dtype=torch.bool), Pass(1, 1, Layout((2, 3), None))
+    seen.logits = [torch.tensor([[7.0, 1, 1, 1], [7, 1, 1, 1], [1, 7, 1, 1], [1, 7, 1, 1]]).log()]
+    seen.indices = [torch.tensor([[0], [0], [1], [1]])]
+    is_counted_BT = torch.arange(3).expand(2, -1) < 2
+    load_LE = torch.tensor([[0.5, 0.5, 0, 0]])
+    assert float(seen.compute_batch_balance(is_counted_BT, load_LE)) / 4 == pytest.approx(1.6)
+    assert seen.compute_balance(is_real_BT).tolist() == pytest.approx([2.8, 2.8])
+
+
 def test_layers_that_run_again_are_told_again():
     network = moe()
     routers, (given, is_real_BT) = Routers(network, "routing_replay=old"), rows()
@@ -136,8 +175,10 @@ def test_options_of_routers_from_a_folder(tmp_path, tiny_model_folder):
     Policy(network=moe(vocab_size=len(nano_tokenizer())), tokenizer=nano_tokenizer(), name="moe").save(
         tmp_path
     )
-    policy = load_pretrained(str(tmp_path), router_loss=0.1, freeze_router=True, routing_replay="old")
-    assert policy.routing == Routing(loss=0.1, frozen=True, replay="old")
+    policy = load_pretrained(
+        str(tmp_path), router_loss=0.1, router_loss_over="batch", freeze_router=True, routing_replay="old"
+    )
+    assert policy.routing == Routing(loss=0.1, loss_over="batch", frozen=True, replay="old")
     assert not any(router.weight.requires_grad for router in find_routers(policy.network))
     with pytest.raises(
         ValueError, match="^freeze_router=true needs a mixture of experts, and LlamaForCausalLM has no"
@@ -153,6 +194,8 @@ def test_refusals():
     for options, message in (
         ({"loss": -1}, "router_loss=-1 must be"),
         ({"frozen": "no"}, "freeze_router=no must be true or false"),
+        ({"loss_over": "world"}, "router_loss_over=world must be one of row, batch"),
+        ({"loss_over": "batch"}, "router_loss_over=batch has no effect with router_loss=0; set router_loss"),
         ({"replay": "new"}, "routing_replay=new must be one of none, old"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -41,6 +41,11 @@ WRONG = [
     "context=window context.turns=0",
     "val.temperature=-1",
     "trainer.precision=16-true",
+    "trainer.precision=nosuch",
+    "trainer.devices=2",
+    "+trainer.deterministic=nosuch",
+    "+trainer.gradient_clip_algorithm=norm",
+    "task_sampler=success_band rollout.instances=8 task_sampler.low=2",
     "seed=-1",
 ]
 
@@ -53,6 +58,7 @@ def compose(job: str) -> DictConfig:
     return cfg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", thinned(WRONG, one_in=4))
 def test_a_wrong_value_is_told_early_as_it_is_told_late(
     refused: Refused, in_empty_folder: Path, job: str

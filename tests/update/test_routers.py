@@ -60,9 +60,18 @@ def whole(routing: Routing) -> tuple[Tensor, float]:
 
 BALANCED = Routing(loss=0.1)
 REPLAYED = Routing(loss=0.1, replay="old")
+OVER_BATCH = Routing(loss=0.1, loss_over="batch")
+OVER_BATCH_REPLAYED = Routing(loss=0.1, loss_over="batch", replay="old")
+KINDS = {
+    "balanced": BALANCED,
+    "replayed": REPLAYED,
+    "over_batch": OVER_BATCH,
+    "over_batch_replayed": OVER_BATCH_REPLAYED,
+}
+kinds = pytest.mark.parametrize("routing", list(KINDS.values()), ids=list(KINDS))
 
 
-@pytest.mark.parametrize("routing", [BALANCED, REPLAYED], ids=["balanced", "replayed"])
+@kinds
 @pytest.mark.parametrize("packing", [False, True, "auto"])
 @pytest.mark.parametrize("budget", [60, 10**6])
 def test_padding_packing_and_micro_batches_do_not_matter(routing: Routing, packing: Any, budget: int) -> None:
@@ -73,7 +82,7 @@ def test_padding_packing_and_micro_batches_do_not_matter(routing: Routing, packi
     assert made.row["train/router_loss"] == pytest.approx(loss, rel=1e-6)
 
 
-@pytest.mark.parametrize("routing", [BALANCED, REPLAYED], ids=["balanced", "replayed"])
+@kinds
 def test_ranks_do_not_matter(routing: Routing, monkeypatch: pytest.MonkeyPatch) -> None:
     shares = [played().select(torch.isin(played().group_B, torch.tensor(g))).trim() for g in RANKS]
     modules = [module(routing, packing=False, tokens_per_microbatch=60) for _ in shares]
@@ -94,8 +103,69 @@ def test_the_loss_is_the_mean_of_rows_and_its_weight_counts() -> None:
     torch.testing.assert_close(twice - plain, 2 * (once - plain), rtol=1e-3, atol=1e-6)
 
 
-def test_the_loss_evens_loads_out() -> None:
-    made, found = module(Routing(loss=50.0), lr=0.01), []
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_the_loss_over_a_batch_is_that_of_a_loop_over_its_tokens(
+    minibatches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row alone through transformers' own forward; loads counted token by token, over each minibatch."""
+    batch, parts = played(), []
+    made = module(OVER_BATCH, minibatches=minibatches, tokens_per_microbatch=60)
+    real = type(made.updater._stepper)._count
+
+    def count(self: Any, minibatch: dict[str, Tensor]) -> dict[str, Tensor]:
+        parts.append(minibatch)
+        return real(self, minibatch)
+
+    monkeypatch.setattr(type(made.updater._stepper), "_count", count)
+    step(made, batch)
+    assert len(parts) == minibatches
+    total, number = 0.0, 0
+    for part in parts:
+        shares: list[list[Tensor]] = [[], []]  # of each layer, by token
+        for row in torch.nonzero(part["is_action_BT"].any(1)).flatten():
+            length = int(part["is_real_BT"][row].sum())
+            tokens = part["tokens_BT"][row : row + 1, : length - 1]
+            with torch.no_grad():
+                found = moe()(tokens, output_router_logits=True).router_logits
+            for layer, logits in enumerate(found):
+                shares[layer] += list(logits.double().softmax(-1))
+        loss = 0.0
+        for tokens_of_layer in shares:
+            chosen = [set(share.topk(2).indices.tolist()) for share in tokens_of_layer]
+            for expert in range(4):
+                f = sum(expert in taken for taken in chosen) / len(chosen)
+                loss += 4 * f * float(sum(share[expert] for share in tokens_of_layer)) / len(chosen) / 2
+        total, number = total + loss * len(shares[0]), number + len(shares[0])
+    assert made.row["train/router_loss"] == pytest.approx(total / number, rel=1e-5)
+
+
+def test_the_gradient_of_the_loss_over_a_batch_is_that_of_all_rows_at_once() -> None:
+    """Without loops of ours: one padded pass, choices as numbers, autograd."""
+    network, batch = moe(), played()
+    routers = Routers(network, "router_loss=1")
+    is_counted_BT = batch.is_real_BT & batch.is_action_BT.any(1)[:, None]
+    is_counted_BT[:, :-1] &= batch.is_real_BT[:, 1:]
+    is_counted_BT[:, -1] = False
+    with routers.trace(batch.tokens_BT) as seen:
+        score_tokens(network, tokens_BT=batch.tokens_BT, is_action_BT=batch.is_action_BT)
+    losses = []
+    for logits_NE in seen.logits:
+        share = logits_NE.double().softmax(-1).view(batch.num_rows, -1, 4)[is_counted_BT[:, :-1]]
+        f = torch.zeros_like(share).scatter(1, share.topk(2).indices, 1.0).mean(0)
+        losses.append(4 * (f * share.mean(0)).sum())
+    (0.1 * torch.stack(losses).mean()).backward()
+    expected = torch.cat(
+        [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in network.parameters()]
+    )
+    found = whole(OVER_BATCH)[0] - whole(Routing())[0]
+    assert (found - expected).norm() <= 1e-4 * expected.norm()
+    assert (whole(BALANCED)[0] - whole(OVER_BATCH)[0]).norm() > 0.01 * expected.norm()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("over", ["row", "batch"])
+def test_the_loss_evens_loads_out(over: Any) -> None:
+    made, found = module(Routing(loss=50.0, loss_over=over), lr=0.01), []
     for iteration in range(15):
         step(made, played(), iteration)
         found.append(made.row["train/router_loss"])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from lit_agentrl.actions import ToolCall, read_call
+from lit_agentrl.actions import BadCall, ToolCall, read_call
 from lit_agentrl.checks import blame, name_errors, require, require_whole
 from lit_agentrl.envs.faults import Faults, FaultyWorld
 from lit_agentrl.envs.hosting import Hosting
@@ -88,7 +88,7 @@ class TextEnv(World):
         return self._observe(), {"instance_id": instance_id, **self._extra_info()}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Play one action; an unknown one changes nothing, earns 0 and is marked invalid.
+        """Play one action; an unknown or refused one changes nothing and is marked invalid.
 
         Returns:
             ``(observation, reward, terminated, truncated, info)``; ``reward`` is the sum of ``info["reward_parts"]``;
@@ -100,7 +100,8 @@ class TextEnv(World):
         if not self._is_running:
             raise ResetNeeded("step: no game is running; call reset(seed=...) first")
         name = self._match(action)
-        outcome = Outcome(action_is_valid=False) if name is None else self._play(name)
+        played = Outcome(action_is_valid=False) if name is None else self._play(name)
+        outcome = Outcome(action_is_valid=False) if isinstance(played, BadCall) else played
         self._is_running = not outcome.terminated
         info = {
             "success": outcome.success,
@@ -110,7 +111,8 @@ class TextEnv(World):
             **({"counts": outcome.counts} if outcome.counts else {}),
             **self._extra_info(),
         }
-        return self._observe(), float(sum(outcome.reward_parts.values())), outcome.terminated, False, info
+        shown = played.message if isinstance(played, BadCall) else self._observe()
+        return shown, float(sum(outcome.reward_parts.values())), outcome.terminated, False, info
 
     def rekey(self, noise_seed: int) -> None:
         """Seed everything random from now on with ``noise_seed`` alone."""
@@ -143,8 +145,11 @@ class TextEnv(World):
         """Return the current observation."""
 
     @abstractmethod
-    def _play(self, action: str) -> Outcome:
-        """Play a legal action, spelt as in ``action_names``, or any text where actions are free."""
+    def _play(self, action: str) -> Outcome | BadCall:
+        """Play a legal action, spelt as in ``action_names``, or any text where actions are free.
+
+        A `BadCall`, which `call_tool` returns for what a validator refuses, is an invalid action; its message is shown.
+        """
 
     @abstractmethod
     def _get_state(self) -> dict[str, Any]:

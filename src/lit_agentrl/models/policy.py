@@ -153,6 +153,7 @@ def load_pretrained(
     chat_template: str | None = None,
     lora: LoRA | None = None,
     router_loss: float = 0.0,
+    router_loss_over: Literal["row", "batch"] = "row",
     freeze_router: bool = False,
     routing_replay: Literal["none", "old"] = "none",
     date: str = DATE,
@@ -168,6 +169,7 @@ def load_pretrained(
             own, also in saved policies.
         lora: Adapters to add; then only these are trained.
         router_loss: Weight of the load-balancing loss of a mixture of experts; see `Routing`.
+        router_loss_over: ``row`` or ``batch``; see `Routing`.
         freeze_router: Whether its routers are excluded from training.
         routing_replay: ``none`` or ``old``; see `Routing`.
         export_dtype: Precision of saved policies (``hf/``), such as ``bfloat16``; None: ``dtype``.
@@ -177,7 +179,9 @@ def load_pretrained(
         ValueError: If ``date`` is no date, ``dtype`` or ``chat_template`` is unknown, files cannot be loaded, weights
             are not finite, adapters do not fit, or a router option is set without routers; names the option.
     """
-    routing = Routing(loss=router_loss, frozen=freeze_router, replay=routing_replay)
+    routing = Routing(
+        loss=router_loss, loss_over=router_loss_over, frozen=freeze_router, replay=routing_replay
+    )
     require_one_of("dtype", dtype, tuple(DTYPES))
     if export_dtype is not None:
         require_one_of("export_dtype", export_dtype, tuple(DTYPES))

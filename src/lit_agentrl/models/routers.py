@@ -11,6 +11,7 @@ from transformers.utils.output_capturing import OutputRecorder
 from lit_agentrl.checks import require, require_number, require_one_of
 
 REPLAYS = ("none", "old")
+SPANS = ("row", "batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,10 @@ class Routing:
     """Options for the routers of a policy; the defaults change nothing.
 
     Args:
-        loss: weight of the load-balancing loss, `routing.Pass.compute_balance`, in the loss of the policy.
+        loss: weight of the load-balancing loss in the loss of the policy.
+        loss_over: tokens whose loads are compared: ``row``: those of each row, `routing.Pass.compute_balance`;
+            ``batch``: those of all rows of an optimizer step, `routing.Pass.compute_batch_balance`.  The latter takes
+            one more pass per step, or none with ``replay="old"``.
         frozen: True if the routers are not trained.
         replay: experts that the update uses: ``none``: those that the router chooses at that time; ``old``: those that
             it chose before the iteration's first step, found by one more pass over the rows.
@@ -28,6 +32,7 @@ class Routing:
     """
 
     loss: float = 0.0
+    loss_over: Literal["row", "batch"] = "row"
     frozen: bool = False
     replay: Literal["none", "old"] = "none"
 
@@ -35,6 +40,11 @@ class Routing:
         require_number(
             "router_loss", self.loss, "a finite number >= 0", lambda value: 0 <= value < float("inf")
         )
+        require_one_of("router_loss_over", self.loss_over, SPANS)
+        if self.loss_over != "row" and not self.loss:
+            raise ValueError(
+                f"router_loss_over={self.loss_over} has no effect with router_loss=0; set router_loss, such as 0.01"
+            )
         require(isinstance(self.frozen, bool), "freeze_router", self.frozen, "true or false")
         require_one_of("routing_replay", self.replay, REPLAYS)
 

@@ -90,6 +90,18 @@ class Routers:
         with patch_forwards(self.modules, watch):
             yield trace
 
+    def count_choices(self, experts_BK: Tensor, is_counted_BT: Tensor) -> Tensor:
+        """Count the tokens that chose each expert, (layers, experts).
+
+        Args:
+            experts_BK: (B, T x `num_choices`) choices, as `Pass.collect_experts` returns them.
+            is_counted_BT: True for tokens that count; all of them have choices.
+        """
+        layers, size = len(self.modules), max(int(module.num_experts) for module in self.modules)
+        chosen_NLk = experts_BK.view(*is_counted_BT.shape, layers, -1)[is_counted_BT].long()
+        place_NLk = chosen_NLk + size * torch.arange(layers, device=chosen_NLk.device)[:, None]
+        return torch.bincount(place_NLk.flatten(), minlength=layers * size).view(layers, size)
+
     @torch.no_grad()
     def _find_obstacle(self) -> str:
         """Run three tokens and return why choices cannot be recorded or set; else empty."""
@@ -243,18 +255,49 @@ class Pass:
             is_real_BT: False at padding.
         """
         assert self.layout is not None
-        is_read_BT1 = _is_read(is_real_BT)[..., None]
+        is_read_BT1 = find_read_tokens(is_real_BT)[..., None]
         count_B1 = is_read_BT1.sum(1).clamp(min=1)
         losses = []
         for logits_NE, indices_NK in zip(self.logits, self.indices, strict=True):
-            share_NE = torch.softmax(logits_NE.float() if logits_NE.dtype != torch.float64 else logits_NE, -1)
+            share_NE = _compute_shares(logits_NE)
             taken_NE = one_hot(indices_NK, logits_NE.shape[-1]).sum(1).to(share_NE)
             sums = [self.layout.unflatten(x_NE, 0.0) * is_read_BT1 for x_NE in (share_NE, taken_NE)]
             share_BE, load_BE = (x_BTE.sum(1) / count_B1 for x_BTE in sums)
             losses.append(logits_NE.shape[-1] * (share_BE * load_BE).sum(-1))
         return torch.stack(losses).mean(0)
 
+    def compute_batch_balance(self, is_counted_BT: Tensor, load_LE: Tensor) -> Tensor:
+        """Sum over these tokens how unequally a whole batch loads the experts.
 
-def _is_read(is_real_BT: Tensor) -> Tensor:
+        ``E sum_e f_e sum_t p_te``, the mean over layers: ``p_te`` is token t's softmax of the router's logits, and
+        ``f_e`` the fraction of the tokens of the *whole* batch, of which these may be a part, that chose expert e.
+        Divided by the number of tokens of the batch and summed over its parts this is ``E sum_e f_e P_e`` of the batch
+        (arXiv 2501.11873), k for equal loads.  A row whose tokens all choose the same experts is no
+        loss here if other rows choose others.  Gradient flows through ``p_te``.  Layers are balanced one by one;
+        ``load_balancing_loss_func`` of transformers pools them first.
+
+        Worked: 4 experts, k = 1; two rows of two tokens choose (0, 0) and (1, 1), with p = 0.7 for the chosen one and
+        0.1 for each other.  f = (1/2, 1/2, 0, 0), P = (0.4, 0.4, 0.1, 0.1): 4 (0.2 + 0.2) = 1.6 of the batch, where
+        each row by itself has 4 x 0.7 = 2.8.
+
+        Args:
+            is_counted_BT: True for tokens of the batch that the network reads.
+            load_LE: f of each layer, from `Routers.count_choices` over the whole batch; no gradient.
+        """
+        assert self.layout is not None
+        losses = []
+        for logits_NE, load_E in zip(self.logits, load_LE, strict=True):
+            size = logits_NE.shape[-1]
+            share_BTE = self.layout.unflatten(_compute_shares(logits_NE), 0.0) * is_counted_BT[..., None]
+            losses.append(size * (share_BTE.sum((0, 1)) * load_E[:size].to(share_BTE)).sum())
+        return torch.stack(losses).mean()
+
+
+def _compute_shares(logits_NE: Tensor) -> Tensor:
+    """Return the softmax of a router's logits, in float32 at least."""
+    return torch.softmax(logits_NE.float() if logits_NE.dtype != torch.float64 else logits_NE, -1)
+
+
+def find_read_tokens(is_real_BT: Tensor) -> Tensor:
     """Return the mask without the last token of each row."""
     return is_real_BT & pad(is_real_BT[:, 1:], (0, 1), value=False)

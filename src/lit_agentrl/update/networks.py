@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lit_agentrl.distributed import StrategyHooks
+from lit_agentrl.distributed import StrategyHooks, sum_over_ranks
 from lit_agentrl.models.heads import ScoreHead
 from lit_agentrl.models.logprobs import Logits, read_logits, score_tokens
 from lit_agentrl.models.lora import disable_adapters, get_levels, use_level
 from lit_agentrl.models.packing import Packing
 from lit_agentrl.models.routers import Routing
-from lit_agentrl.models.routing import Pass, Routers
+from lit_agentrl.models.routing import Pass, Routers, find_read_tokens
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.lanes import Lanes
@@ -186,6 +186,19 @@ class Networks:
             tokens_per_microbatch=self._settings.tokens_per_microbatch,
         )  # fmt: skip
 
+    def measure_loads(self, minibatch: Tensors) -> Tensors:
+        """Measure how the minibatch of all ranks loads the experts; a collective.
+
+        Returns:
+            ``load_LE``, the fraction of the balanced tokens that chose each expert, and ``num_balanced``, their number.
+        """
+        assert self._routers is not None
+        is_balanced_BT = find_balanced_tokens(minibatch)
+        experts_BK = minibatch["experts_BK"] if "experts_BK" in minibatch else self.choose_experts(minibatch)
+        count_LE = sum_over_ranks(self._routers.count_choices(experts_BK, is_balanced_BT))
+        number = sum_over_ranks(is_balanced_BT.sum())
+        return {"load_LE": count_LE.double() / number.clamp(min=1), "num_balanced": number}
+
     @contextmanager
     def observe_routers(self, part: Tensors, packing: Packing | None) -> Iterator[Pass | None]:
         """Observe the routers during the passes of a micro-batch, and set experts to replay."""
@@ -311,3 +324,8 @@ class Networks:
         if (extra := objective.value_loss(part | columns)) is not None:
             loss, metrics = loss + extra[0], metrics | extra[1]
         return self.critic.coef * loss, metrics
+
+
+def find_balanced_tokens(rows: Tensors) -> Tensor:
+    """Return (B, T), True for the tokens read of rows with sampled tokens."""
+    return find_read_tokens(rows["is_real_BT"]) & rows["is_action_BT"].any(1)[:, None]

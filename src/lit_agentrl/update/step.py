@@ -17,7 +17,7 @@ from lit_agentrl.rl.objective import Objective, add_metrics
 from lit_agentrl.rl.policy.kl import old_kl
 from lit_agentrl.update.lanes import Lanes
 from lit_agentrl.update.microbatches import MicroBatch, split_micro_batches
-from lit_agentrl.update.networks import Networks
+from lit_agentrl.update.networks import Networks, find_balanced_tokens
 from lit_agentrl.update.progress import Loop, Progress
 from lit_agentrl.update.settings import UpdateSettings
 
@@ -150,18 +150,28 @@ class Stepper:
             is_target_BT = minibatch["is_value_target_BT"].to(minibatch["old_value_BT"].dtype)
             minibatch["value_weight_BT"] = is_target_BT / sum_over_ranks(is_target_BT.sum()).clamp(min=1)
         if self._networks.routing.loss:
-            minibatch["num_balanced"] = sum_over_ranks(minibatch["is_action_BT"].any(1).sum())
+            if self._networks.routing.loss_over == "batch":
+                minibatch |= self._networks.measure_loads(minibatch)
+            else:
+                minibatch["num_balanced"] = sum_over_ranks(minibatch["is_action_BT"].any(1).sum())
         return minibatch
 
     def _compute_router_loss(self, part: Tensors, routed: Pass) -> tuple[Tensor, Tensors]:
-        """Compute the weighted load-balancing loss of rows with actions, and router metrics."""
+        """Compute the weighted load-balancing loss of rows with actions, and router metrics.
+
+        The rows' part of the loss of the minibatch, so that micro-batches and ranks sum up to it.
+        """
         metrics: Tensors = {}
         loss = torch.zeros((), device=part["tokens_BT"].device)
         if self._networks.routing.loss:
-            is_counted_B = part["is_action_BT"].any(1)
-            balance = torch.where(is_counted_B, routed.compute_balance(part["is_real_BT"]), 0.0).sum()
+            if self._networks.routing.loss_over == "batch":
+                is_counted = find_balanced_tokens(part)
+                balance = routed.compute_batch_balance(is_counted, part["load_LE"])
+            else:
+                is_counted = part["is_action_BT"].any(1)
+                balance = torch.where(is_counted, routed.compute_balance(part["is_real_BT"]), 0.0).sum()
             loss = self._networks.routing.loss * balance / part["num_balanced"].clamp(min=1)
-            metrics["router_loss"] = torch.stack([balance.detach(), is_counted_B.sum().to(balance)])
+            metrics["router_loss"] = torch.stack([balance.detach(), is_counted.sum().to(balance)])
         if routed.given is not None:
             flips = [pair for pair in routed.flips if pair is not None]
             metrics["routing_flips"] = torch.stack(flips).sum(0).float()
@@ -291,12 +301,12 @@ def _is_current(tensors: Tensors) -> Tensor:
 def _cut_rows(minibatch: Tensors, part: MicroBatch) -> Tensors:
     """Cut columns to the rows and width of a micro-batch, and add ``place_A``.
 
-    Scalars are unchanged.
+    Scalars and loads of experts (``_LE``) are unchanged.
     """
     index, place_A = part.upload(minibatch["tokens_BT"].device)
 
     def cut(name: str, tensor: Tensor) -> Tensor:
-        if tensor.dim() == 0:
+        if tensor.dim() == 0 or name.endswith("_LE"):
             return tensor
         return tensor[index, : part.width] if name.endswith("_BT") else tensor[index]
 

@@ -33,13 +33,17 @@ class Client:
         message: dict[str, Any] = answer["choices"][0]["message"]
         return message
 
-    def reward(self, reward: float, completion_id: str | None = None) -> None:
+    def reward(
+        self, reward: float, completion_id: str | None = None, *, reward_id: str | None = None
+    ) -> None:
         """Post a reward for the reply given last, or for that with an id.
+
+        One with a ``reward_id`` may be posted again, and counts once.
 
         Raises:
             ValueError: It is refused; the message says why.
         """
-        self._post("rewards", {"reward": reward, "completion_id": completion_id})
+        self._post("rewards", {"reward": reward, "completion_id": completion_id, "reward_id": reward_id})
 
     def _post(self, path: str, body: Mapping[str, Any]) -> Any:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.api_key}"}

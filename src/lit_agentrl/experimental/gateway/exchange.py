@@ -66,6 +66,9 @@ class Exchange:
         self._is_closed = False
         self._rewards: dict[str, list[float]] = {}  # by the id of the reply, in the order of the replies
         self._num_rewards = 0
+        self._named: dict[
+            str, tuple[PostedReward, str]
+        ] = {}  # by reward_id: what was posted, and for which reply
 
     def post(self, pending: Pending) -> None:
         """Queue a request.
@@ -87,19 +90,35 @@ class Exchange:
     def add_reward(self, posted: PostedReward) -> tuple[str, float]:
         """Record a reward; return the id of its reply, and the sum of that reply.
 
+        One with the ``reward_id`` of an earlier one changes nothing.
+
         Raises:
             Over: The episode has ended.
-            BadRequest: It names no reply of the episode, or there are too many.
+            BadRequest: It names no reply of the episode, there are too many, or its ``reward_id`` has another reward.
         """
         with self._changed:
             if self._is_closed or self._end is not None or self._broken:
                 raise Over
+            if posted.reward_id is not None and posted.reward_id in self._named:
+                name = self._find_same(posted, *self._named[posted.reward_id])
+                return name, fsum(self._rewards[name])
             name = self._find_credited(posted.completion_id)
             if self._num_rewards == MOST_REWARDS:
                 raise BadRequest(f"an episode may post {MOST_REWARDS} rewards, and has")
             self._num_rewards += 1
             self._rewards[name].append(posted.reward)
+            if posted.reward_id is not None:
+                self._named[posted.reward_id] = posted, name
             return name, fsum(self._rewards[name])
+
+    def _find_same(self, posted: PostedReward, first: PostedReward, name: str) -> str:
+        """Return the reply of a reward that was posted before."""
+        if posted.reward != first.reward or posted.completion_id not in (first.completion_id, name):
+            raise BadRequest(
+                f"reward_id={shorten(posted.reward_id)} was posted with reward={first.reward:g} for {name}, and now "
+                "with another; use another reward_id"
+            )
+        return name
 
     def _find_credited(self, name: str | None) -> str:
         if name is not None:

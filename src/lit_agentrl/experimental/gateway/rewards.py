@@ -11,6 +11,8 @@ from lit_agentrl.experimental.gateway.messages import BadRequest, shorten
 
 MOST_REWARDS = 1000  # posted in one episode
 _LARGEST = 1e30  # so many of them have a finite sum in single precision
+_LONGEST_ID = 200
+_POSTED = {"reward", "completion_id", "reward_id"}
 _RESULT = {"reward", "success", "reward_parts", "cost"}
 
 
@@ -21,29 +23,54 @@ class PostedReward:
     Attributes:
         reward: A finite number.
         completion_id: Id of the reply that it credits; None: the reply given last.
+        reward_id: Name of this reward in its episode, under which it counts once; None: it has none.
     """
 
     reward: float
     completion_id: str | None = None
+    reward_id: str | None = None
 
 
-def read_posted(body: Any) -> PostedReward:
+def read_posted(body: Any, key: str | None = None, *, is_retry: bool = False) -> PostedReward:
     """Read the body of a request to ``/v1/rewards``.
 
+    Args:
+        body: The body.
+        key: The header ``Idempotency-Key``, which names the reward as ``reward_id`` does.
+        is_retry: Whether the request says that it was sent before.
+
     Raises:
-        BadRequest: It is not ``{"reward": NUMBER}``, perhaps with a ``completion_id``.
+        BadRequest: It is not ``{"reward": NUMBER}``, perhaps with ids, or it is a retry without a name.
     """
     if not isinstance(body, Mapping) or "reward" not in body:
         raise BadRequest('the body must be an object with a reward, as {"reward": 0.5}')
-    if unknown := sorted(set(body) - {"reward", "completion_id"}):
-        raise BadRequest(f"{unknown[0]} is not supported; a reward has the keys reward and completion_id")
+    if unknown := sorted(set(body) - _POSTED):
+        raise BadRequest(
+            f"{unknown[0]} is not supported; a reward has the keys reward, completion_id and reward_id"
+        )
     completion = body.get("completion_id")
     if not isinstance(completion, str | None):
         raise BadRequest(f"completion_id={shorten(completion)} must be the id of a reply")
+    name = _read_reward_id(body.get("reward_id"), key)
+    if is_retry and name is None:
+        raise BadRequest(
+            "a retry of a reward without a reward_id might count twice; give a reward_id, or set max_retries=0"
+        )
     try:
-        return PostedReward(_read_number("reward", body["reward"]), completion)
+        return PostedReward(_read_number("reward", body["reward"]), completion, name)
     except ValueError as error:
         raise BadRequest(str(error)) from None
+
+
+def _read_reward_id(given: Any, key: str | None) -> str | None:
+    if given is not None and key is not None and given != key:
+        raise BadRequest(
+            f"reward_id={shorten(given)} and Idempotency-Key={shorten(key)} name two rewards; give one of them"
+        )
+    name = key if given is None else given
+    if name is not None and not (isinstance(name, str) and 0 < len(name) <= _LONGEST_ID):
+        raise BadRequest(f"reward_id={shorten(name)} must be a text of 1 to {_LONGEST_ID} characters")
+    return name
 
 
 def read_result(result: Any, posted: float) -> tuple[float, dict[str, Any]]:

@@ -26,6 +26,7 @@ _MODEL = "policy"
 _MOST_REASON = 300  # characters
 _UNKNOWN = "the key is of no episode that runs: use OPENAI_API_KEY, and not after the end"
 _REWARD_BYTES = 4096  # of a request with a reward
+_RETRIES = "x-stainless-retry-count"  # a header of the openai SDK, which names no request by itself
 _FORGOTTEN = 16  # times the most bytes of a request: how much of a larger one is read before the line is cut
 
 
@@ -114,7 +115,9 @@ class Gateway:
         if exchange is None:
             return self._refuse(401, _UNKNOWN)
         try:
-            completion, total = exchange.add_reward(read_posted(await _read_body(request, _REWARD_BYTES)))
+            key, again = request.headers.get("idempotency-key"), request.headers.get(_RETRIES, "0") != "0"
+            posted = read_posted(await _read_body(request, _REWARD_BYTES), key, is_retry=again)
+            completion, total = exchange.add_reward(posted)
         except _TooLarge:
             return self._refuse(413, f"a reward may have at most {_REWARD_BYTES} bytes")
         except (BadRequest, Over) as error:

@@ -86,7 +86,8 @@ class League(Opponent):
     @torch.no_grad()
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         """Return the episodes of a wave, and give the opponent its weights."""
-        copy_weights(self._members[self._chosen], self._network)
+        if self._members:  # none before `setup`, where plans are only counted
+            copy_weights(self._members[self._chosen], self._network)
         return super().plan(prompts, members)
 
     def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
