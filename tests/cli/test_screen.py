@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 
 import pytest
 
 from lit_agentrl import screen
+from lit_agentrl.cli._running import run_command
 from lit_agentrl.config import errors
 
 
@@ -88,3 +90,13 @@ def test_a_pipe_gets_a_line_of_progress_every_thirty_seconds(
         assert not capsys.readouterr().out
     finally:
         screen.PLAYING.end()
+
+
+def test_a_warning_is_one_line_without_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", None)  # restored after the test
+    with run_command([]):
+        told = [
+            warnings.formatwarning("100% of the replies were cut", UserWarning, "rollout.py", 158),
+            warnings.formatwarning("old name", DeprecationWarning, "own.py", 3),
+        ]
+    assert told == ["warning: 100% of the replies were cut\n", "own.py:3: DeprecationWarning: old name\n"]

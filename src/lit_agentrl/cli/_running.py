@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
@@ -38,6 +39,7 @@ def run_command(argv: Sequence[str] | None, *, is_awaited: bool = False) -> Iter
         sys.exit(0)
     process.shorten_spin()
     process.LOAD.start()
+    warnings.formatwarning = format_warning
     try:
         check_environment()
         yield arguments
@@ -52,6 +54,18 @@ def run_command(argv: Sequence[str] | None, *, is_awaited: bool = False) -> Iter
         sys.exit(1)
     finally:
         ranks.release(is_awaited=is_awaited)
+
+
+def format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Format a warning without the line of source that it came from.
+
+    Only what is meant for programmers (deprecations and the like) keeps its place: file and line.
+    """
+    if issubclass(category, UserWarning):
+        return f"warning: {message}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def report_error(error: Exception, with_traceback: bool, prefix: str = "") -> None:
