@@ -19,11 +19,13 @@ VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
 OPENENV := .venv-openenv
 OPENENV_STAMP := $(OPENENV)/.installed
+AGENTS := .venv-agents
+AGENTS_STAMP := $(AGENTS)/.installed
 PEER := .venv-trl
 PEER_STAMP := $(PEER)/.installed
 CHECK_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 
-.PHONY: setup train test coverage test-slow oracle engine-vllm test-vllm test-openenv lint docs bench bench-trl real gpu gpu-wheels dist clean
+.PHONY: setup train test coverage test-slow oracle engine-vllm test-vllm test-openenv test-agents lint docs bench bench-trl real gpu gpu-wheels dist clean
 
 setup: $(STAMP)
 
@@ -75,13 +77,23 @@ test-vllm: $(VLLM_STAMP)
 engine-vllm: $(VLLM_STAMP)
 
 test-openenv: $(STAMP) $(OPENENV_STAMP)
-	$(BIN)/python -m pytest -m slow tests/envs/test_openenv_server.py $(ARGS)
+	$(BIN)/python -m pytest -m slow tests/envs/test_openenv_server.py tests/experimental/test_gateway_capture.py $(ARGS)
 
 # a server of OpenEnv has an environment of its own: its dependencies clash with ours
 $(OPENENV_STAMP): tests/envs/requirements-openenv.txt
 	$(CHECK_PYTHON)
 	test -x $(OPENENV)/bin/python || $(PYTHON) -m venv $(OPENENV)
 	$(OPENENV)/bin/python -m pip install --quiet -r tests/envs/requirements-openenv.txt
+	touch $@
+
+test-agents: $(STAMP) $(AGENTS_STAMP)
+	$(BIN)/python -m pytest -m slow tests/experimental/test_gateway_frameworks.py $(ARGS)
+
+# agents of frameworks run in processes of their own, with an environment of their own
+$(AGENTS_STAMP): tests/experimental/requirements-agents.txt
+	$(CHECK_PYTHON)
+	test -x $(AGENTS)/bin/python || $(PYTHON) -m venv $(AGENTS)
+	$(AGENTS)/bin/python -m pip install --quiet -r tests/experimental/requirements-agents.txt
 	touch $@
 
 # vLLM asks for other packages than constraints.txt has, so it has an environment of its own
@@ -140,5 +152,5 @@ dist: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
 
 clean:
-	rm -rf .venv $(ORACLE) $(VLLM) $(OPENENV) $(PEER) dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf .venv $(ORACLE) $(VLLM) $(OPENENV) $(AGENTS) $(PEER) dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,13 +4,13 @@
     python -m scripts.real --seeds 2 3 4 5
     python -m scripts.real --smoke --folder /tmp/smoke  # a tiny random network, in a minute
 
-For each game and seed: record best play, imitate it (SFT), reinforce (GRPO) from the best weights of imitation, and
-measure the three policies on the test split at temperature 1 and at the temperature at which each did best on the
-validation split.  The same command continues where it was interrupted.  A finished seed is one block of rows in
-FOLDER/results.csv; the table is FOLDER/table.md.
+For each game and seed: record best play, imitate it (SFT), reinforce (GRPO) from the best weights of imitation where
+the game's protocol says so, and measure these policies on the test split at temperature 1 and at the temperature at
+which each did best on the validation split.  The same command continues where it was interrupted.  A finished seed is
+one block of rows in FOLDER/results.csv; the table is FOLDER/table.md.
 
-"RL less imitation" is the difference at their best temperatures, on the same tasks: a policy that only became more
-certain gains nothing there.
+"imitation less start" and "RL less imitation" are differences at their best temperatures, on the same tasks: a policy
+that only became more certain gains nothing there.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import argparse
 import json
 import os
 import platform
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ import yaml
 
 from lit_agentrl.api import Result
 from lit_agentrl.cli.collect import main as collect
+from lit_agentrl.config.errors import RunError
 from lit_agentrl.files import write_atomic
 from lit_agentrl.models.packages import PREFIX, fetch
 from scripts.bench import trl_games
@@ -47,7 +49,7 @@ class Game:
         plays: Episodes of best play that are recorded.
         imitate: Iterations of imitation.
         imitation: Options of imitation.
-        reinforce: Iterations of GRPO.
+        reinforce: Iterations of GRPO; 0: none.
         reinforcement: Options of GRPO.
         val: Validation tasks, on which checkpoints and temperatures are chosen.
         test: Test tasks.
@@ -57,8 +59,8 @@ class Game:
     plays: int
     imitate: int
     imitation: tuple[str, ...]
-    reinforce: int
-    reinforcement: tuple[str, ...]
+    reinforce: int = 0
+    reinforcement: tuple[str, ...] = ()
     val: int = 64
     test: int = 256
 
@@ -146,11 +148,13 @@ class Cell:
             "imitation", "algo=sft", "data=demonstrations", f"data.path={plays}", f"model.name={self.model}",
             f"trainer.max_epochs={game.imitate}", f"val.every={max(game.imitate // 4, 1)}", *game.imitation,
         )  # fmt: skip
-        rl = self.train(
-            "rl", "algo=grpo", f"model.name={imitation.folder / 'hf'}", f"trainer.max_epochs={game.reinforce}",
-            f"val.every={max(game.reinforce // 4, 1)}", *game.reinforcement,
-        )  # fmt: skip
-        runs = {"start": (imitation, "start"), "imitation": (imitation, "best"), "RL": (rl, "best")}
+        runs = {"start": (imitation, "start"), "imitation": (imitation, "best")}
+        if game.reinforce:
+            rl = self.train(
+                "rl", "algo=grpo", f"model.name={imitation.folder / 'hf'}", f"trainer.max_epochs={game.reinforce}",
+                f"val.every={max(game.reinforce // 4, 1)}", *game.reinforcement,
+            )  # fmt: skip
+            runs["RL"] = (rl, "best")
         rows = [row for name, (run, weights) in runs.items() for row in self.measure(name, run, weights)]
         levels = rows[0].pop("levels")
         for row in rows[1:]:
@@ -159,8 +163,8 @@ class Cell:
             rows.append({"policy": level, "temperature": "", "success": levels[f"{level}_success"], "n": ""})
         described = {
             "game": self.name, "seed": self.seed, "device": name_device(self.device), "precision": self.precision,
-            "threads": torch.get_num_threads(), "revision": rl.summary["git_revision"],
-            "torch": torch.__version__,
+            "threads": torch.get_num_threads(), "torch": torch.__version__,
+            "revision": list(runs.values())[-1][0].summary["git_revision"],
         }  # fmt: skip
         return [{**described, **row} for row in rows]
 
@@ -270,7 +274,8 @@ def shrink(game: Game) -> Game:
     kept_options = (option for option in game.options if not option.startswith("rollout.max_"))
     return replace(
         game, options=(*kept_options, "rollout.max_context_tokens=2048"), plays=4, imitate=1, val=4, test=8,
-        imitation=("data.batch=4", "rollout.max_reply_tokens=8"), reinforce=1, reinforcement=tiny,
+        imitation=("data.batch=4", "rollout.max_reply_tokens=8"), reinforce=min(game.reinforce, 1),
+        reinforcement=tiny,
     )  # fmt: skip
 
 
@@ -317,6 +322,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"{folder / 'table.md'}, {results}")
 
 
+def run() -> None:
+    """Run the command, with one line in place of a traceback where it was interrupted or input is wrong."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        # a run names another way to continue it, but the other stages would be missing
+        print("interrupted; the same command continues", file=sys.stderr)
+        raise SystemExit(130) from None
+    except (ValueError, RunError) as error:
+        raise SystemExit(f"error: {error}") from error
+
+
 if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    main()
+    run()

@@ -6,6 +6,7 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -82,7 +83,8 @@ def average(rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, dict[str, 
 def summarise(rows: Sequence[Mapping[str, str]]) -> str:
     """Build the table of a results file: a block for each game, rows from chance to oracle.
 
-    The interval of one seed is Wilson's over tasks, that of several is Student's over seeds.
+    A policy that a game does not train has no row.  The interval of one seed is Wilson's over tasks, that of several is
+    Student's over seeds.
     """
     by_policy: dict[str, dict[str, list[Mapping[str, str]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -93,9 +95,9 @@ def summarise(rows: Sequence[Mapping[str, str]]) -> str:
     ]
     for game, policies in by_policy.items():
         order = ["chance", *(f"{name}, {at}" for name in POLICIES for at in ("T=1", "best T")), "oracle"]
-        for policy in order:
-            lines.append(_format_row(game, policy, policies[policy]))
-        lines.append(_format_difference(game, policies))
+        lines += [_format_row(game, policy, policies[policy]) for policy in order if policy in policies]
+        for before, after in pairwise(name for name in POLICIES if f"{name}, best T" in policies):
+            lines.append(_format_difference(game, policies, after, before))
     return "\n".join(lines) + "\n"
 
 
@@ -121,21 +123,23 @@ def _format_row(game: str, policy: str, rows: Sequence[Mapping[str, str]]) -> st
     )
 
 
-def _format_difference(game: str, policies: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
-    """Format RL less imitation at their best temperatures, over the same tasks."""
-    pairs = {row["seed"]: row["solved"] for row in policies["imitation, best T"]}
+def _format_difference(
+    game: str, policies: Mapping[str, Sequence[Mapping[str, str]]], after: str, before: str
+) -> str:
+    """Format how much more a policy solves than another, at their best temperatures and over the same tasks."""
+    pairs = {row["seed"]: row["solved"] for row in policies[f"{before}, best T"]}
     by_seed = [
-        [int(after) - int(before) for after, before in zip(row["solved"], pairs[row["seed"]], strict=True)]
-        for row in policies["RL, best T"]
+        [int(new) - int(old) for new, old in zip(row["solved"], pairs[row["seed"]], strict=True)]
+        for row in policies[f"{after}, best T"]
         if row["seed"] in pairs
     ]
     if not by_seed:
-        return f"| {game} | RL less imitation | best of each | – | | | |"
+        return f"| {game} | {after} less {before} | best of each | – | | | |"
     # one seed: over its tasks; several: over seeds
     values = by_seed[0] if len(by_seed) == 1 else [sum(tasks) / len(tasks) for tasks in by_seed]
     interval = compute_mean_interval([float(value) for value in values])
     counted = f"{len(by_seed)} x {len(by_seed[0])}"
-    return f"| {game} | RL less imitation | best of each | {format_interval(interval, '+')} | {counted} | | |"
+    return f"| {game} | {after} less {before} | best of each | {format_interval(interval, '+')} | {counted} | | |"
 
 
 def format_interval(interval: Interval, sign: str = "") -> str:

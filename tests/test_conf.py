@@ -121,7 +121,9 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         choices["experiment"] = "none" if choices["data"] != "demonstrations" else "sokoban_strong"
     if choices.get("experiment") == "sokoban_online_dpo":  # without axes of others: see test_comparisons
         choices["experiment"] = "none"
-    overrides = [f"{group}={name}" for group, name in choices.items()]
+    if choices.get("env") in ("mixture", "program"):  # which have no single game that is played by actions
+        choices.pop("env/user", None)
+    overrides = [f"{'+' * (group == 'env/user')}{group}={name}" for group, name in choices.items()]
     if of_axes:
         overrides.append(f"algo={of_axes}")
     if choices.get("model") == "hf":
@@ -154,6 +156,10 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         overrides.append(f"env.game.path={PROBLEMS}")
     if choices.get("env") in ("dataset", "bandit", "bandit_reversed", "judging", "reverse_text"):
         overrides.append("env.max_turns=2")  # what parts about later turns ask for
+    if "env/user" in choices:  # whose questions are actions too
+        overrides += ["env.max_turns=60", "env.max_actions=60"]
+    if choices.get("env/user") == "model":
+        overrides.append("env.user.speaker.url=http://localhost:1")
     if choices.get("data", "rollouts") != "rollouts":
         overrides.append(f"data.path={PROBLEMS}")
     if choices.get("reward") == "function":
@@ -334,6 +340,7 @@ MAKERS: dict[str, Callable[[DictConfig], None]] = {
     "dialect": make_dialect,
     "engine": make_engine,
     "env": make_games,
+    "env/user": make_games,
     "experiment": make_experiment,
     "filter": make_filter,
     "logger": make_loggers,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from lit_agentrl.actions import ToolSpec
+from lit_agentrl.actions import BadCall, ToolSpec
 from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng
 from lit_agentrl.envs.tools import call_tool, describe_tool
@@ -42,8 +42,8 @@ class Safe(TextEnv):
     def _observe(self) -> str:
         return self.shown
 
-    def _play(self, action: str) -> Outcome:
-        outcome: Outcome = call_tool((self.read, self.unlock), action)  # it follows the schema
+    def _play(self, action: str) -> Outcome | BadCall:
+        outcome: Outcome | BadCall = call_tool((self.read, self.unlock), action)  # it follows the schema
         return outcome
 
     def _get_state(self) -> dict[str, Any]:

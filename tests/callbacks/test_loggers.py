@@ -226,6 +226,18 @@ def test_closing_scores_are_shown_once_and_go_when_the_run_goes_on(tmp_path: Pat
     assert "test/success" not in tags["scalars"] and "0_overview/scores/text_summary" not in tags["tensors"]
 
 
+def test_what_held_out_data_measured_is_in_the_overview_and_in_the_scores() -> None:
+    row = board.add_overview({"val/data_loss": 0.5, "val/data_reward_accuracy": 0.75})
+    assert row["0_overview/1_val_data_loss"] == 0.5 and row["0_overview/2_val_data_reward_accuracy"] == 0.75
+    held_out = {
+        "held_out": {"start": {"iteration": 0.0, "loss": 0.6931}, "last": {"iteration": 3.0, "loss": 0.5}}
+    }
+    played = board.format_scores(summary_of(0.5) | held_out)
+    alone = board.format_scores(summary_of(0.5, games=()) | held_out)
+    assert all("\n| start | 0 | 0.6931 |\n" in text for text in (played, alone))
+    assert "| sokoban | test |" in played and "| game |" not in alone
+
+
 def test_means_over_games_have_no_bounds() -> None:
     rows = board.list_test_scores(summary_of(0.5, games=("sokoban", "bandit")))
     assert rows[-1] == (3, {"test/success": approx(0.5), "test/return": approx(0.5)})

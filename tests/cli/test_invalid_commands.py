@@ -93,6 +93,11 @@ MALFORMED = [  # command, what the message names, what it tells to do
     ("~callbacks", "callbacks", "is missing"),
     ("run_dir=here", "run_dir=here", "hydra.run.dir=FOLDER"),
     ("context=windw", "context=windw", "did you mean window?"),
+    (
+        "algo=dpo data=pairs data.columns.prompt=q",
+        "data.columns takes one value",
+        "write 'data.columns={prompt: …}'",
+    ),
     ("context.turns=2", "context=full has no option turns", "belongs to context=window"),
     ("context.condense.count=2", "context=full has no option condense.count", "belongs to context=single"),
     ("context=window context.trns=2", "context.trns", "did you mean context.turns"),

@@ -225,6 +225,13 @@ def test_calls_of_tools_are_read_by_the_dialect_and_continued_by_their_ids() -> 
     echoed = {**said, "refusal": None, "annotations": [], "function_call": None}  # as SDKs send it back
     following = ask(session, [user("go"), echoed, result], tools=[TOOL])
     assert following.parent is first
+    for arguments, parent in (
+        ('{"to":"\\u0064oor"}', first),
+        ('{"to": "wall"}', None),
+    ):  # written anew; edited
+        written = {**call, "function": {"name": "move", "arguments": arguments}}
+        anew = ask(session, [user("go"), {**echoed, "tool_calls": [written]}, result], tools=[TOOL])
+        assert anew.parent is parent
 
 
 @pytest.mark.parametrize(

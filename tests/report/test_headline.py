@@ -43,6 +43,11 @@ def reported(make_run: MakeRun, folder: Path, cells: dict[str, list[int]], **opt
             r"it is undecided .*; equal differences have no interval: play more seeds\.",
         ),
         (
+            {"grpo": [3, 4], "rloo": [3, 4]}, "grpo against rloo on bandit",
+            r"it is undecided .*, a difference of 0\.000 over 2 pairs of seeds; equal differences have no interval: "
+            r"play more seeds\.",
+        ),
+        (
             {"a1": [1, 2, 1], "b1": [7, 8, 8], "c1": [5, 4, 5]}, "a1, b1 against c1 on bandit",
             r"b1 is better than all 2 others; the next is c1: success 0.958 against 0.583, .*",
         ),

@@ -150,6 +150,13 @@ def test_the_table_says_by_which_score_the_best_weights_were_chosen() -> None:
     assert not format_judge(summary)
 
 
+def test_the_table_says_how_unknown_levels_are_measured() -> None:
+    unknown = example()
+    unknown["games"][0] |= {"chance": None, "oracle": None}
+    captions = [str(build_closing_table(summary).caption) for summary in (example(), unknown)]
+    assert ["lit-agentrl levels" in caption for caption in captions] == [False, True]
+
+
 def test_the_table_fits_80_columns() -> None:
     long = change("games.0.name", "bandit_reversed")
     assert rendered(long) == rendered(long, width=160)

@@ -61,6 +61,20 @@ def read_metadata(card: str) -> Any:
     return yaml.safe_load(card.split("---\n")[1])
 
 
+def test_a_card_has_what_held_out_data_measured() -> None:
+    start, best = {"iteration": 0.0, "loss": 0.6931, "entropy": 2.0}, {"iteration": 2.0, "loss": 0.5}
+    card = build_card(make_summary(games=[], held_out={"start": start, "best": best}), make_settings())
+    for line in (
+        "## Held-out data",
+        "| policy | iter. | loss |",
+        "| start | 0 | 0.6931 |",
+        "| best | 2 | 0.5 |",
+    ):
+        assert line in card.splitlines(), line
+    assert "| last | – | – |" in card and "## Scores" not in card
+    assert "Held-out" not in build_card(make_summary(), make_settings())
+
+
 def test_a_card_says_what_a_reader_of_the_weights_asks() -> None:
     card = build_card(make_summary(), make_settings())
     assert read_metadata(card)["base_model"] == "org/base" and "license" not in read_metadata(card)

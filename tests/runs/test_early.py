@@ -41,6 +41,11 @@ WRONG = [
     "context=window context.turns=0",
     "val.temperature=-1",
     "trainer.precision=16-true",
+    "trainer.precision=nosuch",
+    "trainer.devices=2",
+    "+trainer.deterministic=nosuch",
+    "+trainer.gradient_clip_algorithm=norm",
+    "task_sampler=success_band rollout.instances=8 task_sampler.low=2",
     "seed=-1",
 ]
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lit_agentrl.api import RunError
+from lit_agentrl.api import Result, RunError
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.files import write_atomic
 from lit_agentrl.report.statistics import compute_mean_interval
@@ -86,8 +86,8 @@ class Budget(Callback):
         self.sampled = state_dict["sampled"]
 
 
-def played(folder: Path, options: Sequence[str], budget: int, rooms: int) -> Outcome:
-    """Run to the end, and return the ``solved`` rooms and sampled ``tokens``."""
+def run_to_budget(folder: Path, options: Sequence[str], budget: int) -> Result:
+    """Train until the sampled tokens reach the budget; only the last weights are measured, later."""
     with tempfile.TemporaryDirectory() as home:
         conf = Path(home) / "callbacks"
         conf.mkdir()
@@ -96,15 +96,19 @@ def played(folder: Path, options: Sequence[str], budget: int, rooms: int) -> Out
             f"budget: {{_target_: scripts.bench.campaigns.structures.Budget, tokens: {budget}}}\n"
         )
         fixed = [
-            "algo=grpo",
             "callbacks=budget",
             "trainer.max_epochs=100000",
             "test.episodes=0",
-            "val.every=1000",  # only the last weights are measured, at the end
+            "val.every=1000",
             "val.episodes=16",
         ]
-        run = finished(folder, [*fixed, *options], config_dir=home)
-        (scores,) = run.evaluate(episodes=rooms, temperature=1.0, seed=0, trust_run=True).records
+        return finished(folder, [*fixed, *options], config_dir=home)
+
+
+def played(folder: Path, options: Sequence[str], budget: int, rooms: int) -> Outcome:
+    """Run to the end, and return the ``solved`` rooms and sampled ``tokens``."""
+    run = run_to_budget(folder, ["algo=grpo", *options], budget)
+    (scores,) = run.evaluate(episodes=rooms, temperature=1.0, seed=0, trust_run=True).records
     return {"solved": scores["solved"], "tokens": run.summary["action_tokens"]}
 
 

@@ -273,7 +273,7 @@ def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
         if table := get_table(override.key_or_group):
             _require_table(table, name, job, search)
             continue
-        if _is_open(override.key_or_group):
+        if _is_open(override.key_or_group.replace("/", ".")):  # also a group below, such as env/user
             continue
         # without the + it composes if the key exists; if not, the error names near keys
         plain = [other.lstrip("+") if other == text else other for other in job]

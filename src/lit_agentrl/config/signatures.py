@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl import screen
 from lit_agentrl.checks import format_value, is_numeric
 from lit_agentrl.config.errors import UserError, explain_import, find_nearest, get_first_line, suggest
+from lit_agentrl.config.trainer_options import LIGHTNING, describe_arguments
 from lit_agentrl.paths import list_options
 
 HEAVY = ("lightning.pytorch", "transformers")
@@ -72,6 +73,10 @@ SET_ELSEWHERE = {  # arguments that the program passes -> the option that decide
     "trainer.check_val_every_n_epoch": "val.every",
     "trainer.enable_checkpointing": "callbacks.last and callbacks.best",
     "trainer.gradient_clip_val": "update.grad_clip",
+    "trainer.gradient_clip_algorithm": "update.grad_clip",
+    "trainer.val_check_interval": "val.every",
+    "trainer.limit_predict_batches": "no option: nothing is predicted",
+    "trainer.barebones": "no option: runs are logged and saved",
     "trainer.accumulate_grad_batches": "update.minibatches",
     "trainer.log_every_n_steps": "no option: every iteration is logged",
     "trainer.num_sanity_val_steps": "no option: the start is always validated",
@@ -104,7 +109,8 @@ def check_targets(cfg: DictConfig, modules: tuple[str, ...] = ("",)) -> None:
     for path, node in find_targets(OmegaConf.to_container(cfg, resolve=True)):
         if not str(node["_target_"]).startswith(modules):
             continue
-        target = _locate(path, str(node["_target_"]))
+        is_trainer = node["_target_"] == LIGHTNING and "lightning" not in sys.modules
+        target = describe_arguments if is_trainer else _locate(path, str(node["_target_"]))
         parameters = inspect.signature(target).parameters
         hints = _get_hints(target)
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())

@@ -191,6 +191,8 @@ def _suggest_key(key: str, known_keys: Sequence[str], base: DictConfig, search: 
         return (
             f"{group}={choices[group]} has no option {option}; {key} belongs to {group}={', '.join(others)}"
         )
+    if parent and not below and OmegaConf.select(base, parent) is None:  # null may stand for a mapping
+        return f"unknown option {key}; {parent} takes one value; if it takes a mapping, write '{parent}={{{rest}: …}}'"
     near = [f"{prefix}{k}" for k in find_nearest(rest, children, cutoff=0.65)]
     near = near or [
         ALIASES[word] for word in dict.fromkeys((key, leaf)) if word in ALIASES and ALIASES[word] != key

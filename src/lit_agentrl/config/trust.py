@@ -243,13 +243,18 @@ def is_allowed(key_path: str, name: str) -> bool:
 
 @cache
 def _list_experimental_targets() -> frozenset[tuple[str, str]]:
-    """Return the pairs of place and target that options of ``conf/experimental`` contain."""
+    """Return the pairs of place and target that options of ``conf/experimental`` contain.
+
+    A part with ``key_variable`` is left out: it would tell a key of whoever loads the folder to any server.
+    """
     targets = set()
     for file in EXPERIMENTAL_DIR.rglob("*.yaml"):
         group = name_config(file).rpartition("/")[0].replace("/", ".")
-        for path, value in iterate_values(yaml.safe_load(file.read_text(encoding="utf-8")), group):
-            if path.endswith("._target_"):
-                targets.add((path.removesuffix("._target_"), value))
+        values = dict(iterate_values(yaml.safe_load(file.read_text(encoding="utf-8")), group))
+        for path, value in values.items():
+            place, _, key = path.rpartition(".")
+            if key == "_target_" and f"{place}.key_variable" not in values:
+                targets.add((place, value))
     return frozenset(targets)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from lit_agentrl.actions import ToolCall, read_call
+from lit_agentrl.actions import BadCall, ToolCall, read_call
 from lit_agentrl.checks import blame, name_errors, require, require_whole
 from lit_agentrl.envs.faults import Faults, FaultyWorld
 from lit_agentrl.envs.hosting import Hosting
@@ -88,7 +88,7 @@ class TextEnv(World):
         return self._observe(), {"instance_id": instance_id, **self._extra_info()}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Play one action; an unknown one changes nothing, earns 0 and is marked invalid.
+        """Play one action; an unknown or refused one changes nothing and is marked invalid.
 
         Returns:
             ``(observation, reward, terminated, truncated, info)``; ``reward`` is the sum of ``info["reward_parts"]``;
@@ -100,7 +100,8 @@ class TextEnv(World):
         if not self._is_running:
             raise ResetNeeded("step: no game is running; call reset(seed=...) first")
         name = self._match(action)
-        outcome = Outcome(action_is_valid=False) if name is None else self._play(name)
+        played = Outcome(action_is_valid=False) if name is None else self._play(name)
+        outcome = Outcome(action_is_valid=False) if isinstance(played, BadCall) else played
         self._is_running = not outcome.terminated
         info = {
             "success": outcome.success,
@@ -110,7 +111,8 @@ class TextEnv(World):
             **({"counts": outcome.counts} if outcome.counts else {}),
             **self._extra_info(),
         }
-        return self._observe(), float(sum(outcome.reward_parts.values())), outcome.terminated, False, info
+        shown = played.message if isinstance(played, BadCall) else self._observe()
+        return shown, float(sum(outcome.reward_parts.values())), outcome.terminated, False, info
 
     def rekey(self, noise_seed: int) -> None:
         """Seed everything random from now on with ``noise_seed`` alone."""
@@ -143,8 +145,11 @@ class TextEnv(World):
         """Return the current observation."""
 
     @abstractmethod
-    def _play(self, action: str) -> Outcome:
-        """Play a legal action, spelt as in ``action_names``, or any text where actions are free."""
+    def _play(self, action: str) -> Outcome | BadCall:
+        """Play a legal action, spelt as in ``action_names``, or any text where actions are free.
+
+        A `BadCall`, which `call_tool` returns for what a validator refuses, is an invalid action; its message is shown.
+        """
 
     @abstractmethod
     def _get_state(self) -> dict[str, Any]:
@@ -187,6 +192,7 @@ class Task:
         invalid_penalty: added to the reward for an invalid reply (by the scheduler), <= 0.
         hosting: where, and with which limits, its environments run.
         faults: how often actions fail, options of `Faults` by name; None: never.
+        user: wraps the game in a world with a user, who answers questions; None: there is no user.
     """
 
     name: str
@@ -197,6 +203,7 @@ class Task:
     invalid_penalty: float = -0.1
     hosting: Hosting = Hosting()
     faults: Mapping[str, Any] | None = None
+    user: Callable[[World], World] | None = None
 
     def __post_init__(self) -> None:
         require(isinstance(self.name, str) and bool(self.name), "name", self.name, "a non-empty text")
@@ -212,10 +219,12 @@ class Task:
         require_whole("max_actions_per_turn", self.max_actions_per_turn, 1, self.max_actions)
         require(self.invalid_penalty <= 0, "invalid_penalty", self.invalid_penalty, "a number <= 0")
         self.make_faults()
-        if self.faults is not None and self.play_class is not None:
-            raise ValueError(
-                "faults needs a game that is played action by action, not a program; leave it out"
-            )
+        require(self.user is None or callable(self.user), "user", self.user, "null, or +env/user=NAME")
+        for name in ("faults", "user"):
+            if getattr(self, name) is not None and self.play_class is not None:
+                raise ValueError(
+                    f"{name} needs a game that is played action by action, not a program; leave it out"
+                )
 
     @property
     def play_class(self) -> Callable[..., Any] | None:
@@ -255,6 +264,13 @@ class Task:
                 raise TypeError(text) from error
         require(isinstance(env, World), "game", type(env).__name__, "a subclass of World, such as TextEnv")
         require_whole("game.max_solution", env.max_solution, 1, self.action_budget)
+        if self.user is not None:
+            with name_errors("user"):
+                env = self.user(env)
+            require(
+                env.max_solution <= self.action_budget, "max_turns", self.max_turns,
+                f"high enough for {env.max_solution} actions (also max_actions), of the game and questions to the user",
+            )  # fmt: skip
         faults = self.make_faults()
         return env if faults is None else FaultyWorld(env, faults)
 

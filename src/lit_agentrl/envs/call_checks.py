@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.error import ResetNeeded
 
+from lit_agentrl.envs.random_calls import draw_call
 from lit_agentrl.envs.violations import Probe, describe, describe_error
 from lit_agentrl.envs.world import World
 
@@ -33,7 +34,7 @@ def play(
     """Play at random from the current state; return everything observed and whether the game ended."""
     trace: list[Any] = [get_key(probe, env)]
     for _ in range(num_actions):
-        action = _draw_action(probe, env, rng)
+        action, _ = _draw_action(probe, env, rng)
         if action is None:  # random play is unknown beyond the start
             break
         step = probe.step(env, action)
@@ -51,8 +52,17 @@ def get_key(probe: Probe, env: World) -> Any:
     return probe.call("state_key()", env.state_key)
 
 
-def _draw_action(probe: Probe, env: World, rng: np.random.Generator) -> Any:
-    return probe.call("random_action(rng)", lambda: env.random_action(rng))
+def _draw_action(probe: Probe, env: World, rng: np.random.Generator) -> tuple[Any, bool]:
+    """Draw an action, and say whether the game itself drew it.
+
+    For a game of tools without random play a call is drawn from the schemas of its tools.  A game whose state cannot be
+    saved may stand for something real, which is left alone.
+    """
+    action = probe.call("random_action(rng)", lambda: env.random_action(rng))
+    if action is not None or not env.has_state or env.action_format() != "tools":
+        return action, action is not None
+    call = draw_call(probe.call("tools()", env.tools), rng)
+    return None if call is None else str(call), False
 
 
 def check_reset(probe: Probe, episodes: int) -> None:
@@ -109,7 +119,7 @@ def check_step(probe: Probe, episodes: int) -> None:
         env, rng, is_over, action = start(probe, seed), make_rng(seed), False, ""
         for _ in range(HORIZON):
             names = probe.call("action_names()", env.action_names)
-            chosen = _draw_action(probe, env, rng)
+            chosen, is_own = _draw_action(probe, env, rng)
             if chosen is None:  # how to play is not known here
                 if names is None and env.action_format() == "text":
                     _check_result(probe, probe.step(env, _UNKNOWN_ACTION), None)
@@ -122,9 +132,8 @@ def check_step(probe: Probe, episodes: int) -> None:
                 "draw from action_names()",
             )
             # Names match whatever their case; free text goes in as it is.
-            is_over = _check_result(
-                probe, probe.step(env, action if names is None else action.upper()), action
-            )
+            step = probe.step(env, action if names is None else action.upper())
+            is_over = _check_result(probe, step, action if is_own else None)
             if is_over:
                 break
         if is_over:

@@ -79,6 +79,7 @@ def check_env(make: Make, *, episodes: int = 20) -> None:
             _check_pickling,
             _check_splits,
             _check_optimal_actions,
+            _warn_of_unplayed_tools,
         ):
             _run(check, probe, episodes)
     probe.expect(
@@ -275,6 +276,15 @@ def _check_optimal_actions(probe: Probe, episodes: int) -> None:
         f"best play solved {best_successes} of {episodes}, random play {chance_successes}",
         "return the best plan, or None where it is unknown",
     )
+
+
+def _warn_of_unplayed_tools(probe: Probe, episodes: int) -> None:
+    env = start(probe, 0)
+    if env.action_format() == "tools" and len(play(probe, env, make_rng(0), 1)[0]) == 1:
+        _log.warning(
+            "no tool was called, so what the tools do is not checked: the game has no random_action, and calls of our "
+            "own are drawn only where has_state is true and a drawn call fits a schema; write random_action(rng)"
+        )
 
 
 def _plan(probe: Probe, env: World, horizon: int) -> Any:

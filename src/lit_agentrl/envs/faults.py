@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lit_agentrl.actions import Format, ToolCall, ToolSpec, read_call
+from lit_agentrl.actions import ToolCall, read_call
 from lit_agentrl.checks import require, require_number
 from lit_agentrl.envs.splits import keyed_rng
 from lit_agentrl.envs.world import World
+from lit_agentrl.envs.wrapped import WrappedWorld
 
 _FAULTS = 107  # purpose key
 
@@ -37,7 +38,7 @@ class Faults:
         require(self.message is None or is_text, "message", self.message, "a text that is not blank, or null")
 
 
-class FaultyWorld(World):
+class FaultyWorld(WrappedWorld):
     """A world in which an action fails with probability ``rate``.
 
     A failed action does not reach the world: its state stays, it earns 0, costs nothing and is valid, though it uses up
@@ -54,15 +55,10 @@ class FaultyWorld(World):
     """
 
     def __init__(self, world: World, faults: Faults) -> None:
-        super().__init__(split=world.split)
-        self._world, self._faults = world, faults
+        super().__init__(world)
+        self._faults = faults
         self._noise = np.random.default_rng(0)
         self._seen = ""
-        self.max_solution, self.instances, self.has_state = (
-            world.max_solution,
-            world.instances,
-            world.has_state,
-        )
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -95,38 +91,6 @@ class FaultyWorld(World):
         if self.action_format() == "tools":
             return self._faults.message
         return f"{self._faults.message}\n{self._seen}"
-
-    def close(self) -> None:
-        self._world.close()
-
-    @property
-    def rules(self) -> str:
-        return self._world.rules
-
-    @property
-    def system_text(self) -> str | None:
-        return self._world.system_text
-
-    def action_names(self) -> list[str] | None:
-        return self._world.action_names()
-
-    def tools(self) -> Sequence[ToolSpec]:
-        return self._world.tools()
-
-    def action_format(self) -> Format:
-        return self._world.action_format()
-
-    def random_action(self, rng: np.random.Generator) -> str | None:
-        return self._world.random_action(rng)
-
-    def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        return self._world.optimal_actions(horizon=horizon)
-
-    def best_thought(self) -> str | None:
-        return self._world.best_thought()
-
-    def state_key(self) -> int:
-        return self._world.state_key()
 
     def rekey(self, noise_seed: int) -> None:
         """Seed the faults, and everything random of the world, with ``noise_seed``."""

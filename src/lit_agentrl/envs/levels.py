@@ -220,8 +220,10 @@ def make_level_key(task: Task, split: str) -> str:
 def _describe(task: Task, split: str) -> dict[str, Any]:
     target, options = get_game_class(task), get_game_options(task, split=split)
     faults = task.make_faults()
-    hindered = {} if faults is None else {"faults": asdict(faults)}
-    return hindered | {
+    changed: dict[str, Any] = {} if faults is None else {"faults": asdict(faults)}
+    if task.user is not None:
+        changed["user"] = dict(task.user.keywords) if isinstance(task.user, functools.partial) else task.user
+    return changed | {
         # the first name of a class, so that a moved module keeps its key
         "game": get_first_name(f"{target.__module__}.{target.__qualname__}"),
         "options": target.identity(options) if _is_world(target) else options,

@@ -1,9 +1,24 @@
-"""Preference pairs for imitation, stored successes against the policy's own episodes: SPIN."""
+"""Preference pairs for imitation, demonstrations against the policy's own episodes: SPIN, arXiv 2401.01335.
+
+The pairing `demonstrated` does so for groups that are played, the data set `Spin` for recorded episodes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
 from torch import Tensor
 
+from lit_agentrl.checks import require, require_local
+from lit_agentrl.data.conversations import Reader
+from lit_agentrl.data.kinds import Kind, list_replies, set_return
+from lit_agentrl.data.recordings import Group
+from lit_agentrl.data.references import open_answers
+from lit_agentrl.episode import Episode
 from lit_agentrl.rl.preference.pairing import Pairs, all_pairs, select_pairs
 
 
@@ -30,3 +45,84 @@ def demonstrated(
     units = pairs.units
     row_N = (units.place_A // max(is_action_BT.shape[1], 1))[units.start_N]
     return select_pairs(pairs, source_B[row_N[pairs.chosen_P]] != 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spin(Kind):
+    """Pairs of a demonstration and an episode of the policy's own, as groups of two.
+
+    The demonstration is chosen, whatever the returns are: it has return 1, the own episode 0.  With ``algo=dpo``, in
+    a run that starts from the policy that wrote the own episodes, the loss is that of SPIN:
+    ``-log sigmoid(beta (log p(y)/p_t(y) - log p(y')/p_t(y')))`` for a demonstration y, an own reply y' and the policy
+    p_t of the last round.  An own reply that equals a demonstration of its prompt is in no pair.
+
+    Worked, beta = 0.1: log p(y)/p_t(y) = 2 and log p(y')/p_t(y') = -3: -log sigmoid(0.5) = 0.474077.
+
+    Attributes:
+        path: a folder of `collect` in which the policy that is trained played, or a list of them.
+        demonstrations: a folder of `collect` with demonstrations of the same tasks, such as of ``plays=best``.
+    """
+
+    demonstrations: str
+    smallest: ClassVar[int] = 2
+    scores: ClassVar[tuple[str, ...]] = ("return",)
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        given = self.demonstrations
+        is_text = isinstance(given, str) and bool(given.strip())
+        require(is_text, "demonstrations", given, "a folder of lit-agentrl collect")
+        require_local("demonstrations", given)
+        if files := [path for path in super().paths if Path(path).expanduser().is_file()]:
+            raise ValueError(
+                f"path={files[0]} is a file, and data=spin reads folders of lit-agentrl collect; rows with chosen and "
+                "rejected are data=pairs"
+            )
+        if self.columns is not None:
+            raise ValueError("columns has no effect on folders of lit-agentrl collect; set it to null")
+
+    @property
+    def paths(self) -> list[str]:
+        """The folders of own episodes, then that of the demonstrations."""
+        if not Path(self.demonstrations).expanduser().is_dir():
+            raise ValueError(
+                f"demonstrations={self.demonstrations} is no folder; name one that lit-agentrl collect wrote"
+            )
+        return [*super().paths, self.demonstrations]
+
+    def make_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+        shown = [episode for episode in episodes if self._find_place(episode) is not None]
+        first: dict[_Prompt, Episode] = {}  # demonstration of each prompt
+        for episode in sorted(shown, key=self._find_place):  # type: ignore[arg-type]
+            first.setdefault(_identify_prompt(episode), set_return(episode, 1.0))
+        for episode in episodes:
+            if _identify_prompt(episode) in first and self._find_place(episode) is None:
+                yield [first[_identify_prompt(episode)], set_return(episode, 0.0)]
+
+    def make_held_out_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
+        yield from self.make_groups(episodes)
+
+    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
+        raise NotImplementedError("files are refused at start")
+
+    def _find_place(self, episode: Episode) -> int | None:
+        """Return the place among the demonstrations of the prompt; None of the policy's own."""
+        return self._places.get(_identify_prompt(episode), {}).get(list_replies(episode))
+
+    @cached_property
+    def _places(self) -> Mapping[_Prompt, Mapping[tuple[tuple[int, ...], ...], int]]:
+        """The replies of all demonstrations by prompt, numbered in their order."""
+        places: dict[_Prompt, dict[tuple[tuple[int, ...], ...], int]] = {}
+        for episode in open_answers("demonstrations", self.demonstrations).read():
+            if not episode.failed and episode.turns:
+                numbers = places.setdefault(_identify_prompt(episode), {})
+                numbers.setdefault(list_replies(episode), len(numbers))
+        return places
+
+
+_Prompt = tuple[str, int, tuple[int, ...]]
+
+
+def _identify_prompt(episode: Episode) -> _Prompt:
+    return episode.task_name, episode.instance_seed, tuple(episode.turns[0].prefix_tokens.tolist())

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from lit_agentrl.report import held_out
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.table import Metrics
 
@@ -16,6 +17,8 @@ from lit_agentrl.report.table import Metrics
 # long names, but not the part after the last slash.
 OVERVIEW = {
     "val/success": "0_overview/1_val_success",
+    "val/data_loss": "0_overview/1_val_data_loss",
+    "val/data_reward_accuracy": "0_overview/2_val_data_reward_accuracy",
     "rollout/success": "0_overview/2_rollout_success",
     "rollout/return_mean": "0_overview/3_return",
     "rollout/entropy": "0_overview/4_entropy",
@@ -49,10 +52,19 @@ def add_overview(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def format_scores(summary: reports.Summary) -> str:
-    """Format the closing table: for each game, split and policy, success with 95 % interval."""
-    lines = [
+    """Format the closing tables of a run.
+
+    They have success with 95 % interval of each game, split and policy, and what held-out data measured.
+    """
+    about = (
         f"**{summary['status']}**: {summary['iterations']} of {summary['planned_iterations']} iterations, seed "
-        f"{summary['seed']}. Success and return with 95 % interval.",
+        f"{summary['seed']}."
+    )
+    measured = held_out.format_markdown(summary["held_out"], reports.STAGES)
+    if measured and not summary["games"]:
+        return "\n".join([f"{about} Held-out data.", "", *measured])
+    lines = [
+        f"{about} Success and return with 95 % interval.",
         "",
         "| game | split | policy | iteration | n | success | return |",
         "|---|---|---|---:|---:|---:|---:|",
@@ -68,7 +80,7 @@ def format_scores(summary: reports.Summary) -> str:
                 f"| {game['name']} | {game['split']} | {stage} | {iteration} | {score['success']['n']} | "
                 f"{' | '.join(cells)} |"
             )
-    return "\n".join(lines)
+    return "\n".join([*lines, *(["", "Held-out data:", "", *measured] if measured else [])])
 
 
 def list_test_scores(summary: reports.Summary) -> list[tuple[int, dict[str, float]]]:

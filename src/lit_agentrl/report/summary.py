@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 from rich.table import Table
 
 from lit_agentrl.files import write_atomic
+from lit_agentrl.report import held_out
 from lit_agentrl.report.statistics import (
     Interval,
     compute_clustered_mean_interval,
@@ -280,10 +281,6 @@ def _format_normalised(success: Estimate | None, chance: Estimate | None, oracle
 
 
 LEGEND = "success with 95 % interval; normalised: 0 is chance, 1 is the oracle"
-# metrics of held-out data -> their columns in the closing table
-HELD_OUT_COLUMNS = {
-    "loss": "loss", "reward_accuracy": "accuracy", "reward_margin": "margin", "nll": "NLL", "perplexity": "perplexity",
-}  # fmt: skip
 
 
 def format_judge(summary: Summary) -> str:
@@ -317,16 +314,12 @@ def build_held_out_table(summary: Summary) -> Table:
     """Build the table of held-out data by stage: start, best, last."""
     caption = "; ".join(filter(None, ["held-out data (data.held_out)", format_judge(summary)]))
     table = Table(title=_format_status(summary), caption=caption, min_width=60)
-    measured = {name for metrics in summary["held_out"].values() for name in metrics}
-    names = [name for name in HELD_OUT_COLUMNS if name in measured]
-    table.add_column("policy")
-    for column in ("iter.", *(HELD_OUT_COLUMNS[name] for name in names)):
+    (first, *columns), *rows = held_out.list_rows(summary["held_out"], STAGES)
+    table.add_column(first)
+    for column in columns:
         table.add_column(column, justify="right")
-    for stage in STAGES:
-        metrics = summary["held_out"].get(stage, {})
-        iteration = f"{metrics['iteration']:.0f}" if "iteration" in metrics else "–"
-        cells = (f"{metrics[name]:.4g}" if name in metrics else "–" for name in names)
-        table.add_row(stage, iteration, *cells)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -335,7 +328,9 @@ def build_closing_table(summary: Summary) -> Table:
 
     It fits 80 columns.  Scores that a stopped run never measured are dashes.
     """
-    caption = "; ".join(filter(None, [LEGEND, format_judge(summary)]))
+    are_unknown = any(game["chance"] is None and game["oracle"] is None for game in summary["games"])
+    hint = "chance and oracle not measured: lit-agentrl levels" if are_unknown else ""
+    caption = "; ".join(filter(None, [LEGEND, hint, format_judge(summary)]))
     table = start_score_table(_format_status(summary), caption, "iter.")
     for game in summary["games"]:
         scores: dict[str, Score | None] = {

@@ -13,6 +13,7 @@ from lit_agentrl.callbacks.markup import format_code_block, format_code_span
 from lit_agentrl.files import write_atomic
 from lit_agentrl.models.packages import PACKAGES, PREFIX
 from lit_agentrl.models.reward_model import ABOUT as HEAD
+from lit_agentrl.report import held_out
 from lit_agentrl.report import summary as reports
 
 _log = logging.getLogger(__name__)
@@ -109,7 +110,17 @@ def build_card(summary: reports.Summary, settings: Mapping[str, Any], kind: str 
 
 
 def format_scores(summary: reports.Summary) -> Iterator[str]:
-    """Format the table of scores line by line; nothing if no world was played."""
+    """Format the tables of scores line by line; nothing if nothing was measured."""
+    measured = held_out.format_markdown(summary["held_out"], reports.STAGES)
+    if measured:
+        yield from (
+            "## Held-out data",
+            "",
+            "Groups of the data set that were not trained on.",
+            "",
+            *measured,
+            "",
+        )
     if not summary["games"]:
         return
     yield from ("## Scores", "")

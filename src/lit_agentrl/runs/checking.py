@@ -13,7 +13,7 @@ from lit_agentrl.build.overlap import refuse_contradictions
 from lit_agentrl.checks import require
 from lit_agentrl.config import composition, signatures
 from lit_agentrl.config.composition import check_folders
-from lit_agentrl.config.errors import UserError
+from lit_agentrl.config.errors import UserError, refuse_unknown
 from lit_agentrl.config.overrides import check_overrides, get_flag_values, rewrite_for_hydra
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.runs import run_folder
@@ -85,6 +85,7 @@ def check_jobs(
     folders, search = read_config_folders(flags)
     listed = plan.jobs if plan else [list(overrides)]
     jobs = [composition.compose_job("train", job, search) for job in listed]
+    _check_shown_part(flags, jobs[0])
     if is_printing(flags):
         return []
     folder = run_folder.read_folder(jobs[0], is_multirun=plan is not None)
@@ -114,6 +115,28 @@ def check_jobs(
         )
     refuse_unused_options(overrides, [(job.config, job.parts) for job in checked])
     return checked
+
+
+def _check_shown_part(flags: Sequence[str], cfg: DictConfig) -> None:
+    """Refuse flags of ``--cfg`` without it, and parts that are not there.
+
+    Raises:
+        UserError: the message names the flag and valid values.
+    """
+    kinds = get_flag_values(flags, "--cfg", "-c")
+    for flag in ("--package", "-p", "--resolve"):
+        if not kinds and any(each.partition("=")[0] == flag for each in flags):
+            raise UserError(f"{flag} says how a config is printed; add --cfg job, or leave it out")
+    for part in get_flag_values(flags, "--package", "-p"):
+        shown = [str(key) for key in cfg if kinds[0] == "all" or (key == "hydra") == (kinds[0] == "hydra")]
+        place, _, name = part.rpartition(".")
+        holder = OmegaConf.select(cfg, place) if place else cfg
+        is_there = isinstance(holder, DictConfig) and name in holder and part.split(".")[0] in shown
+        if part != "_global_" and not is_there:
+            names = (
+                [f"{place}.{key}" for key in holder] if place and isinstance(holder, DictConfig) else shown
+            )
+            refuse_unknown(f"--package {part} is no part of this config", part, names)
 
 
 def _refuse_twice(jobs: Sequence[Sequence[str]]) -> None:

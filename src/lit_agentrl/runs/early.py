@@ -20,6 +20,7 @@ from lit_agentrl.checks import add_key, format_value
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.numbers import check_numbers
 from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.config.trainer_options import LIGHTNING
 from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.base import Task
 from lit_agentrl.rollout.settings import RolloutSettings, make_eval_params
@@ -27,14 +28,17 @@ from lit_agentrl.rollout.settings import RolloutSettings, make_eval_params
 _TENSORS = ("_BT", "_B", "_BK", "_P", "_S")  # arguments that a run provides
 # sections whose parts only look at their options when they are made
 _SECTIONS = (
-    "rollout", "env", "prompt", "dialect", "context", "worlds", "reward", "algo", "filter", "data", "update", "optim",
+    "rollout", "env", "prompt", "dialect", "context", "worlds", "reward", "algo", "filter", "data", "task_sampler",
+    "update", "optim",
 )  # fmt: skip
 _MODULES = (  # they load no library that is slower than torch
     "torch.optim.",
+    LIGHTNING,
     *(f"lit_agentrl.{module}"
     for module in (
         "rollout.settings", "rollout.worlds", "envs.base", "envs.hosting", "envs.games", "envs.tasks", "text.",
-        "rewards.shaping", "rl.", "data.", "update.settings", "update.gradients", "update.stop",
+        "rewards.shaping", "rl.", "data.", "update.settings", "update.gradients", "update.stop", "task_sampler",
+        "experimental.task_samplers",
     )
 ))  # fmt: skip
 _GAMES = ("lit_agentrl.envs.games.", "lit_agentrl.envs.tasks.")  # made at once, without a process
@@ -50,6 +54,10 @@ def check_early(cfg: DictConfig) -> None:
     check_targets(cfg, _MODULES)
     _check_files(cfg)
     config: Any = OmegaConf.to_container(cfg, resolve=True)
+    if cfg.trainer.get("accelerator") in ("cuda", "gpu"):
+        from lit_agentrl.strategies.gpus import require_gpus  # imports torch, which takes seconds
+
+        _try("trainer", partial(require_gpus, cfg.trainer.accelerator, config["trainer"].get("devices", 1)))
     for section in _SECTIONS:
         built = _build(config.get(section), section)
         game = OmegaConf.select(cfg, "env.game._target_") or ""

@@ -21,6 +21,8 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from lit_agentrl.strategies.gpus import require_gpus
+
 START_TIMEOUT_S = 300  # limit for all machines, and then for all processes, to start
 _RUN_ID = "lit_agentrl-"
 _VARIABLES = ("OMP_NUM_THREADS", "TORCHELASTIC_SIGNALS_TO_HANDLE")  # set by launch() or by the agent
@@ -53,12 +55,8 @@ def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:
     """
     is_cuda = is_on_cuda(accelerator)
     kind: type[CPUAccelerator | CUDAAccelerator] = CUDAAccelerator if is_cuda else CPUAccelerator
-    if not kind.is_available():
-        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-        why = "" if hidden is None else f" (the environment variable CUDA_VISIBLE_DEVICES={hidden})"
-        raise ValueError(
-            f"accelerator={accelerator}: torch finds no GPU here{why}; set trainer.accelerator=cpu"
-        )
+    if is_cuda:
+        require_gpus(accelerator, devices)
     try:
         devices_found = kind.auto_device_count() if devices == "auto" else kind.parse_devices(devices)  # type: ignore[arg-type]
     except (TypeError, ValueError, MisconfigurationException) as error:  # its message has several lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lit_agentrl.actions import Actions, ToolSpec, require_shallow
@@ -31,7 +31,7 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True)
 class CallOfTool:
-    """A call of a tool by the assistant; ``arguments`` is JSON as it was written."""
+    """A call of a tool by the assistant; ``arguments`` is JSON as Python writes it."""
 
     id: str
     name: str
@@ -242,7 +242,8 @@ def _read_call(where: str, call: Any) -> CallOfTool:
             f"{where}.tool_calls: the arguments of {shorten(read.name)} must be an object of JSON, not "
             f"{shorten(read.arguments)}"
         )
-    return read
+    # frameworks parse the arguments and write them again: the same values are the same message
+    return replace(read, arguments=json.dumps(arguments))
 
 
 def _read_tools(tools: Sequence[Any]) -> tuple[str, ...]:

@@ -146,7 +146,8 @@ def _is_tested(pair: Comparison) -> bool:
 
 def _describe(pair: Comparison) -> str:
     value, low, high = pair.difference.bounds
-    interval = "" if low is None or high is None else f" with the 95 % interval [{low:.3f}, {high:.3f}]"
+    has_width = low is not None and high is not None and low < high
+    interval = f" with the 95 % interval [{low:.3f}, {high:.3f}]" if has_width else ""
     doubt = ""
     if _is_decided(pair) and not _is_tested(pair):
         doubt = "; so few runs pass no permutation test"
@@ -155,7 +156,7 @@ def _describe(pair: Comparison) -> str:
 
 
 def _explain_doubt(pair: Comparison) -> str:
-    low = pair.difference.bounds.low
+    _, low, high = pair.difference.bounds
     if low is None:
         return "it takes at least two seeds of each, better five"
-    return "the interval contains 0" if low <= 0 else "equal differences have no interval: play more seeds"
+    return "equal differences have no interval: play more seeds" if low == high else "the interval contains 0"

@@ -159,11 +159,14 @@ def format_share(value: float | None) -> str:
 
 
 def format_interval(bounds: Bounds | None) -> str:
-    """Format a value and its bounds; a dash if there is none."""
+    """Format a value and its bounds; a dash if there is none.
+
+    Bounds without width are left out: they come from few equal values, and say nothing of the precision.
+    """
     if bounds is None:
         return ABSENT
-    ends = "" if bounds.low is None or bounds.high is None else f" [{bounds.low:.3f}, {bounds.high:.3f}]"
-    return f"{bounds.value:.3f}{ends}"
+    has_width = bounds.low is not None and bounds.high is not None and bounds.low < bounds.high
+    return f"{bounds.value:.3f}" + (f" [{bounds.low:.3f}, {bounds.high:.3f}]" if has_width else "")
 
 
 def render_markdown(table: Table) -> str:

@@ -1,0 +1,1 @@
+"""Users, scripted or played by a model, who know what the task leaves out."""
