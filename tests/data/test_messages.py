@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,23 +88,59 @@ def test_calls_that_follow_a_reply_belong_to_it() -> None:
     ]
 
 
-def test_results_stand_in_the_order_of_their_calls() -> None:
-    both = says(tool_calls=[{"id": k, "function": {"name": "f", "arguments": {"a": k}}} for k in "ab"])
-    first, second = ({"role": "tool", "tool_call_id": k, "content": k} for k in "ab")
-    unknown = {**second, "tool_call_id": "c"}
-    for given, sorted_ids in (
-        ([second, first], "ab"),
-        ([first, second], "ab"),
-        ([unknown, first], "ba"),
-        ([{**second, "tool_call_id": ["b"]}, first], "ba"),
-    ):
-        assert "".join(each["content"] for each in parse(both, *given, NOON)[1:3]) == sorted_ids
-    assert [each["content"] for each in parse(both, {"role": "tool", "content": "x"}, second, NOON)] == [
-        "",
-        "x",
-        "b",
-        "noon",
-    ]
+BOTH = [{"id": k, "function": {"name": "f", "arguments": {"a": k}}} for k in "ab"]
+NULLS = {"tool_call_id": None, "tool_calls": None}  # as tables write the cells of other messages
+
+
+def result(name: str | None, content: str = "") -> dict[str, Any]:
+    return {"role": "tool", "content": content or str(name), "tool_call_id": name}
+
+
+def read_results(*results: dict[str, Any], calls: Any = BOTH) -> str:
+    before = [{**USER, **NULLS}, says(tool_calls=calls, tool_call_id=None)]
+    return "".join(each["content"] for each in parse(*before, *results, {**NOON, **NULLS})[2:-1])
+
+
+@pytest.mark.parametrize(
+    ("results", "order"),
+    [
+        ([result("b"), result("a")], "ab"),
+        ([result("a"), result("b")], "ab"),
+        ([result("b"), result(None, "x")], "xb"),  # without an id: the place that is left
+        ([result(None, "x"), result(None, "y")], "xy"),
+        ([result("a")], "a"),  # an unfinished dialogue
+    ],
+)
+def test_results_stand_in_the_order_of_their_calls(results: list[dict[str, Any]], order: str) -> None:
+    assert read_results(*results) == order
+    assert read_results(*results, calls=json.dumps(BOTH)) == order
+
+
+def test_results_stand_in_the_order_of_calls_that_are_joined() -> None:
+    one, two = (says(tool_calls=[each]) for each in BOTH)
+    parsed = parse(one, two, result("b"), result("a"), NOON)
+    assert parsed[0] == calls({"a": "a"}, {"a": "b"})
+    assert [each["content"] for each in parsed[1:3]] == ["a", "b"]
+
+
+def test_ids_that_only_results_have_are_not_looked_for() -> None:
+    bare = [{"function": each["function"]} for each in BOTH]
+    assert read_results(result("y"), result("x"), calls=bare) == "yx"
+    assert read_results(result("x"), calls=BOTH[:1]) == "x"
+
+
+@pytest.mark.parametrize(
+    ("results", "said"),
+    [
+        ([result("c"), result("a")], "tool_call_id 'c' names no call of the reply before it"),
+        ([{**result("b"), "tool_call_id": ["b"]}, result("a")], "names no call of the reply before it"),
+        ([result("a"), result("a")], "two results name the call 'a'; keep one"),
+        ([result("b")], "the call 'a' has no result, and a later one has"),
+    ],
+)
+def test_results_that_belong_to_no_call_are_refused(results: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(BadRow, match=re.escape(said)):
+        read_results(*results)
 
 
 def test_a_table_of_messages_is_turned() -> None:
@@ -182,6 +219,7 @@ def test_a_reply_of_weight_0_is_context(tmp_path: Path) -> None:
     assert [text.startswith("late") for text in learnt(episode)] == [True]
 
 
+@pytest.mark.slow
 def test_fields_that_arrow_adds_are_left_out(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     tools = [

@@ -91,7 +91,7 @@ def list_keys(value: Mapping[str, Any]) -> tuple[set[str], set[str]]:
     elif _SAME_ROLES.get(str(role), role) == "assistant":
         names.update(_REPLY_KEYS)
     else:  # what is no reply is not learnt
-        names.add("tool_call_id")  # read by `sort_results`
+        names.add("tool_call_id")  # read by `call_results.sort_results`
         names.update(key for key in _WEIGHT_KEYS if not value.get(key))
     return given & names, given - names
 
@@ -224,26 +224,18 @@ def _parse_text(text: str, what: str, column: str) -> Any:
     return value
 
 
-def sort_results(messages: list[Any]) -> list[Any]:
-    """Sort the results of tools into the order of the calls whose ids they name.
+def is_of_tool(message: Mapping[str, Any]) -> bool:
+    """Return whether a message of a row is the result of a call."""
+    role = message.get("role", message.get("from"))
+    return message.get("tool_call_id") is not None or _SAME_ROLES.get(str(role), role) == "tool"
 
-    Templates tell results apart by their order.  Results without such an id keep theirs.
-    """
-    ordered, order = list(messages), dict[str, int]()
-    first = 0  # of the results behind the last calls
-    for place, message in enumerate([*messages, None]):
-        given = message if isinstance(message, Mapping) else {}
-        if "tool_call_id" in given:
-            continue
-        results = ordered[first:place]
-        if len(results) > 1 and all(str(each["tool_call_id"]) in order for each in results):
-            ordered[first:place] = sorted(results, key=lambda each: order[str(each["tool_call_id"])])
-        calls = given.get("tool_calls")
-        ids = (
-            [call.get("id") for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
-        )
-        order, first = {name: k for k, name in enumerate(ids) if isinstance(name, str)}, place + 1
-    return ordered
+
+def has_calls_alone(message: Mapping[str, Any]) -> bool:
+    """Return whether a message of a row is calls, without text or thought."""
+    role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
+    has_calls = any(message.get(key) for key in _CALL_KEYS)
+    has_text = bool(content) or any(message.get(key) for key in _THOUGHT_KEYS)
+    return role in _CALL_ROLES or (has_calls and not has_text)
 
 
 def join_calls(messages: Iterable[Message]) -> list[Message]:

@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lit_agentrl.envs.tasks.call_results import sort_results
 from lit_agentrl.envs.tasks.message_parts import (
     BadRow,
     join_calls,
     parse_message,
     require_whole_characters,
-    sort_results,
 )
 from lit_agentrl.envs.tasks.tables import parse_json
 from lit_agentrl.episode import Message
@@ -43,7 +43,7 @@ def parse_messages(value: object, column: str, role: str) -> Messages:
         raise BadRow(
             "no_messages", f"column {column} must be a text, or a list of messages with role and content"
         )
-    return join_calls(parse_message(message, column) for message in sort_results(value))
+    return join_calls(parse_message(message, column) for message in sort_results(value, column))
 
 
 def _turn_columns(value: Mapping[str, Any]) -> object:
