@@ -19,7 +19,7 @@ _MOST_RESULT = 65_536  # bytes
 
 
 class Remote:
-    """A service that is sent each task by POST, and answers with the reward once it has played the episode.
+    """A service that receives each task by POST, and answers with the reward.
 
     The request has the key of the service, and the body ``{"task": …, "base_url": …, "api_key": …}``; the status of the
     answer is 200, and its body the result.  A service that cannot be reached is tried again for half of the time that
@@ -108,7 +108,10 @@ class Remote:
             )
 
     def stop(self) -> None:
-        """See `Program`; the service notices that the line is cut, or that its next call is refused."""
+        """See `Program`.
+
+        The service notices that the line is cut, or that its next call is refused.
+        """
         self._stopped.set()
         line, self._line = self._line, None
         if line is not None and line.sock is not None:

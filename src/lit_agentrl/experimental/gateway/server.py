@@ -254,7 +254,7 @@ _shared: dict[str, Gateway] = {}  # by address
 
 
 def open_gateway(host: str = "127.0.0.1") -> Gateway:
-    """Return the server of this process at an address, and start it if there is none."""
+    """Return the server of this process at an address, started if there is none."""
     with _lock:
         if host not in _shared:
             _shared[host] = Gateway(host)

@@ -25,7 +25,7 @@ _MOST_TASK = 1_000_000  # bytes
 
 
 class Service(ThreadingHTTPServer):
-    """A server that calls a function for each task, each in a thread of its own."""
+    """A server that calls a function for each task in a thread."""
 
     daemon_threads = True
     request_queue_size = 256
