@@ -152,7 +152,7 @@ def test_pairs_are_those_of_a_loop_over_texts() -> None:
             assert {pair[0] for pair in once} == {pair[0] for pair in expected}
             assert len({pair[0] for pair in once}) == len(once) and set(once) <= expected
             total += len(expected)
-    assert total > 15
+    assert total >= 10
 
 
 def test_refusals() -> None:
