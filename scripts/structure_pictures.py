@@ -32,6 +32,7 @@ RUNS = {
     "branch": f"{LAKE} algo=arpo",
     "tree": f"{LAKE} algo=tree_grpo",
     "mcts": f"{LAKE} algo/structure=mcts",
+    "first_error": f"{LAKE} algo=step_dpo algo/structure=first_error algo/pairing=first_error",
     "replay": f"{HARD} algo=arpo_replay rollout.instances=8 trainer.max_epochs=4",
     "hint": f"{HARD} algo=ghpo",
     "retry": "env=sokoban env.max_turns=1 env.max_actions_per_turn=10 algo=ufo rollout.prompts=16 rollout.members=8",

@@ -64,6 +64,7 @@ def test_a_run_from_keywords_leaves_what_a_command_leaves(result: Result) -> Non
     assert repr(Result(str(result.folder))) == repr(result)
 
 
+@pytest.mark.slow
 def test_metrics_are_a_table(result: Result) -> None:
     metrics = result.metrics
     assert metrics["iteration"] == [0, 1, 2] and len(metrics) == 3
@@ -86,6 +87,7 @@ def test_printed_objects_stand_one_below_the_other(capsys: pytest.CaptureFixture
     assert [line.startswith("┏") for line in lines if "┏" in line] == [True, True]
 
 
+@pytest.mark.slow
 def test_the_policy_is_that_of_its_checkpoint(result: Result) -> None:
     saved = torch.load(result.paths["checkpoints/last.ckpt"], weights_only=True)["state_dict"]
     start, last = result.policy("start").network.state_dict(), result.policy().network.state_dict()
@@ -94,6 +96,7 @@ def test_the_policy_is_that_of_its_checkpoint(result: Result) -> None:
     assert all(torch.equal(start[name], weight) for name, weight in load_nano().network.state_dict().items())
 
 
+@pytest.mark.slow
 def test_an_episode_is_the_one_that_an_evaluation_plays(
     result: Result, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +128,7 @@ def test_an_option_that_makes_no_sense_is_our_error(options: dict[str, Any], mes
         compose(**options)
 
 
+@pytest.mark.slow
 def test_what_is_asked_of_a_run_is_checked(result: Result, tmp_path: Path) -> None:
     for ask, message in [
         (lambda: Result(tmp_path), "is not the folder of a run"),
@@ -151,6 +155,7 @@ def test_every_error_is_ours(error: BaseException, kind: type[Exception]) -> Non
     assert "traceback=true" not in str(raised.value) and "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("no memory")
@@ -161,6 +166,7 @@ def test_a_run_that_fails_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         Job((f"hydra.run.dir='{tmp_path}/run'",), (), OmegaConf.create({})).train()
 
 
+@pytest.mark.slow
 def test_an_interrupt_is_one_and_interrupts_still_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

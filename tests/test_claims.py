@@ -116,6 +116,7 @@ def test_the_pictures_are_drawn_from_the_committed_runs() -> None:
         assert script.CLAIMS.with_name(f"{name}.svg").read_text() == pictures.picture(name, rows)
 
 
+@pytest.mark.slow
 def test_the_picture_of_learning_stands_between_chance_and_oracle() -> None:
     made = load_script("learning_picture")
     panels = made.read_panels()

@@ -83,6 +83,7 @@ def test_game_played_by_hand() -> None:
     assert (reward, terminated, info["success"]) == (0.9, True, True)
 
 
+@pytest.mark.slow
 def test_embedded_policy_can_read_the_game(task: Task) -> None:
     tokenizer = load_nano().tokenizer
     env = task.make("train")
@@ -155,6 +156,7 @@ def test_a_game_of_two_tools_is_played_by_json() -> None:
     assert '"name": "unlock"' in episode.opening[0]["content"]
 
 
+@pytest.mark.slow
 def test_a_dialect_of_ones_own_is_followed_everywhere() -> None:
     script = ["I push => Up, Left; and so on", "no idea", "=> Up, Fly, Up;"]
     episode = played("dialect=arrow", "own_dialect", lambda e, k: script[k % 3])
@@ -274,6 +276,7 @@ def test_a_second_copy_plays_with_the_weights_that_it_was_given() -> None:
     worker.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [300, 100_000])
 def test_a_loss_of_pairs_takes_the_steps_of_the_loss_written_out(budget: int) -> None:
     """Two steps on groups of four: nothing but the objective's own file and its YAML is needed."""

@@ -23,6 +23,7 @@ def test_the_page_has_recipes() -> None:
     assert len(RECIPES) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("card", "command"), thinned(RECIPES))
 def test_a_recipe(card: str, command: str, tmp_path: Path) -> None:
     words = shlex.split(command)

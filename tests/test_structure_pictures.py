@@ -34,6 +34,11 @@ def test_the_docs_show_each_that_is_drawn() -> None:
     assert shown == set(load_script("structure_pictures").RUNS)
     structures = list_options("algo/structure")
     variants = {path.stem for path in structures if "\ndefaults:" in path.read_text(encoding="utf-8")}
-    assert variants == {"mcts_critic", "opponent_mixture"}  # the same pictures with other numbers
+    assert variants == {
+        "distilled",
+        "league",
+        "mcts_critic",
+        "opponent_mixture",
+    }  # the same pictures with other numbers
     assert {path.stem for path in structures} - variants <= shown
     assert all((ROOT / "docs" / "images" / f"structure_{name}.svg").exists() for name in shown)

@@ -68,6 +68,8 @@ class Source(IntEnum):
 _DTYPES: dict[str, type] = {  # of the fields with one entry per token
     "prefix_tokens": np.int64,
     "prefix_segments": np.int8,
+    "trained_tokens": np.int64,
+    "trained_segments": np.int8,
     "reply_tokens": np.int64,
     "reply_segments": np.int8,
     "reply_logps": np.float64,  # as wide as Python floats, so that sums equal those of lists
@@ -133,6 +135,9 @@ class Turn:
     cost: float | None = None  # for constraints, not part of the reward; None: the game gives no costs
     counts: dict[str, float] = field(default_factory=dict)  # what the game counts, such as failed calls
     told_cost: float | None = None  # cost used in training; None without a reward part that gives one
+    # of the first turn, in place of its prefix in training; empty: the prefix itself
+    trained_tokens: NDArray[np.int64] = field(default_factory=_make_empty)
+    trained_segments: NDArray[np.int8] = field(default_factory=_make_empty)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, np.asarray(value, _DTYPES[name]) if name in _DTYPES else value)

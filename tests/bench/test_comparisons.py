@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hydra import compose
 
 from lit_agentrl.config.composition import initialize_hydra
@@ -36,6 +37,7 @@ def test_what_is_above_the_control_by_hand() -> None:
     assert over_control({"orpo": {0: rooms("x")}}) == []
 
 
+@pytest.mark.slow
 def test_the_experiment_is_the_setting_of_the_fourth_look() -> None:
     options, (rate,) = FOURTH["online_dpo"]
     with initialize_hydra():

@@ -132,11 +132,13 @@ def test_a_slice_that_a_stop_interrupts_says_so(tmp_path: Path, monkeypatch: pyt
     assert read(tmp_path / "results")["only"]["ended"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_slices_are_listed_in_order_of_value() -> None:
     listed = [line.split()[0] for line in call("--list").splitlines()]
     assert listed == list(gpu.SLICES) and listed[:3] == ["decode", "rollouts", "trl"]
 
 
+@pytest.mark.slow
 def test_wheels_are_installed_without_a_network(tmp_path: Path) -> None:
     wheel = tmp_path / "wheels" / "spare_part-1.0-py3-none-any.whl"
     wheel.parent.mkdir()

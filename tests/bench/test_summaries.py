@@ -82,4 +82,6 @@ def test_the_table_by_hand() -> None:
     assert lines[0] == "| policy | temperature | seed 1 | seed 2 | mean [95 % over seeds] |"
     assert lines[2] == "| start | 1 | 0.500 | 0.500 | 0.500 [0.500, 0.500] |"
     assert lines[-1] == "| trained less masked | 1 | +0.250 | +0.750 | +0.500 [-2.677, +3.677] |"
+    del found["masked", 1]
+    assert table(found).splitlines()[-1] == "| trained less masked | 1 | – | +0.750 | +0.750 |"
     assert as_csv(found).splitlines()[3:5] == ["trained,1,9,1.0,4,0.75", "trained,1,9,0.0,4,1.0"]

@@ -73,6 +73,7 @@ def test_unequal_work_is_refused() -> None:
         trl_sides.check_equal({"ours": same, "trl": {**same, "read_tokens": 99.0}})
 
 
+@pytest.mark.slow
 def test_our_side_is_a_run_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It had stopped to build once, and nothing that runs without TRL had noticed."""
 

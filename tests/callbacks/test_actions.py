@@ -44,6 +44,7 @@ def callbacks(folder: Path, action: Action) -> list[Any]:
     return [CollapseMonitor(rules, action), IterationLog(), BestCheckpoint(last), LastCheckpoint(last)]
 
 
+@pytest.mark.slow
 def test_weights_go_back_the_rate_falls_and_iterations_go_on(
     launch: Launch, toy_module: Any, tmp_path: Path, stop_at: Any
 ) -> None:

@@ -36,6 +36,7 @@ def measured(folder: Path, *overrides: str, moves: str = "") -> tuple[float, flo
     return found[0], found[1], not held
 
 
+@pytest.mark.slow
 def test_it_is_0_at_the_start_and_grows(tmp_path: Path) -> None:
     start, moved, is_copied = measured(tmp_path, "algo/kl=none")
     assert start == 0 and 0.001 < moved < 10 and is_copied

@@ -193,6 +193,7 @@ NASTY = st.text(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(texts=st.lists(NASTY, min_size=4, max_size=4))
 def test_no_text_of_a_policy_breaks_the_markup(make_episode: Make, texts: list[str]) -> None:

@@ -19,7 +19,7 @@ def test_every_shipped_algorithm_has_a_line() -> None:
     assert sorted(read_lines()) == sorted(file.stem for file in list_options("algo"))
 
 
-QUICK = {"one turn", "stop"}
+QUICK = {"stop"}
 REST = {game.name for game in GAMES} - QUICK
 
 
@@ -36,6 +36,7 @@ def test_the_stored_cosines_are_found_again(name: str, games: set[str]) -> None:
             assert found.cosine == pytest.approx(stored[game.name], abs=2e-6), game.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rloo", "grpo", "bradley_terry"])
 def test_a_line_is_what_the_command_finds(name: str) -> None:
     objective = fresh(name)

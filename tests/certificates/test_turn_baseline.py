@@ -54,6 +54,7 @@ def test_two_turns_with_a_choice_to_stop() -> None:
     assert update_of_going_on(leave_one_out) == pytest.approx(0.25, abs=1e-10)
 
 
+@pytest.mark.slow
 def test_it_is_the_gradient_of_the_return_in_games_of_turns() -> None:
     objective = fresh("rloo", "advantage=process_group_baseline")
     for game in (STOP, TURNS, REPEAT, LENGTHS):

@@ -282,6 +282,7 @@ MALFORMED_EVALUATIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "named", "remedy"), thinned(MALFORMED, one_in=18), ids=[case[0] for case in MALFORMED]
 )
@@ -298,6 +299,7 @@ def test_evaluation(refused: Refused, in_empty_folder: Path, command: str, named
     assert not files(in_empty_folder)
 
 
+@pytest.mark.slow
 def test_engine_is_refused_before_anything_is_played(refused: Refused, tiny_model_folder: Path) -> None:
     message = refused(f"{SMALL} model=hf model.name={tiny_model_folder} engine.num_slots=0 hydra.run.dir=run")
     assert "engine.num_slots=0 must be a whole number from 1 to" in message
@@ -336,6 +338,7 @@ def test_folder_below_a_file(refused: Refused) -> None:
     assert "hydra.sweep.dir=file/run" in refused("-m seed=1,2 hydra.sweep.dir=file/run")
 
 
+@pytest.mark.slow
 def test_unknown_key_of_a_config_file(refused: Refused) -> None:
     file = Path("mine/experiment/typo.yaml")
     file.parent.mkdir(parents=True)
@@ -345,6 +348,7 @@ def test_unknown_key_of_a_config_file(refused: Refused) -> None:
     assert "unknown option filter.ratoi; did you mean ratio?" in refused("--config-dir mine experiment=typo")
 
 
+@pytest.mark.slow
 def test_a_folder_of_configs_is_refused_where_ours_would_be_taken(refused: Refused) -> None:
     file = Path("mine/env/sokoban.yaml")
     file.parent.mkdir(parents=True)
@@ -355,6 +359,7 @@ def test_a_folder_of_configs_is_refused_where_ours_would_be_taken(refused: Refus
     assert "env/sokoban.yaml is also the name of a shipped file" in message and "rename yours" in message
 
 
+@pytest.mark.slow
 def test_a_broken_yaml_is_named_with_its_line_and_a_whole_one_is_found(refused: Refused) -> None:
     file = Path("mine/env/broken.yaml")
     file.parent.mkdir(parents=True)
@@ -367,6 +372,7 @@ def test_a_broken_yaml_is_named_with_its_line_and_a_whole_one_is_found(refused: 
     assert "did you mean val/success" in message  # the game of that folder was found
 
 
+@pytest.mark.slow
 def test_a_yaml_file_that_is_not_utf8_is_named(refused: Refused, tmp_path: Path) -> None:
     file = tmp_path / "own" / "env" / "mine.yaml"
     file.parent.mkdir(parents=True)
@@ -376,6 +382,7 @@ def test_a_yaml_file_that_is_not_utf8_is_named(refused: Refused, tmp_path: Path)
         assert f"{file}, line 2: byte 0xe9 is not UTF-8; save the file as UTF-8" in message
 
 
+@pytest.mark.slow
 def test_traceback_is_shown_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main_train(["filter.ratio=1.3", "traceback=true"])
@@ -384,6 +391,7 @@ def test_traceback_is_shown_on_demand(capsys: pytest.CaptureFixture[str]) -> Non
     assert printed.splitlines()[-1].startswith("error: filter.ratio=1.3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "named", "remedy"),
     thinned(
@@ -407,6 +415,7 @@ def test_resume_leaves_the_run_alone(
     assert contents(run_copy) == before
 
 
+@pytest.mark.slow
 def test_a_finished_run_has_nothing_left(
     run_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -423,6 +432,7 @@ def test_a_finished_run_has_nothing_left(
         main_train(["resume=run", "trainer.max_epochs=3"])
 
 
+@pytest.mark.slow
 def test_damaged_checkpoints(refused: Refused, run_copy: Path) -> None:
     for file in (run_copy / "checkpoints").glob("last.ckpt*"):
         data = bytearray(file.read_bytes())
@@ -518,6 +528,7 @@ def test_bounds_that_never_act_are_told_in_the_summary(finished_run: Path) -> No
     assert line.startswith("algo.clip.epsilon never acts") and "update=four_minibatches makes it act" in line
 
 
+@pytest.mark.slow
 def test_shell(in_empty_folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), "filter.ratoi=1"],

@@ -134,6 +134,7 @@ def test_nothing_is_left_behind(refused: Refused, in_empty_folder: Path, command
     assert not list(in_empty_folder.iterdir())
 
 
+@pytest.mark.slow
 def test_options_of_a_dataset_that_have_no_effect(refused: Refused, in_empty_folder: Path) -> None:
     rows = [f'{{"question": "what is {i}?", "answer": "{i}"}}\n' for i in range(100)]
     Path("q.jsonl").write_text("".join(rows))
@@ -174,6 +175,7 @@ def test_something_else_than_a_head_of_ray(monkeypatch: pytest.MonkeyPatch) -> N
         cluster.require_head("auto")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "told"), thinned(CASES, one_in=9), ids=[case[0][:80] for case in CASES])
 def test_training(refused: Refused, in_empty_folder: Path, command: str, told: str) -> None:
     assert told in refused(f"env=bandit {command}" if "env=" not in command else command)
@@ -193,6 +195,7 @@ def test_contexts_longer_than_the_model_has_positions() -> None:
         require_positions(tiny_network(), 1_000_000)
 
 
+@pytest.mark.slow
 def test_evaluations(refused: Refused, in_empty_folder: Path) -> None:
     remote = "model=remote engine=openai engine.mode=chat engine.url=http://127.0.0.1:9"
     told = refused(f"{remote} env=bandit episodes=2", main_evaluate)

@@ -20,6 +20,7 @@ from lit_agentrl.rollout.workers.inline import Here
 from lit_agentrl.rollout.workers.process import ProcessSettings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "warnings"), [(False, 0), (True, 1)])
 def test_a_removed_option_is_dropped_and_said_where_it_did_something(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, value: bool, warnings: int
@@ -93,6 +94,7 @@ def test_an_optimizer_of_the_critic_is_one_like_any_other() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "name", "max_waves"),
     [
@@ -129,6 +131,7 @@ def test_workers_of_before_shares(old: dict[str, Any]) -> None:
     assert made == (ProcessSettings(patience=9) if old else Here()) and cfg["worker"]["share"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [True, False])
 def test_playing_ahead_of_before_workers(tmp_path: Path, overlap: bool) -> None:
     cfg = composition.compose_job("train", [], composition.format_search_path([]))

@@ -90,6 +90,7 @@ def saved() -> dict[str, Any]:
     return {**found, "run_dir": "/runs/1"}
 
 
+@pytest.mark.slow
 def test_what_was_composed_of_shipped_parts_is_settled(saved: dict[str, Any]) -> None:
     settled = resolve_untrusted(saved, Path("/runs/1"))
     assert settled["callbacks"]["last"]["dirpath"] == "/runs/1/checkpoints"
@@ -144,6 +145,7 @@ def write(folder: Path, config: dict[str, Any], sources: list[dict[str, str]] | 
     return folder
 
 
+@pytest.mark.slow
 def test_the_configs_beside_a_run_are_not_read(saved: dict[str, Any], tmp_path: Path) -> None:
     """A game named by a saved config, or on the command line, could come from a folder that the saved one names."""
     (tmp_path / "conf" / "env").mkdir(parents=True)
@@ -160,6 +162,7 @@ def test_the_configs_beside_a_run_are_not_read(saved: dict[str, Any], tmp_path: 
     assert [format_trust_option(tmp_path / f"run{i}") for i in range(2)] == [" trust_run=true", ""]
 
 
+@pytest.mark.slow
 def test_a_link_that_leads_out_of_a_run_is_refused(saved: dict[str, Any], tmp_path: Path) -> None:
     """What is written to it would replace what it leads to."""
     folder, theirs = write(tmp_path / "run", saved), tmp_path / "theirs"
@@ -195,6 +198,7 @@ def test_a_config_of_another_shape_is_one_line(saved: dict[str, Any], tmp_path: 
         read_saved_config(write(tmp_path / "run", {**saved, **broken}), "run")
 
 
+@pytest.mark.slow
 def test_own_code_runs_again_where_the_run_is_trusted(
     saved: dict[str, Any],
     tmp_path: Path,

@@ -219,6 +219,7 @@ def test_a_reply_of_weight_0_is_context(tmp_path: Path) -> None:
     assert [text.startswith("late") for text in learnt(episode)] == [True]
 
 
+@pytest.mark.slow
 def test_fields_that_arrow_adds_are_left_out(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     tools = [

@@ -85,6 +85,7 @@ def test_episodes_are_those_of_the_native_engine(temperature: float) -> None:
         assert eng.num_steps == eng.meter()["tokens_out"]
 
 
+@pytest.mark.slow
 def test_a_whole_game_is_that_of_the_native_engine() -> None:
     network, specs = tiny_network(), tuple(EpisodeSpec(0, g, 0, 0, g) for g in range(4))
     wave = Wave("val", 0, GREEDY, specs)

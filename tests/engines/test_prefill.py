@@ -67,6 +67,7 @@ def compare_play(network: PreTrainedModel, prefixes: Any, params: SamplingParams
 many_pieces = pytest.mark.parametrize("sizes", ["pieces"], indirect=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "sizes"), [("plain", "whole"), *((kind, "pieces") for kind in SETTINGS)], indirect=["sizes"]
 )
@@ -74,6 +75,7 @@ def test_replies_equal_those_of_padded_batches(kind, sizes):
     compare_play(tiny_network(), PREFIXES, SETTINGS[kind])
 
 
+@pytest.mark.slow
 @many_pieces
 @pytest.mark.parametrize("name", ["tied", "lora", "qwen3"])
 def test_other_networks_and_copies_of_weights(name, sizes):
@@ -84,6 +86,7 @@ def test_gpt2():
     compare_play(tiny_network("gpt2"), PREFIXES, SETTINGS["plain"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("slots", "sizes"), [(1, "pieces"), (3, "whole"), (3, "pieces")], indirect=["sizes"])
 def test_common_prefixes_are_copied(slots, sizes):
     compare_play(tiny_network(), SIBLINGS, SETTINGS["plain"], num_slots=slots)
@@ -192,6 +195,7 @@ def test_on_a_gpu_one_kernel_reads_a_piece_and_nothing_waits(version, copies, mo
     assert calls == [(4 + 11 + 8, 4 + 19 + 8)] * 2
 
 
+@pytest.mark.slow
 def test_the_launches_do_not_grow_with_the_number_of_lengths():
     """Padded batches launch work for each group of similar lengths."""
     few, many = (

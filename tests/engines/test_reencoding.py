@@ -43,6 +43,7 @@ def engine(net: PreTrainedModel, slots: int = 4, context: int = 200) -> NativeEn
     return NativeEngine(net, stop=Never(), end_of_turn_ids=(), num_slots=slots, max_context_tokens=context)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sliding", "hybrid", "bias"])
 def test_recorded_log_probs_are_the_trainers(kind, caplog):
     net = network(kind)

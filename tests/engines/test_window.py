@@ -76,16 +76,19 @@ def test_replies_equal_those_of_single_steps(family, kind):
     compare_play(tiny_network(family), SETTINGS[kind])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [tied(), moved("llama").network], ids=["tied", "lora"])
 def test_tied_heads_and_adapters(network):
     compare_play(network, SETTINGS["plain"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [1, 3])
 def test_common_prefixes_are_copied(slots):
     compare_play(tiny_network(), SETTINGS["plain"], SIBLINGS, slots=slots)
 
 
+@pytest.mark.slow
 def test_replies_that_stop_within_a_window():
     """What was drawn beyond a stop leaves no trace, in this reply or in a later turn."""
     for token in (40, 3, 111):

@@ -22,6 +22,7 @@ LEVELS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", thinned(LEVELS, one_in=6))
 def test_the_bot_solves_levels_that_keep_the_contract(level: str, capsys: pytest.CaptureFixture[str]) -> None:
     env = BabyAI(id=f"BabyAI-{level}")

@@ -38,6 +38,7 @@ def test_a_hole_ends_the_game():
     assert env.optimal_actions(horizon=3) is None
 
 
+@pytest.mark.slow
 def test_slips_go_to_both_sides_as_often_as_stated():
     env = FrozenLake(success_rate=0.5, size=3)
     counts = dict.fromkeys((1, 3, 5), 0)
@@ -57,6 +58,7 @@ def test_coordinates():
     assert "row , column" in env.rules and "Symbols" not in env.rules
 
 
+@pytest.mark.slow
 def test_generated_maps_are_solvable_within_bounds():
     env, starts, lengths = FrozenLake(success_rate=1.0), set(), set()
     for seed in range(300):

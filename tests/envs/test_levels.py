@@ -98,6 +98,7 @@ def test_a_level_that_a_game_does_not_say_is_unknown():
     assert measure(Task("bandit", monkey), "train", episodes=5, seed=0) == Levels(episodes=5)
 
 
+@pytest.mark.slow
 def test_the_command_writes_levels_beside_the_game(tmp_path, monkeypatch, capsys):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "levelled.py").write_text(
@@ -120,6 +121,7 @@ def test_the_command_writes_levels_beside_the_game(tmp_path, monkeypatch, capsys
         find_levels(instantiate(config), "val")
 
 
+@pytest.mark.slow
 def test_levels_of_a_shipped_game_are_written_outside_of_the_package(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "_PERIOD_S", 0.0)
@@ -134,6 +136,7 @@ def test_levels_of_a_shipped_game_are_written_outside_of_the_package(tmp_path, m
     assert "bandit test: 5 of 5 episodes of best play\nwrote outputs/levels.json" in printed.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -74,6 +74,7 @@ def test_a_server_of_the_library_is_played() -> None:
     env.close()
 
 
+@pytest.mark.slow
 def test_what_a_server_says_is_text_and_a_session_is_new(rows: str) -> None:
     env = raw("", rows, max_chars=30, tools=["say", "times", "pid"])
     env.reset(seed=0)
@@ -141,6 +142,7 @@ def test_a_server_that_lies_is_told_in_one_line(what: str, message: str, rows: s
     env.close()
 
 
+@pytest.mark.slow
 def test_patterns_and_references_of_a_server_do_not_block(rows: str) -> None:
     began = time.monotonic()
     env = raw("regex", rows)  # also in the schema of its results

@@ -20,6 +20,7 @@ from lit_agentrl.rollout.worlds.environments import Environments
 from tests.envs.openenv_raw import serving
 
 
+@pytest.mark.slow
 def test_a_game_of_names_keeps_the_contract_and_is_played_by_hand() -> None:
     with serving() as url:
         make = partial(OpenEnv, url=url)

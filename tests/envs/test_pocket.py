@@ -72,6 +72,7 @@ def test_plans_do_their_tasks_and_nothing_less_or_more_does(kinds: list[str], sc
                 assert judge(before, after, plan, f" ${answer.upper()}. ").success
 
 
+@pytest.mark.slow
 def test_there_are_enough_scenarios_and_what_is_held_out_is_not_trained_on() -> None:
     every = [address for split in SPLITS for address in list_addresses(split, (1, 2, 3))]
     assert len({(each.kind, each.scenario) for each in every}) == len(every) / 3 == 360
@@ -92,6 +93,7 @@ def test_there_are_enough_scenarios_and_what_is_held_out_is_not_trained_on() -> 
     assert not asked["train"] & asked["test"]
 
 
+@pytest.mark.slow
 def test_scenarios_of_level_0_are_held_out_and_are_short() -> None:
     tasks = {split: list_addresses(split, (0,)) for split in SPLITS}
     scenarios = {split: {(each.kind, each.scenario) for each in tasks[split]} for split in SPLITS}

@@ -69,6 +69,7 @@ def test_a_served_game_says_what_the_local_one_says(game: Any) -> None:
     there.stop()
 
 
+@pytest.mark.slow
 def test_episodes_of_a_served_game_are_those_of_the_local_one() -> None:
     there = start(load_task_yaml("frozen_lake"))
     task = load_task_yaml("frozen_lake")

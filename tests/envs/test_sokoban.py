@@ -148,6 +148,7 @@ def test_other_sizes_keep_the_bounds(options):
         assert results[-1][2] and results[-1][4]["success"] and not any(result[2] for result in results[:-1])
 
 
+@pytest.mark.slow
 def test_solver_is_as_short_as_exhaustive_play():
     env = Sokoban(min_solution=1, max_solution=5)
     for seed in range(15):

@@ -25,6 +25,7 @@ NONSENSE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", thinned(sorted(GAMES), one_in=12))
 def test_a_game_keeps_the_contract_and_is_won_by_best_play(
     id: str, capsys: pytest.CaptureFixture[str]

@@ -14,9 +14,12 @@ from lit_agentrl.envs.levels import measure
 from tests.conftest import load_task_yaml
 from tests.envs.processes import printed_alike
 
-pytestmark = pytest.mark.skipif(
-    find_spec("textworld") is None, reason="textworld is not installed (docs/adapters.md)"
-)
+pytestmark = [
+    pytest.mark.slow,  # the library takes seconds to load
+    pytest.mark.skipif(
+        find_spec("textworld") is None, reason="textworld is not installed (docs/adapters.md)"
+    ),
+]
 HARD: dict[str, dict[str, object]] = {
     "quest": {"rooms": 10, "objects": 15, "quest_length": 10},
     "coin_collector": {"level": 110},
@@ -42,14 +45,12 @@ def solve(env: TextWorld, seed: int) -> float:
     raise AssertionError("the policy is too long")
 
 
-@pytest.mark.slow
 def test_the_contract() -> None:
     check_env(
         lambda split: TextWorld(family="coin_collector", settings={"level": 3}, split=split), episodes=1
     )
 
 
-@pytest.mark.slow
 @pytest.mark.sweep
 @pytest.mark.parametrize("number", [30, pytest.param(200, marks=pytest.mark.long)])
 @pytest.mark.parametrize("family", FAMILIES)
@@ -61,7 +62,6 @@ def test_policies_win_every_game(family: str, number: int) -> None:
     check_env(lambda split: TextWorld(family=family, split=split, longest=20), episodes=5)
 
 
-@pytest.mark.slow
 @pytest.mark.sweep
 def test_games_are_the_same_in_two_processes() -> None:
     script = (

@@ -103,6 +103,7 @@ def test_a_killed_java_process_is_counted_and_replaced(caplog: pytest.LogCapture
     assert len(find_javas("textworld-express.jar", of_workers=False)) == 1
 
 
+@pytest.mark.slow
 @needs_java
 def test_a_java_process_that_dies_again_and_again_ends_the_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = java.JavaRuntime(TextWorldExpress()._jar, memory_mb=64)

@@ -32,6 +32,7 @@ def start(board: str, **options: object) -> TicTacToe:
     return env
 
 
+@pytest.mark.slow
 def test_the_contract() -> None:
     check_env(load_task_yaml("tic_tac_toe").make)
     check_env(lambda split: TicTacToe(split=split, plays="O", minimax_share=1, openings=3), episodes=5)
@@ -108,6 +109,7 @@ def test_what_is_shown_and_paid() -> None:
     )
 
 
+@pytest.mark.slow
 def test_levels() -> None:
     levels = {
         share: measure(Task("tic_tac_toe", partial(TicTacToe, minimax_share=share), 6, 1, 6), "train", 300, 0)

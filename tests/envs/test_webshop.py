@@ -99,6 +99,7 @@ def compare(products: tuple[Product, ...], kind: Any, goals: int, purchases: int
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goals", thinned([80, 500], one_in=2))
 def test_the_reward_is_that_of_another_writing_of_it(goals: int) -> None:
     found = compare(invent(400), "synthetic", goals, 20)
@@ -216,6 +217,7 @@ def test_shoppers_stand_in_the_order_of_what_they_know() -> None:
     assert found["chance"][0] < 0.2 and found["chance"][1] < 0.03
 
 
+@pytest.mark.slow
 def test_a_shopper_by_rules_and_files_of_the_original(tmp_path: Path) -> None:
     products = list(invent(60))
     path = write(tmp_path, products)

@@ -20,6 +20,7 @@ def start(word: str, **options: object) -> Wordle:
     return env
 
 
+@pytest.mark.slow
 def test_the_contract() -> None:
     check_env(load_task_yaml("wordle").make)
     check_env(lambda split: Wordle(split=split, guesses="list", partial=True), episodes=5)

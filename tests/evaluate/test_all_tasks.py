@@ -55,6 +55,7 @@ def test_a_game_without_a_list_of_tasks_is_refused() -> None:
         list_numbers(Task("bandit", Bandit), "test")
 
 
+@pytest.mark.slow
 def test_a_model_is_evaluated_on_every_row(refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
     files = write_rows(train=9, val=5, test=60)
     path = ", ".join(f"{split}: {name}" for split, name in files.items())

@@ -136,6 +136,7 @@ def test_of_two_adapters_a_thought_is_as_likely_as_the_level_that_wrote_it_says(
     assert found["any_turn"]["thoughts"] and found["ablation"]["removed"]["difference"]["n"] == 4
 
 
+@pytest.mark.slow
 def test_what_has_no_thoughts_is_refused(tmp_path: Path) -> None:
     run = run_of(tmp_path, "prompt.think=false")
     with pytest.raises(UserError, match="the run has prompt.think=false; leave it out"):

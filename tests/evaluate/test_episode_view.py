@@ -64,6 +64,7 @@ def test_what_went_wrong_is_said() -> None:
     assert solved.startswith("sokoban: solved in 2 turns") and "turn 2 ─" in solved
 
 
+@pytest.mark.slow
 @given(st.text(), st.text(), st.text())
 def test_texts_are_data(seen: str, written: str, name: str) -> None:
     shown = as_text(render_episode(episode(turn(seen, written, actions=[name])), ANSWER, name))

@@ -125,6 +125,7 @@ def test_the_best_of_k_is_the_mean_over_all_subsets() -> None:
         estimate_best_of_k(scores, solved, 6)
 
 
+@pytest.mark.slow
 def test_a_reward_model_chooses(
     tmp_path: Path, in_empty_folder: Path, capsys: pytest.CaptureFixture[str], refused: Refused
 ) -> None:

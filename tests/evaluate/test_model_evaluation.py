@@ -32,6 +32,7 @@ UNPLAYED = {
 }
 
 
+@pytest.mark.slow
 def test_an_api_is_measured_on_several_games(
     in_empty_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,6 +56,7 @@ def test_an_api_is_measured_on_several_games(
     )
 
 
+@pytest.mark.slow
 def test_an_api_is_shown_solved_episodes(in_empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[Any] = []
     with serving(lambda path, body: chat_of("<answer>Up</answer>"), None, asked) as url:
@@ -111,6 +113,7 @@ def test_an_api_is_measured_on_every_world_or_refused_in_one_line(
         assert body["messages"][-1]["role"] == "user" and all(each["content"] for each in body["messages"])
 
 
+@pytest.mark.slow
 def test_a_model_of_this_machine_is_measured(
     in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +137,7 @@ def test_a_model_of_this_machine_is_measured(
         assert each["difference"]["mean"] == pytest.approx(gap) and each["difference"]["n"] == 4
 
 
+@pytest.mark.slow
 def test_one_table_has_a_row_per_game_model_shots_and_temperature(
     in_empty_folder: Path, capsys: pytest.CaptureFixture[str], refused: Refused
 ) -> None:
@@ -170,6 +174,7 @@ def test_one_table_has_a_row_per_game_model_shots_and_temperature(
     )
 
 
+@pytest.mark.slow
 def test_tokens_of_a_reply_are_those_that_a_server_counts_and_cut_replies_are_said(
     in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,6 +196,7 @@ def test_tokens_of_a_reply_are_those_that_a_server_counts_and_cut_replies_are_sa
     assert (plain["cut_share"], shown["cut_share"]) == (0.0, 1.0)
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_after_shots_alone(run_copy: Path) -> None:
     for options in ("shots=1", "shots=[0,1]"):
         main_evaluate([f"run={run_copy}", "episodes=3", *options.split()])

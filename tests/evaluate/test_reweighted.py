@@ -117,6 +117,7 @@ def test_what_is_refused(trained: Path, finished_run: Path, in_empty_folder: Pat
     assert said in refused(f"algo=ilql {server} env=bandit")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -130,6 +131,7 @@ def test_what_does_not_fit(options: tuple[str, ...], message: str) -> None:
         built("algo=ilql", *options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "message"),
     [

@@ -209,6 +209,7 @@ def test_a_whole_log_ratio_needs_a_weight(coef: str) -> None:
         algorithm.prepare(duel([1.0, 0.0], [False, True]))
 
 
+@pytest.mark.slow
 def test_the_expected_step_is_the_gradient_of_the_win_rate_minus_the_kl() -> None:
     """Enumerate replies of two tokens, the second of which depends on the first, and differentiate the sums."""
     draw = torch.Generator().manual_seed(0)

@@ -223,6 +223,7 @@ def test_two_calls_at_once_end_an_episode_that_makes_one_at_a_time(meet: Any) ->
     meet(TWO, "two calls at once; set env.game.parallel=true")
 
 
+@pytest.mark.slow
 def test_an_episode_that_breaks_before_its_first_request_is_one_error(
     scheduler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +298,7 @@ def specs(members: int) -> tuple[EpisodeSpec, ...]:
     return tuple(EpisodeSpec(0, 0, member, 0, 5) for member in range(members))
 
 
+@pytest.mark.slow
 def test_rows_of_a_program_are_packed_as_one_trajectory(scheduler: Any) -> None:
     episodes = scheduler(make_rules("wander")).play(Wave("train", 0, PARAMS, specs(2)))
     for episode in episodes:
@@ -309,6 +311,7 @@ def test_rows_of_a_program_are_packed_as_one_trajectory(scheduler: Any) -> None:
     assert [e.turns for e in again] == [e.turns for e in episodes]
 
 
+@pytest.mark.slow
 def test_an_agent_that_raises_fails_its_own_episode_alone(scheduler: Any) -> None:
     first, second = scheduler(make_rules("fail_first")).play(Wave("train", 0, PARAMS, specs(2)))
     failed, whole = sorted([first, second], key=lambda episode: not episode.failed)
@@ -317,6 +320,7 @@ def test_an_agent_that_raises_fails_its_own_episode_alone(scheduler: Any) -> Non
         pack([failed])
 
 
+@pytest.mark.slow
 def test_what_the_run_overrules_is_noted_once(
     scheduler: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

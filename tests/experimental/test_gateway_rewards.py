@@ -56,6 +56,7 @@ win(0)
     assert (final, info["success"]) == (0.0, True)  # the sum of all is above 0
 
 
+@pytest.mark.slow
 def test_each_reward_is_that_of_its_call(scheduler: Any) -> None:
     """The second call has two rewards, the last one of the record the final reward besides."""
     [episode] = scheduler(make_rules("earn")).play(Wave("train", 0, PARAMS, specs(1)))
@@ -75,6 +76,7 @@ def test_each_reward_is_that_of_its_call(scheduler: Any) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_final_reward_is_in_the_return_of_every_row(scheduler: Any) -> None:
     """The last call continues the first row, and another row was begun between."""
     [episode] = scheduler(make_rules("return_to_first")).play(Wave("train", 0, PARAMS, specs(1)))

@@ -79,6 +79,7 @@ def test_a_program_of_another_language_is_credited_call_by_call(tmp_path: Path) 
     assert any(float(row["rollout/return_mean"]) % 1 for row in rows[1:])  # not the final rewards alone
 
 
+@pytest.mark.slow
 def test_a_program_without_its_context_is_refused_in_one_line(refused: Any) -> None:
     assert "set context=program" in refused(f"env=program env.game.mode=function {WALK}")
 

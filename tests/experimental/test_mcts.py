@@ -179,6 +179,7 @@ def test_where_all_begin_at_the_opening_nobody_waits() -> None:
     assert Mcts(width=7).branching(8) is not None
 
 
+@pytest.mark.slow
 def test_a_recorded_group_is_searched_again_in_the_same_way() -> None:
     for number in range(2):
         played = [e for e in FOUND() if e.group == number]

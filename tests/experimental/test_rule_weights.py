@@ -20,6 +20,7 @@ def test_the_worked_number() -> None:
     assert float(parted) == pytest.approx(0.0, abs=1e-6), "what is parted by more than 1 counts no more"
 
 
+@pytest.mark.slow
 def test_a_fit_by_hand() -> None:
     """Of three pairs one speaks against the rule: the mean hinge is least where the two are just parted by 1."""
     gap_PF = torch.tensor([[1.0], [1.0], [-1.0]])

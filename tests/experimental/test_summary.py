@@ -105,6 +105,7 @@ def test_a_game_that_spells_the_request_is_answered_by_an_action() -> None:
     assert {turn.player for turn in batch.episodes[0].turns} == {""}
 
 
+@pytest.mark.slow
 def test_one_part_without_the_other_is_refused() -> None:
     with pytest.raises(ValueError, match="needs turns that write summaries.*set algo/structure=summary"):
         built("context=summary")

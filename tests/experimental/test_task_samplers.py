@@ -249,6 +249,7 @@ def test_wrong_values(make: Callable[[], object], message: str) -> None:
         make()
 
 
+@pytest.mark.slow
 def test_wrong_combinations_are_told_early(refused: Refused, in_empty_folder: Path) -> None:
     Path("rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 8)
     error = refused("task_sampler=success_band")

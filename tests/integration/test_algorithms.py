@@ -72,6 +72,7 @@ def test_a_critic_and_further_waves_in_a_whole_run(tmp_path: Path) -> None:
     assert trained and all(math.isfinite(float(row["critic/explained_variance"])) for row in trained)
 
 
+@pytest.mark.slow
 def test_critic_and_advantage_must_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for options, message in (
         (["algo=ppo", "critic=none"], "algo.advantage of ppo needs the values of a critic"),

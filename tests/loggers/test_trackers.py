@@ -163,6 +163,7 @@ class FakeRun:
         pass
 
 
+@pytest.mark.slow
 def test_a_run_on_wandb_goes_on_under_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     monkeypatch.setattr(FakeRun, "rows", {})

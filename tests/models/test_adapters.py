@@ -47,6 +47,7 @@ def optimised(module: PolicyModule) -> set[int]:
     }
 
 
+@pytest.mark.slow
 def test_adapters_alone_move_and_the_optimizer_holds_nothing_else():
     module, change = step(policy=adapted(), optim=ADAM, iterations=2)
     for name, difference in change.items():
@@ -54,6 +55,7 @@ def test_adapters_alone_move_and_the_optimizer_holds_nothing_else():
     assert optimised(module) == {id(p) for n, p in module.network.named_parameters() if "lora_" in n}
 
 
+@pytest.mark.slow
 def test_the_reference_is_the_base_and_costs_nothing():
     mix = algorithm(kl=LOSS_K3)
     module, _ = step(alg=mix, policy=adapted(), optim=ADAM, iterations=3)
@@ -72,6 +74,7 @@ def test_the_reference_is_the_base_and_costs_nothing():
     assert module.row["train/ref_kl"] > 0
 
 
+@pytest.mark.slow
 def test_a_step_under_kl_is_that_with_a_frozen_copy_of_the_base():
     """The same adapters, the same data; the reference once the base, once a copy of it."""
     mix, ends = algorithm(kl=LOSS_K3), []
@@ -116,6 +119,7 @@ def test_a_separate_critic_has_adapters_of_its_own_on_the_same_base():
     assert optimised(module) == {id(p) for p in module.parameters() if p.requires_grad}
 
 
+@pytest.mark.slow
 def test_a_shared_critic_trains_adapters_and_head():
     critic = partial(shared, coef=0.5, **CRITIC)
     module, change = step(

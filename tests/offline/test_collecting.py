@@ -39,6 +39,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_a_folder_holds_whole_episodes_and_says_of_what(collected: Path) -> None:
     found = folder(collected)
     episodes = list(found.read())
@@ -130,6 +131,7 @@ def test_what_cannot_be_collected_is_one_line(
 BEST = "model=nano plays=best members=1 episodes=4 shard=3"
 
 
+@pytest.mark.slow
 def test_best_play_is_recorded_and_nobody_knows_its_log_probs(
     in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,6 +150,7 @@ def test_best_play_is_recorded_and_nobody_knows_its_log_probs(
     assert episodes[0].turns[0].reply_text.startswith("<think> P ")  # the thought of the game
 
 
+@pytest.mark.slow
 def test_what_best_play_does_not_know_is_left_out_and_told(
     in_empty_folder: Path,
     capsys: pytest.CaptureFixture[str],
@@ -185,6 +188,7 @@ def test_best_play_is_imitated(in_empty_folder: Path) -> None:
     assert losses[2] < losses[0]
 
 
+@pytest.mark.slow
 def test_the_policy_of_a_run_is_recorded(run_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = run_copy / "checkpoints" / "last.ckpt"
     state = AtomicIO().load_checkpoint(file, weights_only=True)

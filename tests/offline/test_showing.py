@@ -18,6 +18,7 @@ def write(folder: Path, *rows: object) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_rows_are_shown_with_what_is_learnt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     talk = [{"role": "user", "content": "P", "id": 1}, {"role": "assistant", "content": "Up"}]
     path = write(
@@ -59,6 +60,7 @@ def test_a_row_cannot_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == "a\\x1b[2J\n\n--- one\n[[[red]b\\x1b]0;c\\x07]]\n"
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_one_line(tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "d.txt").write_text("a")
     assert "write data show FILE" in refused(f"look {tmp_path}", main)

@@ -79,6 +79,7 @@ def test_intervals_that_cover_too_little_are_one_line(make_run: MakeRun, tmp_pat
     assert re.search(r": \d+% for grpo on bandit \(2 runs\), \d+% for rloo on bandit \(2 runs\)$", line), line
 
 
+@pytest.mark.slow
 def test_many_cells_and_games_are_counted(make_run: MakeRun, tmp_path: Path) -> None:
     for game, best in (("a1", 7), ("b1", 6), ("c1", 3), ("d1", 7)):
         for algo, solved in (("w", 1), ("x", 2), ("y", 2), ("zz", best)):
@@ -101,6 +102,7 @@ def test_nothing_measured_is_said(make_run: MakeRun, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_saved_figures_have_the_colours_of_the_light_page(make_run: MakeRun, tmp_path: Path) -> None:
     for seed in (1, 2):
         for lr in (1, 2):

@@ -38,6 +38,7 @@ def grid(make_run: MakeRun, tmp_path: Path) -> Path:
     return tmp_path / "sweep"
 
 
+@pytest.mark.slow
 def test_a_sweep_becomes_a_page_words_and_tables(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_sweep_becomes_a_page_words_and_tables(
     ] == [7, 3]
 
 
+@pytest.mark.slow
 def test_costs_and_learned_scores_are_drawn_where_they_were_measured(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +119,7 @@ def test_the_same_runs_elsewhere_give_the_same_report(grid: Path, tmp_path: Path
         assert one == two, name
 
 
+@pytest.mark.slow
 def test_text_of_strangers_is_text(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("runs/<b>", 1, lr=EVIL, error=EVIL, env=EVIL)
     make_run("runs/1", 1, lr="=1+1", env=EVIL)
@@ -129,6 +132,7 @@ def test_text_of_strangers_is_text(make_run: MakeRun, tmp_path: Path) -> None:
         assert not [cell for row in csv.reader(file) for cell in row if cell.startswith("=")]
 
 
+@pytest.mark.slow
 def test_what_is_damaged_failed_or_unfinished_is_counted(
     make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +153,7 @@ def test_what_is_damaged_failed_or_unfinished_is_counted(
     assert "no room" in text and "1 damaged file" in text
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared_by_their_instances(make_run: MakeRun, tmp_path: Path) -> None:
     folders = [
         str(make_run(f"{number}", 1, (2, 6, solved), lr=number)) for number, solved in enumerate((2, 8))
@@ -160,6 +165,7 @@ def test_two_runs_are_compared_by_their_instances(make_run: MakeRun, tmp_path: P
     assert "its interval is over episodes, not over seeds" in (tmp_path / "r" / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_cells_on_several_games_are_taken_together(make_run: MakeRun, tmp_path: Path) -> None:
     for number, (env, lr, seed) in enumerate(
         (e, lr, s) for e in ("bandit", "sokoban") for lr in (1, 2) for s in (1, 2)
@@ -170,6 +176,7 @@ def test_cells_on_several_games_are_taken_together(make_run: MakeRun, tmp_path: 
     assert "| lr=1 | 2 | 0.429 [0.429, 0.429] |" in words and "| lr=2 | 2 | 0.571 [0.571, 0.571] |" in words
 
 
+@pytest.mark.slow
 def test_no_file_of_others_is_overwritten(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -162,6 +162,7 @@ def test_options_that_make_no_sense_are_one_line() -> None:
         assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_judge_that_cannot_be_asked_is_told_before_anything_is_played() -> None:
     server = partial(OpenAIEngine, url="http://127.0.0.1:9", mode="chat", model="x")
     with pytest.raises(ValueError, match=r"^engine\.url=http://127\.0\.0\.1:9: nothing answers there"):

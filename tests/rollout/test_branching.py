@@ -138,12 +138,14 @@ def test_a_group_begins_where_there_is_room_for_its_parents() -> None:
     assert sum(e.num_new for e in episodes) == sum(e.num_prefilled + e.num_shared for e in episodes)
 
 
+@pytest.mark.slow
 def test_a_game_without_a_state_is_played_again() -> None:
     again = play(TREES, game=Forgetful)
     assert told(again) == told(PLAYED(TREES))
     assert sum(e.env_calls for e in again) > sum(e.env_calls for e in PLAYED(TREES))
 
 
+@pytest.mark.slow
 def test_contexts_that_cut_episodes_into_rows_branch_too() -> None:
     episodes = play(TREES, context=Window(1))
     assert any(e.branches for e in episodes) and not any(e.failed for e in episodes)
@@ -152,6 +154,7 @@ def test_contexts_that_cut_episodes_into_rows_branch_too() -> None:
     assert shared == sum(e.num_sampled for e in episodes) < int(batch.is_action_BT.sum())
 
 
+@pytest.mark.slow
 def test_without_branches_episodes_are_the_independent_ones_to_the_bit() -> None:
     assert play(Trees(rounds=0)) == PLAYED(None)
 

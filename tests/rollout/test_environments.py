@@ -84,6 +84,7 @@ def test_half_a_character_is_shown_as_none() -> None:
     assert answer.observation == "a?" and type(answer.steps[0].reward) is float
 
 
+@pytest.mark.slow
 def test_an_environment_whose_reset_failed_is_closed_in_its_process_too() -> None:
     child = Child(task(Hosting(where="process")), {}, lambda: True)
     try:

@@ -55,6 +55,7 @@ class Spy(NativeEngine):
         return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", thinned(CONTEXTS, one_in=9))
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("force_think", [False, True])
@@ -97,6 +98,7 @@ def test_recorded_log_probs_equal_a_fresh_forward_of_the_packed_batch(
     assert any(ids != encode(chat.decode(ids)) for _, ids in engine.replies), "text would have changed some"
 
 
+@pytest.mark.slow
 def test_a_window_longer_than_the_episode_plays_and_reads_the_same() -> None:
     """Random draws are those of the full context, so equal prompts give equal episodes, cut into rows."""
     policy = tiny_policy()

@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pytest
+
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
@@ -37,10 +39,12 @@ def test_a_game_that_hangs_does_not_hang_the_start() -> None:
     assert "hosting.reset_timeout_s=0.05 passed" in found.error and time.monotonic() - started < 10
 
 
+@pytest.mark.slow
 def test_a_game_that_dies_does_not_end_the_start() -> None:
     assert "WorkerDied: exit code 3 during reset" in rehearsed("die", where="process").error
 
 
+@pytest.mark.slow
 def test_a_game_is_looked_at_where_it_lives() -> None:
     task = replace(load_task_yaml("bandit"), hosting=Hosting(where="process"))
     with closing(GamePools([task], {})) as pools:

@@ -196,6 +196,7 @@ def append(episode: Episode, chat: ChatRenderer) -> Episode:
     return replace(episode, turns=turns)
 
 
+@pytest.mark.slow
 def test_dropped_thoughts_cost_less_than_a_third_in_trees_of_eight_turns() -> None:
     """Counted in tokens that the update computes, against the same play in rows that only grow."""
     policy, trees, members = load_nano(), Trees(rounds=1, expansions=2), 6
@@ -223,6 +224,7 @@ def test_dropped_thoughts_cost_less_than_a_third_in_trees_of_eight_turns() -> No
     assert 1 < sum(map(count_row_tokens, own)) / once <= 1.3
 
 
+@pytest.mark.slow
 def test_a_template_that_only_appends_plays_as_the_full_context_does() -> None:
     policy, played = load_nano(), []
     for context in (FULL, Template()):

@@ -22,6 +22,7 @@ from tests.conftest import nano_tokenizer
 from tests.rollout.hostile import Hostile
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "delay", [pytest.param(0, marks=pytest.mark.slow), 7, pytest.param(40, marks=pytest.mark.slow)]
 )
@@ -81,6 +82,7 @@ def test_a_game_that_hangs_is_given_up_and_the_others_play_on(where: Any) -> Non
             assert [t.reward for t in mine.turns] == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("action", "cause"), [("die", "exit code 3"), ("grow", "MemoryError")])
 def test_a_process_that_dies_or_grows_fails_its_episode_only(action: str, cause: str) -> None:
     found = hostile(action, Hosting(where="process", workers=2, max_memory_mb=1024))
@@ -89,6 +91,7 @@ def test_a_process_that_dies_or_grows_fails_its_episode_only(action: str, cause:
     assert [e.total_reward for e in found if not e.failed] == [6.0] * 3
 
 
+@pytest.mark.slow
 def test_workers_are_replaced_so_many_times() -> None:
     found = hostile("die", Hosting(where="process", workers=1, restarts=1), waves=2)
     assert [e.failed for e in found[:4]] == [False, True, False, False]

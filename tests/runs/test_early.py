@@ -58,6 +58,7 @@ def compose(job: str) -> DictConfig:
     return cfg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", thinned(WRONG, one_in=4))
 def test_a_wrong_value_is_told_early_as_it_is_told_late(
     refused: Refused, in_empty_folder: Path, job: str

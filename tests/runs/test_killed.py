@@ -75,6 +75,7 @@ def stop_at_the_end(folder: Path) -> None:
     reports.write(folder / "summary.json", {**summary, "status": "stopped", "error": "killed before the end"})
 
 
+@pytest.mark.slow
 def test_a_line_torn_in_the_last_measurement_goes_and_none_is_doubled(
     finished_run: Path, run_copy: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -97,6 +98,7 @@ def stopped(folder: Path) -> None:
     reports.write(folder / "summary.json", {**summary, "status": "stopped", "iterations": 0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [completed, stopped])
 def test_a_run_whose_checkpoints_are_gone_is_left_alone(
     refused: Refused, run_copy: Path, end: Callable[[Path], None]
@@ -110,6 +112,7 @@ def test_a_run_whose_checkpoints_are_gone_is_left_alone(
     assert contents(run_copy) == before
 
 
+@pytest.mark.slow
 def test_a_best_checkpoint_in_place_of_the_last_is_refused(refused: Refused, run_copy: Path) -> None:
     shutil.copy(run_copy / "checkpoints" / "best.ckpt", run_copy / "checkpoints" / "last.ckpt")
     stop_at_the_end(run_copy)
@@ -117,6 +120,7 @@ def test_a_best_checkpoint_in_place_of_the_last_is_refused(refused: Refused, run
     assert "last.ckpt holds weights alone, as best.ckpt does, and cannot be continued" in message
 
 
+@pytest.mark.slow
 def test_a_best_checkpoint_that_is_gone_is_told(run_copy: Path) -> None:
     (run_copy / "checkpoints" / "best.ckpt").unlink()
     stop_at_the_end(run_copy)
@@ -125,6 +129,7 @@ def test_a_best_checkpoint_that_is_gone_is_told(run_copy: Path) -> None:
     assert reports.read(run_copy / "summary.json")["status"] == "completed"
 
 
+@pytest.mark.slow
 def test_the_summary_of_a_run_that_goes_on_does_not_say_that_it_is_over(
     run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def words(stage: Stage) -> dict[str, str]:
     return {key: value for key, _, value in (word.partition("=") for word in stage.words)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", thinned(sorted(list_recipes(), key="iterated_dpo".__ne__), one_in=99))
 def test_every_recipe_composes_and_hands_the_policy_on(name: str, in_empty_folder: Path) -> None:
     recipe = read(name)
@@ -48,6 +49,7 @@ def test_every_recipe_composes_and_hands_the_policy_on(name: str, in_empty_folde
     assert "{" not in text
 
 
+@pytest.mark.slow
 def test_places_are_filled_and_own_words_stand_last(in_empty_folder: Path) -> None:
     Path("own.yaml").write_text(
         "# Mine\nrounds: 2\npolicy: [b, c]\nstages:\n"

@@ -156,6 +156,7 @@ def test_a_job_of_an_earlier_run_is_not_taken(torchrun: None, monkeypatch: pytes
     assert _received(lambda: ranks.share(JOB, num_nodes=1)) == [JOB]
 
 
+@pytest.mark.slow
 def test_nothing_of_a_job_stays_behind(capsys: pytest.CaptureFixture[str]) -> None:
     ranks.share(JOB, num_nodes=1)
     ranks.release(is_awaited=True)

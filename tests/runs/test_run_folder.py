@@ -106,6 +106,7 @@ def test_a_folder_that_cannot_be_made_is_told() -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_left_alone(refused: Refused) -> None:
     with held_by_another(Path("run")):
         before = contents(Path("run"))
@@ -149,6 +150,7 @@ def test_a_folder_that_holds_something_is_not_new(theirs: str) -> None:
         run_folder.require_untouched(Path("mine"), {"other", "other.log"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["hydra.run.dir=mine", "-m seed=1 hydra.sweep.dir=mine"])
 def test_a_folder_that_holds_something_is_left_alone(refused: Refused, option: str) -> None:
     Path("mine").mkdir()
@@ -216,6 +218,7 @@ def test_what_a_run_writes_lies_in_its_folder(option: str, value: str | None, is
         run_folder.require_within(cfg)
 
 
+@pytest.mark.slow
 def test_runs_of_a_sweep_do_not_share_a_folder(refused: Refused, in_empty_folder: Path) -> None:
     message = refused("-m env=bandit seed=1,2 hydra.sweep.dir=sweep hydra.sweep.subdir=same")
     assert "hydra.sweep.subdir=same is the folder of several runs" in message and "${seed}" in message

@@ -70,6 +70,7 @@ def test_processes_count_it_too_and_leave_no_weights(tmp_path: Path, tiny_model_
     count(tmp_path, tiny_model_folder, "worker=process worker.share=1 worker.count=2")
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_leaves_no_weights(
     tmp_path: Path, tiny_model_folder: Path, refused: Refused
 ) -> None:

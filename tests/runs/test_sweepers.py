@@ -43,6 +43,7 @@ def test_the_sweeper_that_lists_values_has_runs_in_hydras_order(tmp_path: Path) 
     assert found.swept == {"rollout.members", "algo", "seed"}
 
 
+@pytest.mark.slow
 def test_a_search_is_checked_at_its_ends() -> None:
     found = plan(
         f"{OPTUNA} optim.lr=tag(log,interval(1e-5,1e-3)) update.epochs=range(1,4) algo=choice(grpo,rloo,ppo) seed=7"
@@ -129,6 +130,7 @@ def test_a_plugin_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
         plan("hydra/launcher=joblib seed=1,2")
 
 
+@pytest.mark.slow
 def test_a_search_needs_values_of_one_metric() -> None:
     jobs = [[], ["~callbacks.best"], ["callbacks.best.monitor=val/return"]]
     with_best, without, other = (compose_job("train", job) for job in jobs)
@@ -145,6 +147,7 @@ GRIDS, FULL = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "filter_ratio" else SWEEP) for n in GRIDS])
 def test_a_grid_is_one_command(name: str) -> None:
     """Its runs compose, five of a cell, which differ in the seed alone; the full-size one is made of the small."""

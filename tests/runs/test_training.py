@@ -268,6 +268,7 @@ BROKEN = [  # 1e60 of each weight is taken off it
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_finite_end_the_run_as_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

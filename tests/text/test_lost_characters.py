@@ -85,6 +85,7 @@ def lossy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_rollouts_and_evaluations_say_what_is_lost(
     lossy_model: Path, in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_rollouts_and_evaluations_say_what_is_lost(
     assert float(cells["rollout/lost_characters"]) > 10 and float(cells["val/lost_characters"]) > 10
 
 
+@pytest.mark.slow
 def test_data_says_which_rows_lose_characters_or_spell_markers(
     lossy_model: Path, in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,6 +114,7 @@ def test_the_kl_to_the_sampling_policy_is_measured_after_the_update():
     assert module.row["train/old_kl"] == pytest.approx(expected, rel=1e-3) and expected > 1e-4
 
 
+@pytest.mark.slow
 def test_the_penalty_acts_from_the_second_step_on():
     def change(coef, **update):
         parts = {"kl": kl.KLToOld(coef=coef)} if coef else {}
@@ -123,6 +124,7 @@ def test_the_penalty_acts_from_the_second_step_on():
     assert not same(change(10.0, epochs=2), change(0.0, epochs=2), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_adaptive_bonus_follows_the_entropy_of_the_rollouts():
     high = entropy.AdaptiveBonus(target=99.0, delta=0.01, max_coef=0.05)
     module, change = step(alg=algorithm(entropy=high))
@@ -134,6 +136,7 @@ def test_an_adaptive_bonus_follows_the_entropy_of_the_rollouts():
     assert same(change, step()[1])
 
 
+@pytest.mark.slow
 def test_the_policy_loss_of_few_tokens():
     module, change = step(alg=algorithm(tokens=partial(entropy.top_entropy_quantile, share=0.25)))
     assert module.row["train/kept_token_share"] == pytest.approx(0.25, abs=0.02)
@@ -143,6 +146,7 @@ def test_the_policy_loss_of_few_tokens():
     assert same(step(alg=every)[1], step()[1])
 
 
+@pytest.mark.slow
 def test_corrections_weight_what_the_engine_recorded_wrongly():
     """The recorded log-probs are 0.5 too low: the ratio is 1 all the same, and the weight exp(0.5)."""
     batch = recorded()[1]
@@ -198,6 +202,7 @@ def test_parts_that_do_not_fit(parts, message):
         algorithm(**parts)
 
 
+@pytest.mark.slow
 def test_the_reference_is_kept_in_the_precision_asked_for():
     alg = algorithm(kl=kl.KLInLoss(estimator=kl.k3, coef=0.1, reference_dtype="bfloat16"))
     module, change = step(alg=alg, epochs=2)

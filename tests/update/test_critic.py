@@ -176,6 +176,7 @@ def test_a_critic_that_starts_as_a_reward_model_has_its_values(tmp_path):
         from_reward_model(policy, path=str(tmp_path / "no"), **OPTIONS)
 
 
+@pytest.mark.slow
 def test_the_first_step_learns_from_what_the_model_expected(tmp_path):
     """The value loss of the first step is that of the distance from the model's values, not from 0."""
     from tests.rewards.test_model import model

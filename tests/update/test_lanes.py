@@ -180,6 +180,7 @@ def test_nothing_runs_any_more_after_an_interrupt() -> None:
     assert len(ended) == count
 
 
+@pytest.mark.slow
 def test_an_update_is_that_of_one_lane_and_repeats_to_the_bit() -> None:
     one, two, again = (change(step(lanes=n, iterations=2, **SMALL)[1]) for n in (1, 3, 3))
     assert torch.equal(two, again)
@@ -202,12 +203,14 @@ class Halved(pl.Callback):
         pl_module.to(torch.bfloat16)
 
 
+@pytest.mark.slow
 def test_half_precision_weights() -> None:
     one, two = (step(lanes=n, inspect=[Halved()], **SMALL)[0].row for n in (1, 2))
     for name in ("train/grad_norm", "train/logp_gap", "train/logp_gap_max"):
         assert two[name] == pytest.approx(one[name], rel=0.02), name
 
 
+@pytest.mark.slow
 def test_adapters() -> None:
     """LoRA: the base is frozen, and adapters are trained in all lanes."""
     found = []

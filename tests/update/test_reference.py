@@ -132,6 +132,7 @@ def test_an_alpha_of_1_is_the_policy_before_the_first_step() -> None:
     torch.testing.assert_close(weights(one.network), weights(other.network), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_checkpoints_hold_one_that_moves_and_no_other() -> None:
     straight = trained(Moving(alpha=0.3), iterations=4)
     begun = trained(Moving(alpha=0.3), iterations=2)
@@ -173,6 +174,7 @@ def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
         Moving(**options)
 
 
+@pytest.mark.slow
 def test_another_reference_than_the_start_must_be_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "d.jsonl"
     file.write_text('{"prompt": "P", "chosen": "Up", "rejected": "Down", "completion": "Up"}')

@@ -195,6 +195,7 @@ def weights(found: BareModule) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in found.network.parameters()])
 
 
+@pytest.mark.slow
 def test_training_is_the_same_and_the_reference_is_let_go(tmp_path: Path, double: None) -> None:
     whole = off_policy()
     batches = [whole, whole.select(whole.group_B > 2), whole.select(whole.group_B <= 3), whole]

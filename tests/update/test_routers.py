@@ -162,6 +162,7 @@ def test_the_gradient_of_the_loss_over_a_batch_is_that_of_all_rows_at_once() -> 
     assert (whole(BALANCED)[0] - whole(OVER_BATCH)[0]).norm() > 0.01 * expected.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", ["row", "batch"])
 def test_the_loss_evens_loads_out(over: Any) -> None:
     made, found = module(Routing(loss=50.0, loss_over=over), lr=0.01), []

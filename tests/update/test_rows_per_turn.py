@@ -151,6 +151,7 @@ MIXES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix", MIXES)
 def test_training_on_either_changes_the_weights_alike(mix):
     """Two epochs of four minibatches: the parts hold the same trajectories, in whatever rows."""

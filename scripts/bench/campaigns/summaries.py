@@ -151,13 +151,22 @@ def table(found: Mapping[Cell, Outcome]) -> str:
     ]
     for policy in (START, *ARMS):
         for temperature in TEMPERATURES:
-            own = [success(found[policy, seed], temperature) for seed in seeds if (policy, seed) in found]
-            shown = " | ".join(f"{each:.3f}" for each in own)
-            lines.append(f"| {policy} | {temperature:g} | {shown} | {format_mean(own, '.3f')} |")
-    both = [seed for seed in seeds if all((arm, seed) in found for arm in ARMS)]
-    gaps = [success(found[TRAINED, seed], 1.0) - success(found[MASKED, seed], 1.0) for seed in both]
-    shown = " | ".join(f"{each:+.3f}" for each in gaps)
-    return "\n".join([*lines, f"| trained less masked | 1 | {shown} | {format_mean(gaps, '+.3f')} |"])
+            own = {
+                seed: success(found[policy, seed], temperature) for seed in seeds if (policy, seed) in found
+            }
+            lines.append(f"| {policy} | {temperature:g} | {format_row(own, seeds, '.3f')} |")
+    gaps = {
+        seed: success(found[TRAINED, seed], 1.0) - success(found[MASKED, seed], 1.0)
+        for seed in seeds
+        if all((arm, seed) in found for arm in ARMS)
+    }
+    return "\n".join([*lines, f"| trained less masked | 1 | {format_row(gaps, seeds, '+.3f')} |"])
+
+
+def format_row(values: Mapping[int, float], seeds: Sequence[int], form: str) -> str:
+    """Format the value of each seed, and their mean."""
+    shown = [format(values[seed], form) if seed in values else "–" for seed in seeds]
+    return " | ".join([*shown, format_mean([*values.values()], form)])
 
 
 def format_mean(values: Sequence[float], form: str) -> str:

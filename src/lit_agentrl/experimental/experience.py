@@ -53,15 +53,22 @@ class LessonsHook(PlayHook):
     def messages(self, written: list[Message], moment: Moment) -> list[Message]:
         if moment.turns:
             return written
-        first, *others = written
-        if moment.prompt.style == "compact":
-            name, _, rest = first["content"].partition("\n")
-            return [first | {"content": f"{name}\n{self.lessons}\n{rest}"}, *others]
-        text = f"Lessons of earlier episodes:\n{self.lessons}"
-        if first["role"] == "system":
-            return [first | {"content": f"{first['content']}\n\n{text}"}, *others]
-        tools = {key: first.pop(key) for key in ("tools",) if key in first}
-        return [{"role": "system", "content": text, **tools}, first, *others]
+        is_compact = moment.prompt.style == "compact"
+        return add_text(
+            written, moment, self.lessons if is_compact else f"Lessons of earlier episodes:\n{self.lessons}"
+        )
+
+
+def add_text(written: list[Message], moment: Moment, text: str) -> list[Message]:
+    """Add a text below the game's name, or after the system message."""
+    first, *others = written
+    if moment.prompt.style == "compact":
+        name, _, rest = first["content"].partition("\n")
+        return [first | {"content": f"{name}\n{text}\n{rest}"}, *others]
+    if first["role"] == "system":
+        return [first | {"content": f"{first['content']}\n\n{text}"}, *others]
+    tools = {key: first.pop(key) for key in ("tools",) if key in first}
+    return [{"role": "system", "content": text, **tools}, first, *others]
 
 
 class _Interview:

@@ -157,10 +157,9 @@ class EpisodeInPlay:
         episode.instance_id = answer.instance_id
         episode.scenario, episode.scenario_tasks = answer.scenario, answer.scenario_tasks
         moment = Moment(self._prompt, self._actions, self._observation, answer=hook_answer)
-        opening = partial(
+        make_opening = partial(
             add_shots,
             self.rules.shots.get(task.name, ()),
-            partial(write_opening, self._hook, moment),
             name=task.name,
             rules=answer.rules,
             actions=self._actions,
@@ -171,9 +170,14 @@ class EpisodeInPlay:
             max_actions=task.max_actions * self._tries,
             max_actions_per_turn=self._allowed,
         )
+        opening = partial(make_opening, partial(write_opening, self._hook, moment))
         self._past = Past(opening, episode.turns)
         episode.opening = opening()
         self._open_turn("", self._chat.render_opening(episode.opening), answer)
+        if (trained := self._hook.get_trained()) is not None:
+            prefix = self._chat.render_opening(make_opening(partial(write_opening, trained, moment)))
+            turn = episode.turns[0]
+            turn.trained_tokens, turn.trained_segments = np.array(prefix.tokens), np.array(prefix.segments)
 
     def receive_reply(self, result: TurnResult) -> list[str]:
         """Record a reply and return the actions to play; none if the episode ends."""

@@ -66,6 +66,10 @@ class PlayHook:
         """
         return written
 
+    def get_trained(self) -> PlayHook | None:
+        """Return the hook that writes the opening to train on; None: that of the play."""
+        return None
+
     def before_turn(self, turn: Turn, turns: Sequence[Turn]) -> None:
         """Write into the record of the turn after ``turns``, before its reply is requested."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = No
             raise ValueError(
                 f"episode {episode.group}/{episode.member} failed ({episode.error}): not trainable"
             )
-    parts = [(episode, first, turns) for episode in episodes for first, turns in split_rows(episode)]
+    parts = [(e, first, _replace_prefix(turns)) for e in episodes for first, turns in split_rows(e)]
     rows = [_make_row(*part) for part in parts]
     for row in rows:
         row["baseline_B"] = (baselines or {}).get(row["group_B"], math.nan)
@@ -68,6 +69,25 @@ def split_rows(episode: Episode) -> list[tuple[int, list[Turn]]]:
     """
     starts = [k for k, turn in enumerate(episode.turns) if turn.starts_row or k == 0]
     return [(k, episode.turns[k:end]) for k, end in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def _replace_prefix(turns: list[Turn]) -> list[Turn]:
+    """Put the tokens to train on, if any, in place of a prefix.
+
+    The log-probs of the row's replies were measured after other tokens; as NaN they are computed again by the weights
+    before the update.
+    """
+    if not len(turns[0].trained_tokens):
+        return turns
+    unknown = [
+        replace(turn, reply_logps=np.full(len(turn.reply_logps), math.nan), policy_version=-1)
+        for turn in turns
+    ]
+    first = turns[0]
+    unknown[0] = replace(
+        unknown[0], prefix_tokens=first.trained_tokens, prefix_segments=first.trained_segments
+    )
+    return unknown
 
 
 def get_trajectory_id(episode: Episode) -> int:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
 from lit_agentrl.engines.native.attention import Layout, find_autocast_dtype
+
+_ALIGNMENT = 64  # bytes, of PyTorch's tensors in host memory
+
+
+def make_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Make zeros in host memory, whose pages are taken only when they are written.
+
+    So slots that no episode uses cost nothing.  The address is a multiple of 64, as that of PyTorch's own tensors,
+    since the last bits of a product may depend on it.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
+    begin = -raw.ctypes.data % _ALIGNMENT
+    return torch.from_numpy(raw[begin : begin + size]).view(dtype).view(*shape)
 
 
 class SlotCache(Cache):
@@ -61,7 +78,9 @@ class SlotCache(Cache):
             dtype = torch.float32 if is_half else states.dtype
         else:  # under autocast, attention would cast the whole buffer at each step
             dtype = find_autocast_dtype(states.device) or states.dtype
-        return states.new_zeros(shape, dtype=dtype)
+        return (
+            make_zeros(shape, dtype) if states.device.type == "cpu" else states.new_zeros(shape, dtype=dtype)
+        )
 
     @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:

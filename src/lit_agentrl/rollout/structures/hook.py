@@ -44,10 +44,12 @@ class Training:
     Attributes:
         values: The critic's values of the states of an episode, with the current weights.
         reference: The reference network; None without one.
+        policy: The policy's network.
     """
 
     values: Values
     reference: Any = None
+    policy: Any = None
 
 
 class StructureHook:

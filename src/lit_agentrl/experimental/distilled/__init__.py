@@ -1,0 +1,1 @@
+"""Texts that episodes are played with, and that training leaves out."""
