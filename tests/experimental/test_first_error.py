@@ -7,7 +7,6 @@ import random
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -172,7 +171,7 @@ def test_refusals() -> None:
 @pytest.mark.sweep
 def test_in_a_game_pairs_are_of_branches_at_one_state() -> None:
     episodes = play(FirstError(initial=4, tries=2))
-    assert np.any([e.branches for e in episodes]) and not any(e.failed for e in episodes)
+    assert any(e.branches for e in episodes) and not any(e.failed for e in episodes)
     if len({e.branch_turn for e in episodes if e.branches}) > 1:
         check_branches(episodes)
     assert len(PLAYED(None)) == len(episodes)

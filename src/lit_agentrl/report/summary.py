@@ -312,7 +312,9 @@ def _format_status(summary: Summary) -> str:
 
 def build_held_out_table(summary: Summary) -> Table:
     """Build the table of held-out data by stage: start, best, last."""
-    caption = "; ".join(filter(None, ["held-out data (data.held_out)", format_judge(summary)]))
+    caption = "; ".join(
+        filter(None, ["held-out data (data.held_out), one run, one seed", format_judge(summary)])
+    )
     table = Table(title=_format_status(summary), caption=caption, min_width=60)
     (first, *columns), *rows = held_out.list_rows(summary["held_out"], STAGES)
     table.add_column(first)

@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is on this machine
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy knows the server
 
 
 class Client:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from lit_agentrl.experimental.gateway.exchange import Exchange, ProgramEnd
+from lit_agentrl.experimental.gateway.remote import Remote
 
 _TAIL = 65_536  # bytes of an output that are kept
 _SHOWN = 300  # characters of an error output that messages repeat
@@ -221,20 +222,27 @@ class Function:
 
 
 def make_program(
-    mode: str, *, command: Sequence[str] | str | None, function: str | None
+    mode: str, *, command: Sequence[str] | str | None, function: str | None, url: str | None, timeout_s: float
 ) -> Callable[[], Program]:
     """Return the constructor of a program.
 
     Raises:
-        ValueError: The mode is unknown, or the option that it needs is not given, or the other one is.
+        ValueError: The mode is unknown, or the option that it needs is not given, or that of another mode is.
     """
-    if mode not in ("function", "command"):
-        raise ValueError(f"mode={mode} must be function or command")
+    options = {"command": command, "function": function, "url": url}
+    needed = "url" if mode == "remote" else mode
+    if needed not in options or mode == "url":
+        raise ValueError(f"mode={mode} must be command, function or remote")
+    if others := [name for name, value in options.items() if name != needed and value is not None]:
+        raise ValueError(f"{others[0]}={options[others[0]]} has no effect with mode={mode}; leave it out")
+    if mode == "remote":
+        Remote(url, timeout_s)  # refuses now what every episode would
+        return lambda: Remote(url, timeout_s)
     if mode == "function":
-        if not isinstance(function, str) or "." not in function or command is not None:
-            raise ValueError(f"function={function} must be the dotted name of a function, and command null")
+        if not isinstance(function, str) or "." not in function:
+            raise ValueError(f"function={function} must be the dotted name of a function")
         return lambda: Function(function)
     parts = [command] if isinstance(command, str) else [str(part) for part in command or ()]
-    if not parts or function is not None:
-        raise ValueError(f"command={command} must be [PROGRAM, ARGUMENT, …], and function null")
+    if not parts:
+        raise ValueError(f"command={command} must be [PROGRAM, ARGUMENT, …]")
     return lambda: Command(parts)

@@ -8,7 +8,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lit_agentrl.experimental.gateway.client import Client
@@ -31,16 +31,19 @@ def load_function(name: str) -> Callable[..., Any]:
     return loaded
 
 
+def call_function(name: str, order: Mapping[str, Any]) -> Any:
+    """Return the result of a function, plain or async, for a task with its endpoint."""
+    result = load_function(name)(order["task"], Client(order["base_url"], order["api_key"]))
+    return asyncio.run(_wait_for(result)) if inspect.isawaitable(result) else result
+
+
 def main(name: str, results: int) -> None:
     """Call the function once for each line of input, and write its result as JSON."""
     with os.fdopen(results, "w") as output:
         for line in sys.stdin:
             order = json.loads(line)
             try:
-                result = load_function(name)(order["task"], Client(order["base_url"], order["api_key"]))
-                if inspect.isawaitable(result):
-                    result = asyncio.run(_wait_for(result))
-                text = json.dumps({"result": result})
+                text = json.dumps({"result": call_function(name, order)})
             except (Exception, SystemExit) as error:
                 text = json.dumps({"problem": f"{type(error).__name__}: {error}"})
             output.write(text + "\n")

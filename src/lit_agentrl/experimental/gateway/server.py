@@ -31,18 +31,22 @@ _FORGOTTEN = 16  # times the most bytes of a request: how much of a larger one i
 
 
 class Gateway:
-    """An HTTP server on loopback in its own thread, shared by all episodes.
+    """An HTTP server in its own thread, shared by all episodes.
 
     Each episode has a token, which is the key that its program sends.
+
+    Args:
+        host: Address of this machine at which it listens, and under which programs call it.
+
+    Raises:
+        ValueError: The address is not of this machine, or is all of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         self._exchanges: dict[str, tuple[Exchange, int]] = {}  # by token, with the most bytes of a request
         self._warned: set[str] = set()
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(2048)  # now: a program may call before the server's thread runs
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        listener = _listen(host)
+        self.url = f"http://{host}:{listener.getsockname()[1]}/v1"
         app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self.complete, methods=["POST"]),
@@ -71,6 +75,8 @@ class Gateway:
         exchange.close()
 
     async def list_models(self, request: Request) -> Response:
+        if self._find_exchange(request)[0] is None:
+            return self._refuse(401, _UNKNOWN)
         return JSONResponse(
             {"object": "list", "data": [{"id": _MODEL, "object": "model", "owned_by": "run"}]}
         )
@@ -146,6 +152,26 @@ class Gateway:
         return JSONResponse(
             {"error": {"message": reason, "type": "invalid_request_error", "code": status}}, status
         )
+
+
+def _listen(host: str) -> socket.socket:
+    """Return a socket that listens already: a program may call before the server's thread runs.
+
+    Raises:
+        ValueError: See `Gateway`.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if host in ("", "0.0.0.0"):
+            raise OSError("programs are told this address")
+        listener.bind((host, 0))
+    except OSError as error:
+        listener.close()
+        raise ValueError(
+            f"env.game.host={host} must be an address of this machine under which the agent reaches it ({error})"
+        ) from None
+    listener.listen(2048)
+    return listener
 
 
 class _TooLarge(Exception):
@@ -224,12 +250,12 @@ async def _stream(answer: Mapping[str, Any], *, with_usage: bool) -> AsyncIterat
 
 
 _lock = threading.Lock()
-_shared: list[Gateway] = []
+_shared: dict[str, Gateway] = {}  # by address
 
 
-def open_gateway() -> Gateway:
-    """Return the server of this process, and start it if there is none."""
+def open_gateway(host: str = "127.0.0.1") -> Gateway:
+    """Return the server of this process at an address, started if there is none."""
     with _lock:
-        if not _shared:
-            _shared.append(Gateway())
-        return _shared[0]
+        if host not in _shared:
+            _shared[host] = Gateway(host)
+        return _shared[host]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import fsum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,9 +45,12 @@ class AgentProgram(World):
     likes, and ends with a reward.  A program that crashes, hangs, drops a call or names no reward fails its episode.
 
     Args:
-        mode: ``command`` starts a program for each episode; ``function`` calls a Python function.
+        mode: ``command`` starts a program for each episode; ``function`` calls a Python function; ``remote`` sends
+            each task to a service.
         command: Program and arguments.
         function: Dotted name of ``agent(task, client)``, plain or async, which returns the reward.
+        url: Address of the service, with ``mode=remote``.
+        host: Address of this machine at which the endpoint listens, for a service on another one.
         path: File of tasks, one JSON object a row, or one for each split; None: a task is its seed alone.
         timeout_s: Seconds that the program may take between two calls, and before the first.
         parallel: Whether it may make several calls at once.
@@ -65,6 +68,8 @@ class AgentProgram(World):
         mode: str,
         command: Any = None,
         function: str | None = None,
+        url: str | None = None,
+        host: str = "127.0.0.1",
         path: str | Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
         parallel: bool = False,
@@ -77,12 +82,16 @@ class AgentProgram(World):
         require_number("max_mb", max_mb, "a number > 0", lambda size: size > 0)
         require(isinstance(parallel, bool), "parallel", parallel, "true or false")
         require_whole("max_calls", max_calls, 1)
-        self._make = make_program(mode, command=command, function=function)
+        self._make = make_program(mode, command=command, function=function, url=url, timeout_s=timeout_s)
+        if mode != "remote" and host != "127.0.0.1":
+            raise ValueError(
+                f"host={host} has no effect with mode={mode}, whose programs run here; leave it out"
+            )
         try:
             from lit_agentrl.experimental.gateway.server import open_gateway
         except ImportError as error:
             raise make_missing_error("starlette and uvicorn", "gateway", error) from error
-        self._open_gateway = open_gateway
+        self._open_gateway = partial(open_gateway, host)
         self._tasks = None if path is None else _read_tasks(find_files(path))[split]
         self.instances = None if self._tasks is None else len(self._tasks)
         self._timeout_s, self._is_parallel = timeout_s, parallel
