@@ -79,7 +79,7 @@ class Opponent(StructureHook, Refill):
         }
     )
     provides = Refill.provides | {facts.OPPONENT}
-    curves = ("opponent_return", "opponent_success", "win_rate")
+    curves: Sequence[str] = ("opponent_return", "opponent_success", "win_rate")
 
     def __init__(
         self, *, mix: float = 1.0, opponents: int | None = None, max_waves: int | None = None

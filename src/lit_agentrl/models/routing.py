@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -97,7 +97,7 @@ class Routers:
             experts_BK: (B, T x `num_choices`) choices, as `Pass.collect_experts` returns them.
             is_counted_BT: True for tokens that count; all of them have choices.
         """
-        layers, size = len(self.modules), max(int(module.num_experts) for module in self.modules)
+        layers, size = len(self.modules), max(cast(int, module.num_experts) for module in self.modules)
         chosen_NLk = experts_BK.view(*is_counted_BT.shape, layers, -1)[is_counted_BT].long()
         place_NLk = chosen_NLk + size * torch.arange(layers, device=chosen_NLk.device)[:, None]
         return torch.bincount(place_NLk.flatten(), minlength=layers * size).view(layers, size)

@@ -134,7 +134,7 @@ def _check_shown_part(flags: Sequence[str], cfg: DictConfig) -> None:
         is_there = isinstance(holder, DictConfig) and name in holder and part.split(".")[0] in shown
         if part != "_global_" and not is_there:
             names = (
-                [f"{place}.{key}" for key in holder] if place and isinstance(holder, DictConfig) else shown
+                [f"{place}.{key!s}" for key in holder] if place and isinstance(holder, DictConfig) else shown
             )
             refuse_unknown(f"--package {part} is no part of this config", part, names)
 
