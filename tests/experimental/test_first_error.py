@@ -16,7 +16,7 @@ from lit_agentrl.experimental.first_error.search import FirstError
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rollout.branching import Branch
 from lit_agentrl.rollout.pack import pack
-from tests.rollout.test_branching import PLAYED, check_branches, group, play
+from tests.rollout.test_branching import group, play
 
 
 def over(member: int, replies: str, *, solved: bool, failed: bool = False) -> Episode:
@@ -170,11 +170,12 @@ def test_refusals() -> None:
 @pytest.mark.slow
 @pytest.mark.sweep
 def test_in_a_game_pairs_are_of_branches_at_one_state() -> None:
-    episodes = play(FirstError(initial=4, tries=2))
+    episodes = play(FirstError(initial=4, tries=2), members=16)
     assert any(e.branches for e in episodes) and not any(e.failed for e in episodes)
-    if len({e.branch_turn for e in episodes if e.branches}) > 1:
-        check_branches(episodes)
-    assert len(PLAYED(None)) == len(episodes)
+    for each in (e for e in episodes if e.branches):
+        parent = next(e for e in episodes if (e.group, e.member) == (each.group, each.parent))
+        assert not parent.success and each.turns[: each.branch_turn] == parent.turns[: each.branch_turn]
+    assert len(episodes) == 2 * 16
     rows = pack(episodes).to_dict()
     pairs = bind(first_error, rows)
     row = pairs.units.place_A[pairs.units.start_N] // rows["tokens_BT"].shape[1]
