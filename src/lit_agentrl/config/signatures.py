@@ -109,7 +109,7 @@ def check_targets(cfg: DictConfig, modules: tuple[str, ...] = ("",)) -> None:
     for path, node in find_targets(OmegaConf.to_container(cfg, resolve=True)):
         if not str(node["_target_"]).startswith(modules):
             continue
-        is_trainer = node["_target_"] == LIGHTNING and "lightning" not in sys.modules
+        is_trainer = node["_target_"] == LIGHTNING
         target = describe_arguments if is_trainer else _locate(path, str(node["_target_"]))
         parameters = inspect.signature(target).parameters
         hints = _get_hints(target)
