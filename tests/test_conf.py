@@ -160,7 +160,9 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         overrides += ["env.max_turns=60", "env.max_actions=60"]
     if choices.get("env/user") == "model":
         overrides.append("env.user.speaker.url=http://localhost:1")
-    if choices.get("data", "rollouts") != "rollouts":
+    if choices.get("data") == "spin":  # which reads folders
+        overrides += [f"data.path={tiny}", f"data.demonstrations={tiny}"]
+    elif choices.get("data", "rollouts") != "rollouts":
         overrides.append(f"data.path={PROBLEMS}")
     if choices.get("reward") == "function":
         overrides.append("reward.function.fn._target_=tests.test_conf.one_point")
@@ -379,6 +381,7 @@ def check_it_may_be_saved(cfg: DictConfig) -> None:
         (f"{place}engine._target_", "lit_agentrl.engines.served.openai.OpenAIEngine")
         for place in ("", "reward.judge.")
     }
+    targets.discard(("env.user.speaker._target_", "lit_agentrl.experimental.users.speakers.ModelSpeaker"))
     assert not [
         (path, name) for path, name in targets if not is_allowed(path.removesuffix("._target_"), name)
     ]
