@@ -29,6 +29,7 @@ _SCHEMA = {
     "additionalProperties": False,
 }  # fmt: skip
 _MOST = 400  # characters of a question
+_NUMBERS = {"number": r"\d+(?:\.\d+)?"}
 
 
 class UserWorld(WrappedWorld):
@@ -48,6 +49,7 @@ class UserWorld(WrappedWorld):
         world: the world that is wrapped.
         speaker: who answers.
         slots: name of a fact, and the regular expression of its text; if it has a group, the first one is the fact.
+            None: each number is a fact ``number``.
         vague: phrases in place of a fact, with ``{slot}``.
         most_questions: questions that are answered in an episode.
         tired: the answer to later questions.
@@ -62,13 +64,14 @@ class UserWorld(WrappedWorld):
         world: World,
         *,
         speaker: Speaker,
-        slots: Mapping[str, str],
+        slots: Mapping[str, str] | None = None,
         vague: Sequence[str] = ("some {slot}",),
         most_questions: int = 8,
         tired: str = "I have told you enough.",
         unavailable: str = "The user does not answer.",
     ) -> None:
         super().__init__(world)
+        slots = _NUMBERS if slots is None else slots
         require(isinstance(slots, Mapping) and bool(slots), "slots", slots, "NAME: EXPRESSION, at least one")
         for name, pattern in slots.items():
             is_name = isinstance(name, str) and name == name.strip() and name.isprintable() and bool(name)
