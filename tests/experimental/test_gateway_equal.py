@@ -103,8 +103,9 @@ def test_a_killed_program_changes_no_other_episode() -> None:
             assert tokens(episode) == tokens(other)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize(
+    "game", [pytest.param("sokoban", marks=pytest.mark.slow), pytest.param("pocket", marks=pytest.mark.long)]
+)
 def test_ten_iterations_of_a_program_are_those_of_the_game(game: str, tmp_path: Path) -> None:
     """With one program and with four at a time."""
     options, both = GAMES[game]
@@ -128,7 +129,7 @@ def test_ten_iterations_of_a_program_are_those_of_the_game(game: str, tmp_path: 
         assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_programs_are_counted_and_change_nothing_else(tmp_path: Path) -> None:
     """Ten iterations with one and with four at a time: equal, and each killed program is in ``rollout/failed``."""
     runs = [
@@ -146,7 +147,7 @@ def test_killed_programs_are_counted_and_change_nothing_else(tmp_path: Path) -> 
     assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_a_trainer_is_killed_at_random_and_resumed(seed: int, reference: Reference, tmp_path: Path) -> None:
