@@ -73,6 +73,15 @@ def test_the_world_beneath_is_played_as_without_questions() -> None:
             )
 
 
+def test_expressions_that_match_nothing_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        _, shown = opened(slots={"highest": r"to (\\d+)"})
+        assert shown == GUESS.make("train").reset(seed=3)[0]
+    assert [record.message.partition(", so")[0] for record in caplog.records] == [
+        r"env.user.slots: to (\\d+) match nothing in an opening"
+    ]
+
+
 def test_best_play_asks_for_each_fact_once_and_reaches_the_levels_of_the_world() -> None:
     env, _ = opened()
     plan = env.optimal_actions(horizon=9)

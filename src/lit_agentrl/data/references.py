@@ -10,6 +10,8 @@ from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.data.referred import put_behind, select_best
 from lit_agentrl.episode import Episode
 
+Instance = tuple[str, int, tuple[int, ...]]
+
 
 class References:
     """Reference answers of a folder that `collect` wrote.
@@ -67,6 +69,11 @@ def open_answers(option: str, path: str) -> EpisodeFolder:
             "collects it"
         )
     return folder
+
+
+def identify_instance(episode: Episode) -> Instance:
+    """Return the game, the instance seed and the token ids before the first reply."""
+    return episode.task_name, episode.instance_seed, tuple(episode.turns[0].prefix_tokens.tolist())
 
 
 def _identify_prompt(episode: Episode) -> tuple[str, tuple[int, ...]]:

@@ -20,7 +20,7 @@ from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import set_return
 from lit_agentrl.data.labels import add_reference_rewards
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.data.references import open_answers
+from lit_agentrl.data.references import Instance, identify_instance, open_answers
 from lit_agentrl.data.unpaired import Unpaired
 from lit_agentrl.envs.tasks.messages import BadRow, read_dialogue, read_number
 from lit_agentrl.episode import Episode
@@ -28,8 +28,6 @@ from lit_agentrl.facts import READS_REFERENCE_REWARDS, REFERENCE_REWARDS
 from lit_agentrl.requirements import Fact, Offer, Requirement
 from lit_agentrl.rl.credit.advantages import Advantage, broadcast_to_actions
 from lit_agentrl.rl.masked import check_shapes
-
-_Prompt = tuple[str, int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +73,7 @@ class Quantiles(Unpaired):
 
     def make_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         for episode in episodes:
-            if not (rewards := self._rewards.get(_identify_prompt(episode))):
+            if not (rewards := self._rewards.get(identify_instance(episode))):
                 raise ValueError(
                     f"references={self.references} has no episode of {episode.task_name}, instance seed "
                     f"{episode.instance_seed}; collect it with the env, first and episodes of path={self.paths[0]}"
@@ -92,7 +90,7 @@ class Quantiles(Unpaired):
         return [add_reference_rewards(episode, rewards)]
 
     @cached_property
-    def _rewards(self) -> Mapping[_Prompt, Sequence[float]]:
+    def _rewards(self) -> Mapping[Instance, Sequence[float]]:
         """The rewards of the reference by prompt."""
         if self.references is None:
             raise ValueError(
@@ -104,17 +102,13 @@ class Quantiles(Unpaired):
             raise ValueError(
                 f"references={self.references} has labels of turns and no rewards; collect it without continuations"
             )
-        rewards: dict[_Prompt, list[float]] = {}
+        rewards: dict[Instance, list[float]] = {}
         for episode in folder.read():
             if not episode.failed and episode.turns:
                 is_success = self.score == "success"
                 reward = float(episode.success) if is_success else episode.training_return
-                rewards.setdefault(_identify_prompt(episode), []).append(reward)
+                rewards.setdefault(identify_instance(episode), []).append(reward)
         return rewards
-
-
-def _identify_prompt(episode: Episode) -> _Prompt:
-    return episode.task_name, episode.instance_seed, tuple(episode.turns[0].prefix_tokens.tolist())
 
 
 def reference_quantile(

@@ -9,15 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from lit_agentrl.checks import require, require_local
-from lit_agentrl.data.conversations import Reader
 from lit_agentrl.data.kinds import Kind, list_replies, set_return
 from lit_agentrl.data.recordings import Group
-from lit_agentrl.data.references import open_answers
+from lit_agentrl.data.references import Instance, identify_instance, open_answers
 from lit_agentrl.episode import Episode
 from lit_agentrl.rl.preference.pairing import Pairs, all_pairs, select_pairs
 
@@ -92,37 +91,31 @@ class Spin(Kind):
         return [*super().paths, self.demonstrations]
 
     def make_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
-        shown = [episode for episode in episodes if self._find_place(episode) is not None]
-        first: dict[_Prompt, Episode] = {}  # demonstration of each prompt
-        for episode in sorted(shown, key=self._find_place):  # type: ignore[arg-type]
-            first.setdefault(_identify_prompt(episode), set_return(episode, 1.0))
+        own: list[Episode] = []
+        first: dict[Instance, tuple[int, Episode]] = {}  # place and episode of the first demonstration
         for episode in episodes:
-            if _identify_prompt(episode) in first and self._find_place(episode) is None:
-                yield [first[_identify_prompt(episode)], set_return(episode, 0.0)]
+            key, place = identify_instance(episode), self._find_place(episode)
+            if place is None:
+                own.append(episode)
+            elif key not in first or place < first[key][0]:
+                first[key] = place, set_return(episode, 1.0)
+        for episode in own:
+            if (key := identify_instance(episode)) in first:
+                yield [first[key][1], set_return(episode, 0.0)]
 
     def make_held_out_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         yield from self.make_groups(episodes)
 
-    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
-        raise NotImplementedError("files are refused at start")
-
     def _find_place(self, episode: Episode) -> int | None:
         """Return the place among the demonstrations of the prompt; None of the policy's own."""
-        return self._places.get(_identify_prompt(episode), {}).get(list_replies(episode))
+        return self._places.get(identify_instance(episode), {}).get(list_replies(episode))
 
     @cached_property
-    def _places(self) -> Mapping[_Prompt, Mapping[tuple[tuple[int, ...], ...], int]]:
+    def _places(self) -> Mapping[Instance, Mapping[tuple[tuple[int, ...], ...], int]]:
         """The replies of all demonstrations by prompt, numbered in their order."""
-        places: dict[_Prompt, dict[tuple[tuple[int, ...], ...], int]] = {}
+        places: dict[Instance, dict[tuple[tuple[int, ...], ...], int]] = {}
         for episode in open_answers("demonstrations", self.demonstrations).read():
             if not episode.failed and episode.turns:
-                numbers = places.setdefault(_identify_prompt(episode), {})
+                numbers = places.setdefault(identify_instance(episode), {})
                 numbers.setdefault(list_replies(episode), len(numbers))
         return places
-
-
-_Prompt = tuple[str, int, tuple[int, ...]]
-
-
-def _identify_prompt(episode: Episode) -> _Prompt:
-    return episode.task_name, episode.instance_seed, tuple(episode.turns[0].prefix_tokens.tolist())

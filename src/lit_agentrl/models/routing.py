@@ -270,7 +270,7 @@ class Pass:
         """Sum over these tokens how unequally a whole batch loads the experts.
 
         ``E sum_e f_e sum_t p_te``, the mean over layers: ``p_te`` is token t's softmax of the router's logits, and
-        ``f_e`` the fraction of the tokens of the *whole* batch, of which these may be a part, that chose expert e.
+        ``f_e`` is the fraction of the tokens that chose expert e, counted over the *whole* batch.
         Divided by the number of tokens of the batch and summed over its parts this is ``E sum_e f_e P_e`` of the batch
         (arXiv 2501.11873), k for equal loads.  A row whose tokens all choose the same experts is no
         loss here if other rows choose others.  Gradient flows through ``p_te``.  Layers are balanced one by one;

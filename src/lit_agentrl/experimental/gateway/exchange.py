@@ -66,9 +66,8 @@ class Exchange:
         self._is_closed = False
         self._rewards: dict[str, list[float]] = {}  # by the id of the reply, in the order of the replies
         self._num_rewards = 0
-        self._named: dict[
-            str, tuple[PostedReward, str]
-        ] = {}  # by reward_id: what was posted, and for which reply
+        # by reward_id: what was posted, and for which reply
+        self._named: dict[str, tuple[PostedReward, str]] = {}
 
     def post(self, pending: Pending) -> None:
         """Queue a request.

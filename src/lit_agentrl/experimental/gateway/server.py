@@ -163,7 +163,7 @@ def _listen(host: str) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         if host in ("", "0.0.0.0"):
-            raise OSError("programs are told this address")
+            raise OSError("a program needs one address to call")
         listener.bind((host, 0))
     except OSError as error:
         listener.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -116,8 +117,9 @@ class Table:
         self.ratings.append(self.rating)
         if len(self.names) <= most:
             return None
-        for values in (self.payoffs, self.names, self.wins, self.games, self.ratings, *self.payoffs):
-            del values[1]  # type: ignore[attr-defined]
+        columns: tuple[list[Any], ...] = (self.names, self.wins, self.games, self.ratings, *self.payoffs)
+        for values in (self.payoffs, *columns):
+            del values[1]
         return 1
 
     def record(self, member: int, wins: float, games: float) -> None:
@@ -160,17 +162,12 @@ class Table:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state in plain values."""
-        return {name: getattr(self, name) for name in _STATE}
+        return {name: copy.deepcopy(getattr(self, name)) for name in _STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         for name in _STATE:
-            value = state[name]
-            setattr(
-                self,
-                name,
-                [list(v) if isinstance(v, list) else v for v in value] if isinstance(value, list) else value,
-            )
+            setattr(self, name, copy.deepcopy(state[name]))
 
 
 _STATE = ("names", "payoffs", "wins", "games", "ratings", "rating")

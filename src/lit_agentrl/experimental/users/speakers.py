@@ -86,7 +86,7 @@ class ScriptedSpeaker:
     """A user of templates, who tells the facts that a question names.
 
     Attributes:
-        answers: templates with ``{slot}`` and ``{value}``, one of which is drawn for each fact.
+        answers: templates with ``{slot}`` and ``{value}``; one is drawn for each fact.
         unknown: answers to a question that names no fact.
 
     Raises:

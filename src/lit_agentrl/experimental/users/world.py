@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from lit_agentrl import seeds
@@ -22,6 +24,7 @@ from lit_agentrl.experimental.users.speakers import (
     require_texts,
 )
 
+_log = logging.getLogger(__name__)
 _ASK = "Ask"  # how a question begins where actions are names or texts
 _TOOL = "ask_user"
 _SCHEMA = {
@@ -115,6 +118,8 @@ class UserWorld(WrappedWorld):
             name: self._vague[seeds.make_key(seed, "vague", index) % len(self._vague)].replace("{slot}", name)
             for index, name in enumerate(self._facts)
         }
+        if not self._facts:
+            _warn_of_nothing_hidden(tuple(pattern.pattern for pattern in self._slots.values()))
         return self._hide(self._seen), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -149,8 +154,9 @@ class UserWorld(WrappedWorld):
         kind = self._world.action_format()
         if kind == "tools":
             call = read_call(action, self.tools())
-            is_question = isinstance(call, ToolCall) and call.name == _TOOL
-            return clean_text(call.arguments["question"], _MOST) if is_question else None  # type: ignore[union-attr]
+            if not isinstance(call, ToolCall) or call.name != _TOOL:
+                return None
+            return clean_text(call.arguments["question"], _MOST)
         if kind == "names":
             asked = {f"{_ASK} {name}".lower(): name for name in self._facts}
             return f"What is the {asked[action.lower()]}?" if action.lower() in asked else None
@@ -245,6 +251,16 @@ class UserWorld(WrappedWorld):
 
 
 _STATE = ("key", "task", "seen", "lines", "phrases", "facts", "revealed", "asked_for", "earlier")
+
+
+@cache
+def _warn_of_nothing_hidden(patterns: tuple[str, ...]) -> None:
+    """Log once in a process that an opening has none of the facts."""
+    _log.warning(
+        "env.user.slots: %s match nothing in an opening, so the user knows nothing more there; change the expressions "
+        "if none of the openings should be so",
+        " and ".join(patterns),
+    )
 
 
 def _is_expression(pattern: Any) -> bool:
