@@ -113,7 +113,7 @@ class Parts(StructureHook, Refill):
         replies = []
         for row in range(rows.num_rows if self._tags else 0):
             places = rows.is_action_BT[row].nonzero().squeeze(1)
-            _, sizes = rows.turn_BT[row, places].unique_consecutive(return_counts=True)
+            _, sizes = torch.unique_consecutive(rows.turn_BT[row, places], return_counts=True)
             replies += [(row, part) for part in torch.split(places, sizes.tolist()) if len(part)]
         return replies
 
