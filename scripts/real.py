@@ -263,7 +263,10 @@ def cpu_capabilities() -> dict[str, Any]:
 
 def choose_precision(device: str) -> str:
     """Return ``bf16-mixed`` where the device multiplies bfloat16 in hardware, else ``32-true``."""
-    can = torch.cuda.is_bf16_supported() if device == "gpu" else cpu_capabilities().get("amx_bf16", False)
+    if device == "gpu":
+        can = torch.cuda.is_bf16_supported()
+    else:
+        can = any(cpu_capabilities().get(name, False) for name in ("amx_bf16", "avx512_bf16"))
     return "bf16-mixed" if can else "32-true"
 
 

@@ -50,8 +50,8 @@ class RolloutCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's network, which Lightning moves to its device later."""
-        self.collector.setup(trainer.strategy.root_device)
         network, context = as_agent(pl_module).policy.network, trainer.precision_plugin.forward_context
+        self.collector.setup(trainer.strategy.root_device, network)
         hooks = get_hooks(trainer.strategy)
         networks = pl_module.updater.networks if isinstance(pl_module, Trained) else None
 
