@@ -1,4 +1,4 @@
-"""Processes of programs, which end with all that they start: after their episode, and with the trainer.
+"""Processes of programs, which end with all that they start.
 
 This file is also the guard, a process that waits for the end of the trainer: ``python processes.py PID MARK``.
 """
@@ -29,10 +29,10 @@ _numbers = count()
 
 
 class Process:
-    """A process of a program, in a group of its own, with all that it starts.
+    """A process of a program, with all that it starts.
 
-    It ends with this process.  On Linux, so do those that it has started, and those that have left its group: they
-    have a mark in their environment, and a guard kills them.
+    It has a group of its own, and ends with this process.  On Linux, so do those that it has started, and those that
+    have left its group: they have a mark in their environment, and a guard kills them.
 
     Args:
         command: Program and arguments.
@@ -64,7 +64,7 @@ class Process:
         return False
 
     def wait(self) -> int:
-        """Wait for its end, kill what it left behind, and return its code, negative for a signal."""
+        """Wait for its end, kill what it left behind, and return its code."""
         if hasattr(os, "waitid"):  # leaves it its number
             with suppress(ChildProcessError):
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
@@ -88,9 +88,10 @@ class Process:
 
 
 class _Starter:
-    """The thread that starts the programs of this process, and the guard that ends them if this process is killed.
+    """The thread that starts the programs of this process, and their guard.
 
-    The kernel ends a program with the thread that started it, so this thread lives as long as its process.
+    The kernel ends a program with the thread that started it, so this thread lives as long as its process.  The guard
+    ends what programs have started if this process is killed.
     """
 
     def __init__(self) -> None:
@@ -136,7 +137,7 @@ def _end_with_parent(parent: int) -> None:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill all processes of a program, or of a trainer, whose mark is the beginning of those of its programs."""
+    """Kill all processes of a program, or of all programs of a trainer."""
     for _ in range(_ROUNDS):
         found = _find_marked(f"{_MARK}={mark}".encode())
         for number in found:
@@ -148,7 +149,7 @@ def kill_marked(mark: str) -> None:
 
 
 def _find_marked(variable: bytes) -> list[int]:
-    """Return the numbers of processes with this variable, or one that continues it after a hyphen."""
+    """Return the numbers of processes with this variable, perhaps continued after a hyphen."""
     found: list[int] = []
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if not name.isdecimal():

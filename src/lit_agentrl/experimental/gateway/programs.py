@@ -164,7 +164,7 @@ class Function:
             pass  # the thread that reads its results reports how it ended
 
     def _open(self) -> None:
-        """Start the process, with a thread that reads its results and one that waits for its end.
+        """Start the process, with threads that wait for its results and its end.
 
         What it leaves behind may hold the pipe of results open, and is killed at its end.
         """
