@@ -217,19 +217,19 @@ def test_what_cannot_be_pushed_gets_one_line(
     assert "repo is missing; write lit-agentrl push RUN repo=USER/NAME" in refused("run")
     assert "public=yes must be one of true, false" in refused("run", "repo=a/b", "public=yes")
     assert "push takes no token=x" in refused("run", "repo=a/b", "token=x")
-    assert "repo=a/b/c is no name of a repo" in refused("run", "repo=a/b/c")
+    assert "repo=a/b/c is not the name of a repo" in refused("run", "repo=a/b/c")
     assert "none is not a folder" in refused("none", "repo=a/b")
     public = Hub(is_private=False)
     assert "repo=a/b exists and is public; add public=true" in refused("run", "repo=a/b", hub=public)
     error = Hub(error=OSError(f"401 {TOKEN} is wrong\nmore"))
-    assert "repo=a/b could not be pushed: 401 … is wrong; see whether" in refused(
+    assert "repo=a/b could not be pushed: 401 … is wrong; check that" in refused(
         "run", "repo=a/b", hub=error
     )
     (run / "hf" / "secret").symlink_to("/etc/hostname")
     assert "secret leads out of hf/" in refused("run", "repo=a/b")
     (run / "hf" / "secret").unlink()
     os.mkfifo(run / "hf" / "pipe")
-    assert "pipe leads out of hf/ or is no file" in refused("run", "repo=a/b")
+    assert "pipe leads out of hf/ or is not a file" in refused("run", "repo=a/b")
     (run / "hf" / "pipe").unlink()
     (run / "hf" / "README.md").unlink()
     (run / "summary.json").unlink()
