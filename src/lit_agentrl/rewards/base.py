@@ -71,12 +71,16 @@ class RewardContext:
         seed: seed of the run.
         open_answerer: makes an `Answerer` from a constructor of an engine, a constructor of a model (None for an API)
             and sampling options (`engines.base.SamplingParams`).
+        policy: network of the policy, with its current weights; None outside of training.
+        encode_reply: returns the tokens of a reply that plays an action, after the reply header; None as ``policy``.
     """
 
     device: torch.device
     tokenizer: PreTrainedTokenizerBase
     seed: int
     open_answerer: Callable[..., Answerer]
+    policy: Any = None
+    encode_reply: Callable[[str], list[int]] | None = None
 
 
 class RewardPart(ABC):
