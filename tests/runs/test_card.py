@@ -222,9 +222,7 @@ def test_what_cannot_be_pushed_gets_one_line(
     public = Hub(is_private=False)
     assert "repo=a/b exists and is public; add public=true" in refused("run", "repo=a/b", hub=public)
     error = Hub(error=OSError(f"401 {TOKEN} is wrong\nmore"))
-    assert "repo=a/b could not be pushed: 401 … is wrong; check that" in refused(
-        "run", "repo=a/b", hub=error
-    )
+    assert "repo=a/b could not be pushed: 401 … is wrong; check that" in refused("run", "repo=a/b", hub=error)
     (run / "hf" / "secret").symlink_to("/etc/hostname")
     assert "secret leads out of hf/" in refused("run", "repo=a/b")
     (run / "hf" / "secret").unlink()
