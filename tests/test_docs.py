@@ -183,7 +183,7 @@ def test_every_reward_part_is_on_its_page() -> None:
 
 @pytest.mark.slow
 def test_every_option_of_a_group_is_on_the_site() -> None:
-    pages = load_script("docs_conf").pages()
+    pages = load_script("docs_conf").make_pages()
     groups = {name_config(file).rpartition("/")[0] for file in list_configs() if file.stem[0] != "_"}
     groups -= {"", "hydra/help"}
     assert len(groups) > 30
