@@ -1,1 +1,1 @@
-"""Replies chosen by the values of a critic in evaluations, and a critic of proposed actions in a tree search."""
+"""Replies and actions chosen by a critic: SVPO and AgentQ."""

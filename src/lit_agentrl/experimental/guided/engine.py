@@ -1,4 +1,4 @@
-"""An engine that writes several replies for some requests, and hands on the one that a rule chooses."""
+"""An engine that writes several replies, and hands on the one that a rule chooses."""
 
 from __future__ import annotations
 
