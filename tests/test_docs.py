@@ -178,12 +178,12 @@ def test_every_reward_part_is_on_its_page() -> None:
         (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8").split("\n## Parts\n")[1].split("\n## ")[0]
     )
     options = {file.stem for file in list_options("reward")} - {"none"}
-    assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == options
+    assert set(re.findall(r"^- `(\w+)`: ", page, flags=re.MULTILINE)) == options
 
 
 @pytest.mark.slow
 def test_every_option_of_a_group_is_on_the_site() -> None:
-    pages = load_script("docs_conf").pages()
+    pages = load_script("docs_conf").make_pages()
     groups = {name_config(file).rpartition("/")[0] for file in list_configs() if file.stem[0] != "_"}
     groups -= {"", "hydra/help"}
     assert len(groups) > 30

@@ -39,6 +39,7 @@ def test_the_docs_show_each_that_is_drawn() -> None:
         "league",
         "mcts_critic",
         "opponent_mixture",
+        "parts",
     }  # the same pictures with other numbers
     assert {path.stem for path in structures} - variants <= shown
     assert all((ROOT / "docs" / "images" / f"structure_{name}.svg").exists() for name in shown)
