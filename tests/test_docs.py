@@ -178,7 +178,7 @@ def test_every_reward_part_is_on_its_page() -> None:
         (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8").split("\n## Parts\n")[1].split("\n## ")[0]
     )
     options = {file.stem for file in list_options("reward")} - {"none"}
-    assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == options
+    assert set(re.findall(r"^- `(\w+)`: ", page, flags=re.MULTILINE)) == options
 
 
 @pytest.mark.slow
