@@ -125,7 +125,7 @@ class RowMaker:
 
 
 def _arrange_tokens(path: Path) -> list[int | None]:
-    """Return the index of each sampled token of a row; None: a token of the world."""
+    """Return the index of each token of a row; None: the world wrote it."""
     layout: list[int | None] = []
     for t, token in enumerate(path.tokens):
         if t == 0 or path.tokens[t - 1].turn != token.turn:
