@@ -61,7 +61,8 @@ class RolloutCallback(Callback):
                 return list_turn_values(compute_token_values, pack([episode]).to(pl_module.device).to_dict())
 
         reference = None if networks is None else networks.reference
-        reference = self.collector.structure.hook.setup(Training(compute_values, reference, network))
+        training = Training(compute_values, reference, network, self.collector.rules.chat.tokenizer)
+        reference = self.collector.structure.hook.setup(training)
         critic = None if networks is None else networks.critic
         evaluated = reweight_by_critic(network, critic)
         self._player.open(network, context, hooks, reference=reference, evaluated=evaluated)
