@@ -51,7 +51,7 @@ def read_tasks(path: str | Mapping[str, str]) -> Mapping[str, tuple[McpTask, ...
     A call is ``{"name": …, "arguments": {…}}``; an entry of ``check`` also has ``result``, a text.
 
     Raises:
-        ValueError: a file or row that cannot be used; names file, line, column and remedy.
+        ValueError: a file or row cannot be used; the message names file, line, column and remedy.
     """
     return _read(Source(find_files(path), "question", None))
 

@@ -26,7 +26,7 @@ def require_free(folder: Path) -> None:
     """Refuse a folder that holds anything other than an earlier report.
 
     Raises:
-        ValueError: naming the folder.
+        ValueError: the folder holds something else; the message names the folder.
     """
     if not folder.exists() and not folder.is_symlink():
         return

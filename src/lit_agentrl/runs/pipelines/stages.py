@@ -147,7 +147,7 @@ def _require_own(out: Path) -> None:
     """Refuse a folder that holds something else than a pipeline.
 
     Raises:
-        UserError: it does, or it is a file.
+        UserError: the folder holds something else, or is a file.
     """
     if out.exists() and not out.is_dir():
         raise UserError(f"out={out} is not a folder; name a new folder")
