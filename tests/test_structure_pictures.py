@@ -36,6 +36,7 @@ def test_the_docs_show_each_that_is_drawn() -> None:
     variants = {path.stem for path in structures if "\ndefaults:" in path.read_text(encoding="utf-8")}
     assert variants == {
         "distilled",
+        "guided",
         "league",
         "mcts_critic",
         "opponent_mixture",

@@ -19,6 +19,7 @@ from lit_agentrl.experimental.gateway.exchange import Exchange, ProgramEnd
 from lit_agentrl.experimental.gateway.processes import Process
 from lit_agentrl.experimental.gateway.programs import Command, Function
 from tests.conftest import ROOT
+from tests.integration.conftest import command, environment
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="processes are found in /proc"
@@ -116,6 +117,25 @@ def test_all_processes_of_a_program_end_with_a_killed_trainer(tmp_path: Path) ->
     assert wait_until(lambda: not any(map(is_running, numbers)))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGKILL"])
+def test_no_program_outlives_a_trainer_that_is_ended(name: str, tmp_path: Path) -> None:
+    """In the middle of two episodes."""
+    place = tmp_path / "numbers"
+    options = [
+        "env=program", "context=program", "env.game.mode=function", f"env.game.function={AGENTS}.linger",
+        "experiment=quick", "test.episodes=0", "val.episodes=2", f"hydra.run.dir={tmp_path / 'run'}",
+    ]  # fmt: skip
+    variables = {**environment(), "LINGERING": str(place)}
+    with (tmp_path / "out").open("w") as out:
+        trainer = subprocess.Popen(command(*options), cwd=ROOT, env=variables, stdout=out, stderr=out)
+    assert wait_until(lambda: place.exists() and place.read_text().count("\n") == 2, 240.0)
+    trainer.send_signal(signal.Signals[name])
+    assert trainer.wait(60.0) != 0
+    numbers = [int(number) for number in place.read_text().split()]
+    assert wait_until(lambda: not any(map(is_running, numbers)))
+
+
 def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(ValueError, match="folder of a program cannot be made .*set TMPDIR"):
@@ -124,7 +144,7 @@ def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch, 
 
 RESULTS = {
     "deep": ("head -c 60000 /dev/zero | tr '\\0' '[' > $LIT_AGENTRL_RESULT", "names no reward"),
-    "empty": (": > $LIT_AGENTRL_RESULT; echo 1", "names no reward"),
+    "empty": (": > $LIT_AGENTRL_RESULT; echo 1", "is empty; its disk may be full"),
     "a folder in its place": ("mkdir $LIT_AGENTRL_RESULT", "names no reward"),
 }
 

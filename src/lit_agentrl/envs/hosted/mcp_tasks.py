@@ -87,7 +87,7 @@ def _parse_task(row: Row) -> McpTask:
 def _get_list(row: Row, name: str) -> list[Any]:
     entries = row.columns.get(name) or []
     if not isinstance(entries, list):
-        raise ValueError(f"path={row.location}: column {name} is no list; write a list of calls")
+        raise ValueError(f"path={row.location}: column {name} is not a list; write a list of calls")
     return entries
 
 
