@@ -68,9 +68,7 @@ def test_held_out_pairs_judge_a_run_that_names_no_world(
     write_rows()
     summary = train(f"{PAIRS} trainer.max_epochs=2")
     said = capsys.readouterr().out
-    assert (
-        "best and hf/ go by val/data_loss, lower is better" in said and "best: chosen by the lowest" in said
-    )
+    assert "best and hf/ go by val/data_loss, lower is better" in said and "chosen by the lowest" in said
     start, _, last = read_rows("run")
     assert "val/success" not in last
     assert float(start["val/data_loss"]) == pytest.approx(math.log(2), abs=1e-5)
@@ -135,7 +133,7 @@ def test_a_run_without_a_world_is_continued_and_evaluated(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("val.envs=[bandit]", "val.envs=[bandit]: no env is named, so that held-out data judge"),
+        ("val.envs=[bandit]", "val.envs=[bandit]: no env is named, so held-out data judge"),
         ("val.temperature=0.5", "val.temperature=0.5 has no effect: no env is named"),
         ("callbacks.best.monitor=val/success", "callbacks.best.monitor=val/success is not measured"),
         ("data.held_out=0.001", "data.held_out=0.001 leaves none of 24 groups to validate on; raise it"),

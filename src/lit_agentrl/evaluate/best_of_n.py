@@ -46,7 +46,7 @@ class Chooser:
         """Estimate the success of choosing among k episodes, for each k.
 
         ``best@k``: success of the episode that the model scores highest.  ``pass@k``: success of the best episode, an
-        passes bound of any choice.  ``gain@k``: ``best@k`` minus the success of a random episode of the same prompts.
+        upper bound of any choice.  ``gain@k``: ``best@k`` minus the success of a random episode of the same prompts.
         All have 95 % intervals over prompts, and are None if no prompt has k episodes.
 
         Args:

@@ -77,7 +77,7 @@ class Pipeline:
             if _has_model(passed_on)
             else ("model=nano", *passed_on["policy"]),
             judge=tuple(passed_on["judge"]),
-            own={key: tuple(value) for key, value in by_stage.items()},
+            by_stage={key: tuple(value) for key, value in by_stage.items()},
         )
         out = Path(str(options["out"]))
         _require_own(out)
