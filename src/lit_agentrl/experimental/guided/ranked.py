@@ -50,7 +50,7 @@ def read_ranking(answer: str, count: int) -> list[float] | None:
 
 
 def write_question(episodes: Sequence[Episode], turn: int, most_characters: int) -> str:
-    """Write the question about the replies of a turn that these episodes wrote after one history."""
+    """Write the question about the replies of a turn after one history."""
     first = episodes[0]
     lines = [message["content"] for message in first.opening]
     for before, after in zip(first.turns[:turn], first.turns[1 : turn + 1], strict=True):
@@ -76,7 +76,10 @@ class RankedSearch(Search):
         return _RankedGroup(replace(self, critic={}), members, draw)
 
     def compute_bound(self, node: Node, parent: int, low: float, high: float) -> float:
-        """Compute the UCT bound with ``alpha Q + (1 - alpha) Q_critic`` in place of Q; Q alone if unranked."""
+        """Compute the UCT bound of the mixed Q.
+
+        It is ``alpha Q + (1 - alpha) Q_critic``, or Q of a node that was not ranked.
+        """
         mean = sum(node.scores) / len(node.scores)
         q = (mean - low) / (high - low) if high > low else 0.0
         q_critic = self.critic.get(id(node), q)
