@@ -144,7 +144,7 @@ def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch, 
 
 RESULTS = {
     "deep": ("head -c 60000 /dev/zero | tr '\\0' '[' > $LIT_AGENTRL_RESULT", "names no reward"),
-    "empty": (": > $LIT_AGENTRL_RESULT; echo 1", "names no reward"),
+    "empty": (": > $LIT_AGENTRL_RESULT; echo 1", "is empty; its disk may be full"),
     "a folder in its place": ("mkdir $LIT_AGENTRL_RESULT", "names no reward"),
 }
 
