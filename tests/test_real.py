@@ -168,5 +168,5 @@ def test_every_stage_with_a_tiny_network(
 def test_updates_take_bfloat16_where_the_cpu_multiplies_it(
     capabilities: dict[str, bool], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(real, "cpu_capabilities", lambda: capabilities)
+    monkeypatch.setattr(real, "read_cpu_capabilities", lambda: capabilities)
     assert real.choose_precision("cpu") == precision

@@ -220,9 +220,9 @@ class Running:
             os.kill(number, signal.SIGSTOP)
 
     def kill(self) -> None:
-        """Kill all its processes."""
+        """Kill all its processes, the first one before it sees that others die, whose numbers may be lower."""
         while numbers := self.processes():
-            for number in numbers:
+            for number in sorted(numbers, key=lambda each: each != self._process.pid):
                 with suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
         self._process.wait()

@@ -77,8 +77,7 @@ def check_prompts(
         episodes = list(rehearse(rules, index, is_trained=index < num_trained))
         if all(episode.failed for episode in episodes):
             raise ValueError(
-                f"env: every episode that was tried failed; the first, {describe_failure(episodes[0])}; "
-                "lit_agentrl.envs.checker.check_env lists all that a game of your own breaks"
+                f"env: every episode that was tried failed; the first, {describe_failure(episodes[0])}; {task.remedy}"
             )
         first = next(episode.turns[0] for episode in episodes if episode.turns)
         tokens = first.prefix_tokens

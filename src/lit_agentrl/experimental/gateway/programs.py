@@ -131,6 +131,8 @@ def _read_result(path: Path, output: str) -> ProgramEnd:
         if path.is_file():
             with path.open(encoding="utf-8") as file:
                 text = file.read(_TAIL)
+            if not text.strip():
+                return ProgramEnd(problem="the file LIT_AGENTRL_RESULT is empty; its disk may be full")
         return ProgramEnd(json.loads(text))
     except OSError as error:
         return ProgramEnd(problem=f"the file LIT_AGENTRL_RESULT cannot be read ({error})")
