@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 COLUMNS = {
-    "loss": "loss", "reward_accuracy": "accuracy", "reward_margin": "margin", "nll": "NLL", "perplexity": "perplexity",
+    "loss": "loss", "reward_accuracy": "accuracy", "reward_margin": "margin", "nll": "NLL (nats a token)",
+    "perplexity": "perplexity",
 }  # fmt: skip
 
 
