@@ -118,6 +118,7 @@ def run_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, **val
         "require_whole('b', b, 1)",  # unknown, though the module has a b
         "with read():\n        require_whole('a', a, 1)",
         "require_whole('a', torch.tensor(a), 1)",
+        "require_whole('a', one(a), 1)",  # two functions that call each other
     ],
 )
 def test_what_the_source_leaves_open_is_left_to_the_part(
@@ -125,6 +126,7 @@ def test_what_the_source_leaves_open_is_left_to_the_part(
 ) -> None:
     text = (
         "import torch\nfrom lit_agentrl.checks import require_whole\nb = 0\n"
+        "def one(a):\n    return other(a)\ndef other(a):\n    return one(a)\n"
         f"def make(a, b):\n    {statements}\n"
     )
     run_source(tmp_path, monkeypatch, text, a=0)

@@ -23,6 +23,7 @@ _UNUSABLE = {"super", "open", "print", "input", "exec", "eval", "compile", "__im
 _BARE = ("object", "ABC", "Protocol", "Generic")  # bases without arguments
 _FUTURE = __future__.annotations.compiler_flag
 _Definition = ast.ClassDef | ast.FunctionDef
+_BEING_READ: set[tuple[str, str]] = set()  # names whose values are being read
 UNKNOWN: Any = object()  # stands for a value that the source does not show
 
 
@@ -274,6 +275,16 @@ def get_value(module: str, name: str) -> Any:
         return UNKNOWN
     if node is None:
         return UNKNOWN if name in _UNUSABLE else getattr(builtins, name, UNKNOWN)
+    if (module, name) in _BEING_READ:  # functions that call each other
+        return UNKNOWN
+    _BEING_READ.add((module, name))
+    try:
+        return _read_value(module, name, node)
+    finally:
+        _BEING_READ.remove((module, name))
+
+
+def _read_value(module: str, name: str, node: ast.stmt) -> Any:
     if isinstance(node, ast.ImportFrom) and node.module is not None:
         original = next(alias.name for alias in node.names if name in (alias.asname, alias.name))
         if node.module in _CHEAP:
