@@ -1,4 +1,4 @@
-"""Check the links of a built site, and that it loads nothing from elsewhere.
+"""Check the links of a built site, and that the site loads nothing from the network.
 
 Each link must lead to an existing file and anchor.
 """
@@ -16,7 +16,7 @@ NOT_LOADED = ("canonical", "next", "prev", "edit", "alternate")  # <link rel=…
 
 
 class Reader(HTMLParser):
-    """The links of a page, the files that it loads, and its anchors."""
+    """Parser of the links of a page, the files that it loads, and its anchors."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -26,23 +26,23 @@ class Reader(HTMLParser):
         self.feed(page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        values = {name: value or "" for name, value in attrs}
+        self.anchors |= {values[name] for name in ("id", "name") if name in values}
         for name in ("href", "src"):
-            if name in given:
-                is_page = tag == "a" or given.get("rel") in NOT_LOADED
-                (self.loads if (tag, name) in LOADED and not is_page else self.links).append(given[name])
+            if name in values:
+                is_page = tag == "a" or values.get("rel") in NOT_LOADED
+                (self.loads if (tag, name) in LOADED and not is_page else self.links).append(values[name])
 
 
-def faults(site: Path) -> Iterator[str]:
-    """Yield a line for each broken link, and each file loaded from the network."""
-    read = {page: Reader(page) for page in sorted(site.rglob("*.html"))}
-    for page, found in read.items():
+def find_faults(site: Path) -> Iterator[str]:
+    """Yield a line for each broken link and each file loaded from the network."""
+    readers = {page: Reader(page) for page in sorted(site.rglob("*.html"))}
+    for page, reader in readers.items():
         name = page.relative_to(site)
-        for url in found.loads:
+        for url in reader.loads:
             if urlsplit(url).netloc:
-                yield f"{name} loads {url}: a site that is read offline brings what it needs"
-        for url in {*found.links, *found.loads}:
+                yield f"{name} loads {url}; copy it into the site, which is also read offline"
+        for url in {*reader.links, *reader.loads}:
             parts = urlsplit(url)
             if parts.scheme or parts.netloc or page.name == "404.html":
                 continue
@@ -50,11 +50,15 @@ def faults(site: Path) -> Iterator[str]:
             target = target / "index.html" if target.is_dir() else target
             if not target.exists():
                 yield f"{name} links to {url}, which is not there"
-            elif parts.fragment and target in read and unquote(parts.fragment) not in read[target].anchors:
+            elif (
+                parts.fragment
+                and target in readers
+                and unquote(parts.fragment) not in readers[target].anchors
+            ):
                 yield f"{name} links to {url}, which has no such anchor"
 
 
 if __name__ == "__main__":
-    found = list(faults(Path(sys.argv[1]).resolve()))
-    print("\n".join(found))
-    sys.exit(bool(found))
+    faults = list(find_faults(Path(sys.argv[1]).resolve()))
+    print("\n".join(faults))
+    sys.exit(bool(faults))

@@ -1,4 +1,4 @@
-"""The reference of options, with a page for each config group, from ``conf`` and docstrings.
+"""Make the reference of options from ``conf`` and docstrings, one page for each config group.
 
 The comment after a key explains it; without a comment, the docstring of the function or class that receives the key
 (``_target_``) does.  Nothing is imported: griffe reads the sources.
@@ -45,58 +45,58 @@ class Choice:
 
 
 @cache
-def package() -> griffe.Object:
+def load_package() -> griffe.Object:
     """Load the source of the package once."""
     return griffe.load(PACKAGE, search_paths=[ROOT / "src"], allow_inspection=False)  # type: ignore[return-value]
 
 
-def find(target: str) -> griffe.Object | None:
+def find_target(target: str) -> griffe.Object | None:
     """Find the function or class that a ``_target_`` names, if it belongs to this package."""
     if not target.startswith(f"{PACKAGE}."):
         return None
-    found = package()[target.removeprefix(f"{PACKAGE}.")]
-    return found.final_target if found.is_alias else found
+    member = load_package()[target.removeprefix(f"{PACKAGE}.")]
+    return member.final_target if member.is_alias else member
 
 
-def summary(target: str) -> str:
+def read_summary(target: str) -> str:
     """Return the first line of a target's docstring."""
-    found = find(target)
-    docstring = found.docstring if found else None
-    return markdown(docstring.value.splitlines()[0]) if docstring else ""
+    member = find_target(target)
+    docstring = member.docstring if member else None
+    return to_markdown(docstring.value.splitlines()[0]) if docstring else ""
 
 
-def meaning(target: str, argument: str) -> str:
+def find_meaning(target: str, argument: str) -> str:
     """Return the description of a target's argument from docstrings.
 
     The docstrings of the target, its base classes and their ``__init__`` are searched.
     """
-    found = find(target)
-    if found is None:
+    member = find_target(target)
+    if member is None:
         return ""
     places = (
         [
-            found,
-            *found.mro(),
-            *(c.members["__init__"] for c in [found, *found.mro()] if "__init__" in c.members),
+            member,
+            *member.mro(),
+            *(c.members["__init__"] for c in [member, *member.mro()] if "__init__" in c.members),
         ]
-        if isinstance(found, griffe.Class)
-        else [found]
+        if isinstance(member, griffe.Class)
+        else [member]
     )
     for place in places:
         for section in place.docstring.parse("google", warnings=False) if place.docstring else []:
             if section.kind.value in ("parameters", "attributes", "other parameters"):
                 for item in section.value:
                     if argument in item.name.split(", "):
-                        return markdown(" ".join(item.description.split()))
+                        return to_markdown(" ".join(item.description.split()))
     return ""
 
 
-def markdown(text: str) -> str:
-    """Convert a docstring's ``code`` into Markdown, on one line."""
+def to_markdown(text: str) -> str:
+    """Convert the markup of a docstring into Markdown, on one line."""
     return " ".join(text.replace("``", "`").split())
 
 
-def read(file: Path) -> Choice:
+def read_choice(file: Path) -> Choice:
     """Read a config file with its header, targets and options."""
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines()
@@ -107,29 +107,29 @@ def read(file: Path) -> Choice:
     place = "" if place == "_global_" or not group else place
     root = yaml.compose(text)
     choice = Choice(
-        group, file.stem, header([h for h in head if not h.startswith("@package")]), "\n".join(lines[first:]).strip(),
-        is_mix=group != "" and (place == "" or "defaults" in keys(root)),
+        group, file.stem, format_header([h for h in head if not h.startswith("@package")]),
+        "\n".join(lines[first:]).strip(), is_mix=group != "" and (place == "" or "defaults" in list_keys(root)),
     )  # fmt: skip
-    for option, target in walk(root, place, lines):
+    for option, target in list_options(root, place, lines):
         choice.targets.append(target) if option is None else choice.options.append(option)
     return choice
 
 
-def keys(node: yaml.Node | None) -> list[str]:
+def list_keys(node: yaml.Node | None) -> list[str]:
     """Return the keys of a mapping, or an empty list for other nodes."""
     return [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
 
 
-def walk(
-    node: yaml.Node | None, place: str, lines: list[str], said: str = ""
+def list_options(
+    node: yaml.Node | None, place: str, lines: list[str], parent_comment: str = ""
 ) -> Iterator[tuple[Option | None, str]]:
     """Yield every option below a mapping, and (None, target) for each object that it makes.
 
     Args:
         node: the mapping.
-        place: its path in the config.
+        place: the path of the mapping in the config.
         lines: lines of the file.
-        said: comment of the mapping's own key.
+        parent_comment: comment of the mapping's own key.
     """
     if not isinstance(node, yaml.MappingNode):
         return
@@ -142,30 +142,30 @@ def walk(
         if key.value in OWN:
             continue
         if isinstance(value, yaml.MappingNode) and value.value:
-            yield from walk(value, name, lines, comment(key, value, lines))
+            yield from list_options(value, name, lines, read_comment(key, value, lines))
         else:
-            says = comment(key, value, lines) or (meaning(target, key.value) if target else said)
-            yield Option(name, default(value), says), ""
+            inherited = find_meaning(target, key.value) if target else parent_comment
+            yield Option(name, quote_default(value), read_comment(key, value, lines) or inherited), ""
 
 
-def comment(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:
+def read_comment(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:
     """Return the comment after a value on its key's line.
 
     If the value begins on the next line, the comment is after the key.
     """
     is_below = value.start_mark.line > key.end_mark.line
     rest = lines[key.end_mark.line][key.end_mark.column + 1 if is_below else value.end_mark.column :]
-    found = re.match(r"\s*#\s*(.*)", rest if is_below or value.end_mark.line == key.end_mark.line else "")
-    return found[1] if found else ""
+    match = re.match(r"\s*#\s*(.*)", rest if is_below or value.end_mark.line == key.end_mark.line else "")
+    return match[1] if match else ""
 
 
-def default(value: yaml.Node) -> str:
+def quote_default(value: yaml.Node) -> str:
     """Return a value as written."""
     text = value.start_mark.buffer[value.start_mark.pointer : value.end_mark.pointer].rstrip("\x00").strip()
     return "a text" if "\n" in text else text or "null"
 
 
-def header(lines: list[str]) -> str:
+def format_header(lines: list[str]) -> str:
     """Format the comment at the top of a file as Markdown, including its tables."""
     out: list[str] = []
     for line in lines:
@@ -180,29 +180,26 @@ def header(lines: list[str]) -> str:
 
 
 @cache
-def choices() -> tuple[Choice, ...]:
+def read_choices() -> tuple[Choice, ...]:
     """Read all config files."""
     help_texts = CONFIG_DIR / "hydra" / "help"
-    return tuple(read(file) for file in list_configs() if file.parent != help_texts)
+    return tuple(read_choice(file) for file in list_configs() if file.parent != help_texts)
 
 
-def groups() -> dict[str, list[Choice]]:
-    """Return the choices of each group, after those of the roots.
-
-    Each root is a group of its own.
-    """
-    found: dict[str, list[Choice]] = {}
-    for choice in choices():
-        found.setdefault(choice.group or f"{choice.name}.yaml", []).append(choice)
-    return dict(sorted(found.items(), key=lambda item: (not item[0].endswith(".yaml"), item[0])))
+def group_choices() -> dict[str, list[Choice]]:
+    """Return the choices of each group; each root is a group, and the roots come first."""
+    choices_by_group: dict[str, list[Choice]] = {}
+    for choice in read_choices():
+        choices_by_group.setdefault(choice.group or f"{choice.name}.yaml", []).append(choice)
+    return dict(sorted(choices_by_group.items(), key=lambda item: (not item[0].endswith(".yaml"), item[0])))
 
 
-def uri(group: str) -> str:
+def make_uri(group: str) -> str:
     """Return the path of a group's page."""
     return f"reference/conf/{group.removesuffix('.yaml').replace('/', '-')}.md"
 
 
-def defaults() -> dict[str, str]:
+def read_defaults() -> dict[str, str]:
     """Return the choice of ``train.yaml`` in each group."""
     listed = yaml.safe_load((CONFIG_DIR / "train.yaml").read_text(encoding="utf-8"))["defaults"]
     base = yaml.safe_load((CONFIG_DIR / "algo" / "_base.yaml").read_text(encoding="utf-8"))["defaults"]
@@ -210,19 +207,20 @@ def defaults() -> dict[str, str]:
     return chosen | {f"algo/{k}": v for entry in base if isinstance(entry, dict) for k, v in entry.items()}
 
 
-def pages() -> dict[str, str]:
+def make_pages() -> dict[str, str]:
     """Return the text of every page by its path, in the order of the navigation."""
-    made = {uri(group): page(group, listed) for group, listed in groups().items()}
-    return {"reference/conf/index.md": index()} | made
+    pages = {make_uri(group): format_page(group, listed) for group, listed in group_choices().items()}
+    return {"reference/conf/index.md": format_index()} | pages
 
 
-def index() -> str:
+def format_index() -> str:
     """Format the page that lists all groups."""
-    chosen = defaults()
+    chosen = read_defaults()
     rows = [
-        f"| [`{group}`]({Path(uri(group)).name}) | {', '.join(f'`{c.name}`' for c in listed if c.name != '_base')} | "
+        f"| [`{group}`]({Path(make_uri(group)).name}) "
+        f"| {', '.join(f'`{c.name}`' for c in listed if c.name != '_base')} | "
         + (f"`{chosen[group]}` |" if group in chosen else "– |")
-        for group, listed in groups().items()
+        for group, listed in group_choices().items()
         if not group.endswith(".yaml")
     ]
     return "\n".join([
@@ -235,41 +233,41 @@ def index() -> str:
     ])  # fmt: skip
 
 
-def page(group: str, listed: list[Choice]) -> str:
+def format_page(group: str, listed: list[Choice]) -> str:
     """Format the page of one group."""
     if group.endswith(".yaml"):
         (choice,) = listed
-        return "\n".join([f"# {choice.name}", "", choice.header, "", *table(choice), ""])
-    chosen = defaults().get(group)
+        return "\n".join([f"# {choice.name}", "", choice.header, "", *format_table(choice), ""])
+    chosen = read_defaults().get(group)
     out = [f"# {group}", ""]
     out += [f"`{group}=…`; the default is `{chosen}`." if chosen else f"`{group}=…`", ""]
     for choice in listed:
         out += [f"## {choice.name}", "", choice.header, ""]
         for target in dict.fromkeys(choice.targets):
-            found = find(target)
-            name = f"[`{target}`][{target}]" if found else f"`{target}`"
-            out += [f"{name}: {summary(target)}" if found else name, ""]
+            member = find_target(target)
+            name = f"[`{target}`][{target}]" if member else f"`{target}`"
+            out += [f"{name}: {read_summary(target)}" if member else name, ""]
         if choice.is_mix:
             out += ["```yaml", choice.body, "```", ""]
         else:
-            out += table(choice)
+            out += format_table(choice)
     return "\n".join(out)
 
 
-def table(choice: Choice) -> list[str]:
+def format_table(choice: Choice) -> list[str]:
     """Format the table of a file's options."""
     if not choice.options:
         return []
-    rows = [f"| `{o.key}` | `{o.default}` | {cell(o.meaning)} |" for o in choice.options]
+    rows = [f"| `{o.key}` | `{o.default}` | {escape_cell(o.meaning)} |" for o in choice.options]
     return ["| option | default | meaning |", "|---|---|---|", *rows, ""]
 
 
-def unexplained() -> list[str]:
+def list_unexplained() -> list[str]:
     """List the options that neither a comment nor a docstring explains."""
-    return [o.key for choice in choices() if not choice.is_mix for o in choice.options if not o.meaning]
+    return [o.key for choice in read_choices() if not choice.is_mix for o in choice.options if not o.meaning]
 
 
-def cell(text: str) -> str:
+def escape_cell(text: str) -> str:
     """Escape a text for a table cell: bars, brackets and ``<`` are shown literally."""
     if "`" in text:
         return text.replace("|", "\\|")

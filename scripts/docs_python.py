@@ -1,4 +1,4 @@
-"""The Python reference: the API, the contracts of extensions, and all config targets."""
+"""Make the Python reference: the API, the contracts of extensions, and all config targets."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ ROOMS = {
 HOMES = {"report": "api", "episode": "data", "batch": "data", "actions": "data"}
 
 
-def modules() -> dict[str, list[str]]:
+def list_modules() -> dict[str, list[str]]:
     """Return the modules of each page."""
-    named = {
-        found.module.path
-        for choice in docs_conf.choices()
+    target_modules = {
+        member.module.path
+        for choice in docs_conf.read_choices()
         for target in choice.targets
-        if (found := docs_conf.find(target))
+        if (member := docs_conf.find_target(target))
     }
     pages: dict[str, list[str]] = {room: [] for room in ROOMS}
-    for module in [*CONTRACTS, *sorted(named - set(CONTRACTS))]:
+    for module in [*CONTRACTS, *sorted(target_modules - set(CONTRACTS))]:
         room = module.split(".")[1]
         pages.setdefault(HOMES.get(room, room), []).append(module)
     return pages
 
 
-def pages() -> dict[str, str]:
+def make_pages() -> dict[str, str]:
     """Return the text of every page by its path, in the order of the navigation."""
-    made = {
+    pages = {
         f"reference/python/{room}.md": "\n".join([f"# {room}", "", *(f"::: {m}\n" for m in listed)])
-        for room, listed in modules().items()
+        for room, listed in list_modules().items()
     }
-    rows = [f"| [{room}]({room}.md) | {ROOMS.get(room, '')} |" for room in modules()]
+    rows = [f"| [{room}]({room}.md) | {ROOMS.get(room, '')} |" for room in list_modules()]
     text = [
         "# Python",
         "",
@@ -63,4 +63,4 @@ def pages() -> dict[str, str]:
         *rows,
         "",
     ]
-    return {"reference/python/index.md": "\n".join(text)} | made
+    return {"reference/python/index.md": "\n".join(text)} | pages

@@ -26,15 +26,15 @@ ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "README.md": "index.md"}
 LANGUAGES = {".py": "python", ".yaml": "yaml"}
 GENERATED = {
-    "reference/conf": docs_conf.pages,
-    "reference/algorithms": algorithm_table.pages,
-    "reference/python": docs_python.pages,
+    "reference/conf": docs_conf.make_pages,
+    "reference/algorithms": algorithm_table.make_pages,
+    "reference/python": docs_python.make_pages,
 }
 WORKER = "https://unpkg.com/iframe-worker/shim"
 log = logging.getLogger("mkdocs.hooks")
 
 
-def homes() -> dict[str, str]:
+def find_homes() -> dict[str, str]:
     """Map each Markdown file of the repository to its path on the site."""
     examples = {
         str(readme.relative_to(ROOT)): f"examples/{readme.parent.name}.md"
@@ -47,15 +47,15 @@ def homes() -> dict[str, str]:
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Replace each folder of generated pages in the navigation by its pages."""
-    config.nav = [_filled(entry) for entry in config.nav or []]
+    config.nav = [_fill_navigation(entry) for entry in config.nav or []]
     return config
 
 
-def _filled(entry: Any) -> Any:
+def _fill_navigation(entry: Any) -> Any:
     if isinstance(entry, dict):
-        return {title: _filled(below) for title, below in entry.items()}
+        return {title: _fill_navigation(child) for title, child in entry.items()}
     if isinstance(entry, list):
-        return [_filled(below) for below in entry]
+        return [_fill_navigation(child) for child in entry]
     if entry in GENERATED:
         pages = list(GENERATED[entry]())
         return pages if len(pages) > 1 else pages[0]
@@ -64,16 +64,16 @@ def _filled(entry: Any) -> Any:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages from outside ``docs/``."""
-    made = {uri: text for pages in GENERATED.values() for uri, text in pages().items()}
-    for source, uri in homes().items():
+    pages_by_uri = {uri: text for pages in GENERATED.values() for uri, text in pages().items()}
+    for source, uri in find_homes().items():
         if not source.startswith("docs/") and uri != "index.md":
-            made[uri] = (ROOT / source).read_text(encoding="utf-8") + _sources(ROOT / source)
-    for uri, text in made.items():
+            pages_by_uri[uri] = (ROOT / source).read_text(encoding="utf-8") + _format_sources(ROOT / source)
+    for uri, text in pages_by_uri.items():
         files.append(File.generated(config, uri, content=text))
     return files
 
 
-def _sources(readme: Path) -> str:
+def _format_sources(readme: Path) -> str:
     """Format the files of an example, which GitHub lists next to its README."""
     if readme.parent == ROOT:
         return ""
@@ -91,24 +91,26 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     In code, ``\\|`` becomes a plain bar.
     """
-    home = {uri: source for source, uri in homes().items() if source != "README.md"}.get(page.file.src_uri)
+    home = {uri: source for source, uri in find_homes().items() if source != "README.md"}.get(
+        page.file.src_uri
+    )
     if home is not None:
         folder, here = Path(home).parent, Path(page.file.src_uri).parent
 
-        def moved(link: re.Match[str]) -> str:
+        def move_link(link: re.Match[str]) -> str:
             label, target, anchor = link[1], link[2], link[3] or ""
             source = os.path.normpath(folder / target)
-            if source in homes():
-                label = _title(source) if label.endswith(".md") else label
-                return f"[{label}]({os.path.relpath(homes()[source], here)}{anchor})"
+            if source in find_homes():
+                label = _read_title(source) if label.endswith(".md") else label
+                return f"[{label}]({os.path.relpath(find_homes()[source], here)}{anchor})"
             is_source = not source.startswith("docs/") and (ROOT / source).is_file()
             return label if is_source else link[0]
 
-        markdown = re.sub(r"\[([^\[\]]*)\]\((?!https?://)([^)#\s]+)(#[^)\s]*)?\)", moved, markdown)
+        markdown = re.sub(r"\[([^\[\]]*)\]\((?!https?://)([^)#\s]+)(#[^)\s]*)?\)", move_link, markdown)
     return re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), markdown)
 
 
-def _title(source: str) -> str:
+def _read_title(source: str) -> str:
     """Return the heading of a page."""
     return (ROOT / source).read_text(encoding="utf-8").partition("# ")[2].splitlines()[0]
 
@@ -129,7 +131,7 @@ def on_post_template(output_content: str, template_name: str, config: MkDocsConf
 def on_post_build(config: MkDocsConfig) -> None:
     """Warn about unexplained options and broken links; with ``--strict``, warnings fail the build."""
     unexplained = (
-        f"the option {key} is not explained: write a comment behind it" for key in docs_conf.unexplained()
+        f"the option {key} is not explained: write a comment after it" for key in docs_conf.list_unexplained()
     )
-    for fault in [*unexplained, *docs_check.faults(Path(config.site_dir))]:
+    for fault in [*unexplained, *docs_check.find_faults(Path(config.site_dir))]:
         log.warning(fault)

@@ -1,4 +1,4 @@
-"""Estimate of a run's memory on each rank, term by term; --measure also measures it.
+"""Estimate a run's memory on each rank, term by term; --measure also measures it.
 
 python scripts/plan_memory.py --model Qwen/Qwen2.5-0.5B-Instruct --precision bfloat16 --slots 64 --context 4096
 python scripts/plan_memory.py --shape 8,512,8,4,1376,8192 --tokens 1024 --measure
@@ -35,14 +35,16 @@ MIB = 2**20
 def measure(plan: MemoryPlan, device: torch.device) -> float:
     """Measure the peak tensor bytes of two optimizer steps of two micro-batches each.
 
-    The steps are like those of the trainer.  On CUDA the allocator counts, elsewhere the storages of tensors are
-    counted (`StorageCounter`).
+    The steps are those that the trainer takes.  On CUDA the allocator counts the bytes, elsewhere `StorageCounter`.
 
     Raises:
         ValueError: the plan cannot run on one device.
     """
     if plan.strategy != "single" or plan.precision == "mixed":
-        raise ValueError("--measure runs --strategy single in --precision float32 or bfloat16")
+        raise ValueError(
+            f"--strategy {plan.strategy} --precision {plan.precision} cannot be measured; --measure runs "
+            "--strategy single in --precision float32 or bfloat16"
+        )
     torch.manual_seed(0)
     network: Any = AutoModelForCausalLM.from_config(plan.config)
     network = network.to(device, torch.bfloat16 if plan.precision == "bfloat16" else torch.float32).eval()
@@ -51,45 +53,45 @@ def measure(plan: MemoryPlan, device: torch.device) -> float:
     critic = None
     if plan.critic != "none":
         options = {"loss": squared, "optim": OptimSettings(optimizer=torch.optim.AdamW, lr=1e-5)}
-        make = separate if plan.critic == "separate" else functools.partial(shared, coef=0.1)
-        critic = make(policy, **options).to(device)
-    learning = [p for m in (network, critic) if m is not None for p in m.parameters() if p.requires_grad]
+        make_critic = separate if plan.critic == "separate" else functools.partial(shared, coef=0.1)
+        critic = make_critic(policy, **options).to(device)
+    trained = [p for m in (network, critic) if m is not None for p in m.parameters() if p.requires_grad]
     reference = None
     if plan.reference:
         reference = network if adapters else copy.deepcopy(network).requires_grad_(False)
     cache = torch.zeros(int(plan.count_kv_cache()), dtype=torch.uint8, device=device)
-    copied = torch.zeros(int(plan.count_play_copy()), dtype=torch.uint8, device=device)
+    play_copy = torch.zeros(int(plan.count_play_copy()), dtype=torch.uint8, device=device)
     rows = max(1, plan.tokens // plan.context)
     tokens_BT = torch.randint(plan.config.vocab_size, (rows, plan.tokens // rows + 1), device=device)
     is_action_BT = torch.rand(tokens_BT.shape, device=device) < plan.action_share
     is_action_BT[:, 0] = False
-    given = {"tokens_BT": tokens_BT, "is_action_BT": is_action_BT}
+    inputs = {"tokens_BT": tokens_BT, "is_action_BT": is_action_BT}
 
-    def work() -> None:
-        optimizer = torch.optim.AdamW(learning, lr=1e-5)
+    def train() -> None:
+        optimizer = torch.optim.AdamW(trained, lr=1e-5)
         for _ in range(2):
             if reference is not None:
                 with torch.no_grad(), disable_adapters(reference):
-                    score_tokens(reference, **given)
+                    score_tokens(reference, **inputs)
             for _ in range(2):
-                step()
+                train_on_microbatch()
             optimizer.step()
             optimizer.zero_grad()
 
-    def step() -> None:
+    def train_on_microbatch() -> None:
         is_shared = critic is not None and critic.is_shared
         with recompute_layers(network) if plan.checkpointing else nullcontext():
             scores = score_tokens(
-                network, **given, with_entropy=True, with_hidden=is_shared, entropy_grad=False,
+                network, **inputs, with_entropy=True, with_hidden=is_shared, entropy_grad=False,
                 logits_chunk=plan.logits_chunk,
             )  # fmt: skip
             loss = -scores.logp_BT.mean()
             if critic is not None:
-                loss = loss + critic(network, **given, hidden_AD=scores.hidden_AD).square().mean()
+                loss = loss + critic(network, **inputs, hidden_AD=scores.hidden_AD).square().mean()
             loss.backward()
 
-    held = [p for m in (network, critic, reference) if m is not None for p in m.parameters()]
-    return measure_peak(work, [*held, cache, copied, *given.values()], device)
+    earlier_tensors = [p for m in (network, critic, reference) if m is not None for p in m.parameters()]
+    return measure_peak(train, [*earlier_tensors, cache, play_copy, *inputs.values()], device)
 
 
 # ---------------------------------------------------------------------- command line
@@ -106,7 +108,7 @@ def read_config(args: argparse.Namespace) -> PreTrainedConfig:
     try:
         layers, width, heads, kv, inner, vocabulary = map(int, args.shape.split(","))
     except ValueError:
-        raise ValueError(f"--shape {args.shape} must be six whole numbers with commas between") from None
+        raise ValueError(f"--shape {args.shape} must be six whole numbers, separated by commas") from None
     return LlamaConfig(
         num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads, num_key_value_heads=kv,
         intermediate_size=inner, vocab_size=vocabulary, max_position_embeddings=2**17,
@@ -121,13 +123,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--model", help="nano, a folder or a hub id: its config.json is read, no weights")
     add("--shape", help="layers,width,heads,kv_heads,inner,vocabulary of a network like Llama")
-    add("--tied", action="store_true", help="with --shape: the head is the embedding")
+    add(
+        "--tied",
+        action="store_true",
+        help="with --shape: the output layer shares the weights of the embedding",
+    )
     add("--strategy", choices=["single", "ddp", "fsdp"], default="single")
     add("--ranks", type=int, default=1, help="trainer.devices x trainer.num_nodes")
     add("--precision", choices=["float32", "bfloat16", "mixed"], default="float32",
         help="bfloat16: model.dtype=bfloat16; mixed: trainer.precision=bf16-mixed")  # fmt: skip
     add("--lora", type=int, metavar="R", help="model.lora.r")
-    add("--targets", default=ALL_LINEAR, help="model.lora.target_modules, with commas between")
+    add("--targets", default=ALL_LINEAR, help="model.lora.target_modules, separated by commas")
     add("--slots", type=int, default=128, help="engine.num_slots")
     add("--context", type=int, default=1024, help="rollout.max_context_tokens")
     add("--tokens", type=int, default=2048, help="update.tokens_per_microbatch")
@@ -135,7 +141,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--action-share", type=float, default=0.5, help="share of the tokens that the policy sampled")
     add("--checkpointing", action="store_true", help="update.checkpoint_activations")
     add("--critic", choices=["none", "shared", "separate"], default="none")
-    add("--reference", action="store_true", help="the mix has a KL to a reference")
+    add("--reference", action="store_true", help="the algorithm has a KL term to a reference")
     add("--accumulate-sharded", action="store_true", help="strategy.accumulate_sharded, of fsdp")
     add("--offload-frozen", action="store_true", help="strategy.offload_frozen, of fsdp")
     add(
@@ -143,21 +149,28 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="fsdp: trainer.precision=bf16-mixed, not strategy.compute_dtype",
     )
-    add("--stores", type=int, default=1, help="of keys and values: 2 with two levels, 3 with critic.beta")
-    add("--graphs", action="store_true", help="windows of the native engine are captured as CUDA graphs")
-    add("--measure", action="store_true", help="also run two steps of a random network of this shape")
+    add(
+        "--stores",
+        type=int,
+        default=1,
+        help="stores of keys and values: 2 with two levels of a policy, 3 with critic.beta",
+    )
+    add("--graphs", action="store_true", help="the native engine captures its windows as CUDA graphs")
+    add("--measure", action="store_true", help="also measure two steps of a random network of this shape")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Print the table, and return the terms."""
+    """Print the table of terms, and return the terms in bytes."""
     args = parse(argv)
-    given = {name: getattr(args, name) for name in MemoryPlan.__dataclass_fields__ if hasattr(args, name)}
+    options = {name: getattr(args, name) for name in MemoryPlan.__dataclass_fields__ if hasattr(args, name)}
     targets, chunk = tuple(args.targets.split(",")), args.logits_chunk or None
-    plan = MemoryPlan(config=read_config(args), **{**given, "targets": targets, "logits_chunk": chunk})
+    plan = MemoryPlan(config=read_config(args), **{**options, "targets": targets, "logits_chunk": chunk})
     terms = plan.count_terms()
     trained = plan.parameters if plan.lora is None else plan.adapter_parameters
-    print(f"{plan.parameters:,} parameters, {trained:,} of them or beside them trained; bytes of each rank")
+    print(
+        f"{plan.parameters:,} parameters of the network, {trained:,} trained parameters; memory of each rank:"
+    )
     for name, size in terms.items():
         print(f"{name:16s} {size / MIB:12,.1f} MiB")
     if args.measure:

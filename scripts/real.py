@@ -42,7 +42,7 @@ TEMPERATURES = (1.0, 0.6, 0.3, 0.0)
 
 @dataclass(frozen=True)
 class Game:
-    """A game and what is done in it.
+    """A game and its training plan.
 
     Attributes:
         options: Options of every command.
@@ -98,13 +98,13 @@ class Cell:
     """One game and seed.
 
     Attributes:
-        name: Game.
-        game: Its settings.
+        name: Name of the game.
+        game: Settings of the game.
         seed: Seed of the recorded tasks and of both runs.
         model: Hugging Face folder of the pretrained model.
-        folder: Where everything of this cell lies.
+        folder: Folder of all files of this cell.
         device: ``cpu`` or ``gpu``.
-        precision: Of updates.
+        precision: Precision of updates.
     """
 
     name: str
@@ -122,15 +122,15 @@ class Cell:
     def train(self, stage: str, *options: str) -> Result:
         """Train a run to its end, or continue it."""
         print(f"{self.name}, seed {self.seed}: {stage} in {self.folder / stage}", flush=True)
-        chosen = [
+        all_options = [
             *self.shared, *options, "model=hf", f"seed={self.seed}", f"trainer.accelerator={self.device}",
             f"trainer.precision={self.precision}", f"val.episodes={self.game.val}", "test.episodes=0",
         ]  # fmt: skip
-        require_equal_options(self.folder, stage, chosen)
-        return finished(self.folder / stage, chosen)
+        require_equal_options(self.folder, stage, all_options)
+        return finished(self.folder / stage, all_options)
 
     def record(self) -> Path:
-        """Record best play on tasks of the train split; every seed has its own."""
+        """Record best play on tasks of the train split; every seed has its own tasks."""
         out = self.folder / "plays"
         collect(
             [
@@ -141,7 +141,7 @@ class Cell:
         return out
 
     def run(self) -> list[dict[str, Any]]:
-        """Do all stages, and return the rows of the table."""
+        """Run all stages, and return the rows of the table."""
         game = self.game
         plays = self.record()
         imitation = self.train(
@@ -161,25 +161,25 @@ class Cell:
             row.pop("levels")
         for level in LEVELS:
             rows.append({"policy": level, "temperature": "", "success": levels[f"{level}_success"], "n": ""})
-        described = {
+        shared_columns = {
             "game": self.name, "seed": self.seed, "device": name_device(self.device), "precision": self.precision,
             "threads": torch.get_num_threads(), "torch": torch.__version__,
             "revision": list(runs.values())[-1][0].summary["git_revision"],
         }  # fmt: skip
-        return [{**described, **row} for row in rows]
+        return [{**shared_columns, **row} for row in rows]
 
     def measure(self, name: str, run: Result, weights: str) -> Iterable[dict[str, Any]]:
         """Measure a policy at temperature 1 and at the best of `TEMPERATURES` on the validation split."""
-        best = self.evaluate(name, run, weights, "val", TEMPERATURES, self.game.val)
-        # of a tie the higher temperature, which changes the policy less
-        chosen = max(best, key=lambda record: (record["success"]["mean"], record["temperature"]))[
-            "temperature"
-        ]
-        temperatures = tuple(dict.fromkeys((1.0, chosen)))
+        val_records = self.evaluate(name, run, weights, "val", TEMPERATURES, self.game.val)
+        # the highest of the temperatures that tie, since it changes the policy least
+        best_temperature = max(
+            val_records, key=lambda record: (record["success"]["mean"], record["temperature"])
+        )["temperature"]
+        temperatures = tuple(dict.fromkeys((1.0, best_temperature)))
         seconds = run.summary["seconds"]
         for record in self.evaluate(name, run, weights, "test", temperatures, self.game.test):
             for place in ("T=1", "best T"):
-                if record["temperature"] == (1.0 if place == "T=1" else chosen):
+                if record["temperature"] == (1.0 if place == "T=1" else best_temperature):
                     yield {
                         "policy": f"{name}, {place}", "temperature": record["temperature"],
                         "success": record["success"]["mean"], "return": record["return"]["mean"],
@@ -193,7 +193,7 @@ class Cell:
     def evaluate(
         self, name: str, run: Result, weights: str, split: str, temperatures: Sequence[float], episodes: int
     ) -> list[dict[str, Any]]:
-        """Return the records of an evaluation, from its file if it was done before."""
+        """Return the records of an evaluation; read them from its file if there is one."""
 
         def play() -> dict[str, Any]:
             scores = run.evaluate(
@@ -221,12 +221,12 @@ def require_equal_options(folder: Path, stage: str, options: Sequence[str]) -> N
     file = folder / stage / ".hydra" / "overrides.yaml"
     if not file.exists():
         return
-    before, now = (
-        dict(option.split("=", 1) for option in given)
-        for given in (yaml.safe_load(file.read_text()), options)
+    earlier, now = (
+        dict(option.split("=", 1) for option in words)
+        for words in (yaml.safe_load(file.read_text()), options)
     )
-    for name in sorted({*before, *now}):
-        old, new = before.get(name), now.get(name)
+    for name in sorted({*earlier, *now}):
+        old, new = earlier.get(name), now.get(name)
         if old != new and not str(new).startswith(str(folder)):
             raise SystemExit(
                 f"{folder / stage} began with {name}={old}, and this call has {name}={new}; choose another --folder, "
@@ -243,7 +243,7 @@ def save_policy(model: str, folder: Path) -> Path:
 
 
 def measure_iteration(run: Result) -> float:
-    """Return the seconds of an iteration, rollout and update, on average."""
+    """Return the mean seconds of rollout and update of an iteration."""
     seconds = run.summary["seconds"]
     return (seconds["rollout"] + seconds["update"]) / max(run.summary["iterations"], 1)
 
@@ -252,19 +252,22 @@ def name_device(device: str) -> str:
     """Return the name of the processor that trains."""
     if device == "gpu":
         return torch.cuda.get_device_name()
-    return str(cpu_capabilities().get("cpu_name") or platform.machine())
+    return str(read_cpu_capabilities().get("cpu_name") or platform.machine())
 
 
-def cpu_capabilities() -> dict[str, Any]:
-    """Return what the CPU can do; empty where torch does not say."""
+def read_cpu_capabilities() -> dict[str, Any]:
+    """Return the capabilities of the CPU; empty if torch does not report them."""
     read = getattr(torch.cpu, "get_capabilities", dict)  # torch 2.12
     return dict(read())
 
 
 def choose_precision(device: str) -> str:
     """Return ``bf16-mixed`` where the device multiplies bfloat16 in hardware, else ``32-true``."""
-    can = torch.cuda.is_bf16_supported() if device == "gpu" else cpu_capabilities().get("amx_bf16", False)
-    return "bf16-mixed" if can else "32-true"
+    if device == "gpu":
+        has_bfloat16 = torch.cuda.is_bf16_supported()
+    else:
+        has_bfloat16 = any(read_cpu_capabilities().get(name, False) for name in ("amx_bf16", "avx512_bf16"))
+    return "bf16-mixed" if has_bfloat16 else "32-true"
 
 
 def shrink(game: Game) -> Game:
@@ -283,7 +286,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, default=Path("outputs/real"), help="keeps what was done")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("outputs/real"), help="folder of the runs and results"
+    )
     parser.add_argument("--games", nargs="+", choices=GAMES, help="default: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--model", default=f"{PREFIX}smollm2", help="a local Hugging Face folder")
@@ -323,7 +328,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run() -> None:
-    """Run the command, with one line in place of a traceback where it was interrupted or input is wrong."""
+    """Run the command; print one line after an interrupt or wrong input."""
     try:
         main()
     except KeyboardInterrupt:

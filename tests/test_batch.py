@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 def lines(declared: dict[str, Column]) -> list[str]:
     """The docs' table of columns."""
     return [
-        f"| `{name}` | {str(spec.dtype).removeprefix('torch.')} | {spec.fill:g} | {spec.says} |"
+        f"| `{name}` | {str(spec.dtype).removeprefix('torch.')} | {spec.says} |"
         for name, spec in declared.items()
     ]
 
@@ -29,6 +29,9 @@ def lines(declared: dict[str, Column]) -> list[str]:
 def test_the_docs_hold_every_column():
     page = (ROOT / "docs" / "formats.md").read_text()
     assert [line for line in lines(list_columns()) if line not in page] == []
+    padded = [f"`{name}`" for name, spec in list_columns().items() if spec.fill != 0]
+    assert {list_columns()[name.strip("`")].fill for name in padded} == {-1}
+    assert f"with 0, but {', '.join(padded[:-1])} and {padded[-1]} with -1." in " ".join(page.split())
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def wider(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_further_column_is_one_line_and_what_fills_it(monkeypatch: pytest.MonkeyPatch) -> None:
     empty = Wider.make_empty().surprise_BT
     assert (empty.shape, empty.dtype) == ((0, 0), torch.float32)
-    assert "| `surprise_BT` | float32 | -1 | nats |" in lines(list_columns())
+    assert "| `surprise_BT` | float32 | nats |" in lines(list_columns())
 
     def surprised(*, surprise_BT: Tensor) -> Tensor:
         assert surprise_BT.tolist() == [[0, 1, 1]] * 4

@@ -121,7 +121,8 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         choices["experiment"] = "none" if choices["data"] != "demonstrations" else "sokoban_strong"
     if choices.get("experiment") == "sokoban_online_dpo":  # without axes of others: see test_comparisons
         choices["experiment"] = "none"
-    if choices.get("env") in ("mixture", "program"):  # which have no single game that is played by actions
+    # which have no single game that is played by actions, or want best play of one action
+    if choices.get("env") in ("mixture", "program") or choices.get("reward") == "information_gain":
         choices.pop("env/user", None)
     overrides = [f"{'+' * (group == 'env/user')}{group}={name}" for group, name in choices.items()]
     if of_axes:
@@ -160,6 +161,8 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         overrides += ["env.max_turns=60", "env.max_actions=60"]
     if choices.get("env/user") == "model":
         overrides.append("env.user.speaker.url=http://localhost:1")
+    if choices.get("algo/structure") == "ranked":
+        overrides.append("algo.structure.engine.url=http://localhost:1")
     if choices.get("data") == "spin":  # which reads folders
         overrides += [f"data.path={tiny}", f"data.demonstrations={tiny}"]
     elif choices.get("data", "rollouts") != "rollouts":

@@ -101,8 +101,8 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Dic
 
 
 def test_every_example_is_used() -> None:
-    assert len(FILES) == 12
-    assert len(COMMANDS) == 6
+    assert len(FILES) == 10
+    assert len(COMMANDS) == 5
 
 
 def test_clip_rule_of_the_page(composed: dict[str, DictConfig]) -> None:
@@ -126,13 +126,17 @@ def test_mix_of_the_page(composed: dict[str, DictConfig]) -> None:
     )
 
 
-def test_filter_of_the_page(composed: dict[str, DictConfig]) -> None:
-    rule = instantiate(composed["filter"].filter)
-    try_out("filter", rule, Selection, TrajectoryBatch.make_toy().to_dict())
+def test_a_filter_as_the_page_describes_it() -> None:
+    def unsolved(*, success_B: torch.Tensor, group_B: torch.Tensor) -> Selection:
+        groups = group_B.unique()
+        is_open = torch.stack([~success_B[group_B == group].all() for group in groups])
+        return Selection(keep_groups=groups[is_open] if is_open.any() else groups, want_more=False)
+
+    try_out("filter", unsolved, Selection, TrajectoryBatch.make_toy().to_dict())
     tensors = {"success_B": torch.tensor([True, True, True, False]), "group_B": torch.tensor([7, 7, 9, 9])}
-    assert bind(rule, tensors).keep_groups.tolist() == [9]
+    assert bind(unsolved, tensors).keep_groups.tolist() == [9]
     tensors["success_B"][3] = True
-    assert bind(rule, tensors).keep_groups.tolist() == [7, 9]
+    assert bind(unsolved, tensors).keep_groups.tolist() == [7, 9]
 
 
 def test_condenser_of_the_page(composed: dict[str, DictConfig]) -> None:
@@ -174,12 +178,12 @@ def test_every_reward_part_is_on_its_page() -> None:
         (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8").split("\n## Parts\n")[1].split("\n## ")[0]
     )
     options = {file.stem for file in list_options("reward")} - {"none"}
-    assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == options
+    assert set(re.findall(r"^- `(\w+)`: ", page, flags=re.MULTILINE)) == options
 
 
 @pytest.mark.slow
 def test_every_option_of_a_group_is_on_the_site() -> None:
-    pages = load_script("docs_conf").pages()
+    pages = load_script("docs_conf").make_pages()
     groups = {name_config(file).rpartition("/")[0] for file in list_configs() if file.stem[0] != "_"}
     groups -= {"", "hydra/help"}
     assert len(groups) > 30

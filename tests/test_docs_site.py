@@ -35,8 +35,8 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
         '<img src="no.png"><script src="https://a.b/c.js"></script><a href="https://a.b">5</a>'
     )
     (tmp_path / "b.html").write_text('<a id="y" href="a.html">1</a>')
-    found = sorted(load_script("docs_check").faults(tmp_path))
-    assert [line.split(": a site")[0] for line in found] == [
+    found = sorted(load_script("docs_check").find_faults(tmp_path))
+    assert [line.split("; copy it")[0] for line in found] == [
         "a.html links to b.html#z, which has no such anchor",
         "a.html links to c.html, which is not there",
         "a.html links to no.png, which is not there",
@@ -60,8 +60,8 @@ def test_options_are_read_with_their_comments_or_docstrings(
     }.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
-    script.package.cache_clear()  # another test may have read the real one
-    choice = script.read(tmp_path / "reward" / "long.yaml")
+    script.load_package.cache_clear()  # another test may have read the real one
+    choice = script.read_choice(tmp_path / "reward" / "long.yaml")
     assert choice.header == "What it is.\n\n| a | b |\n|---|---|\n| 1 | 2 |"
     assert choice.targets == ["lit_agentrl.parts.Long"]
     assert [(o.key, o.default, o.meaning) for o in choice.options] == [
@@ -70,12 +70,12 @@ def test_options_are_read_with_their_comments_or_docstrings(
         ("reward.loss.clip", "null", "of what is below"),
         ("reward.bare", "[1, 2]", ""),
     ]
-    monkeypatch.setattr(script, "choices", lambda: (choice,))
-    assert script.unexplained() == ["reward.bare"]
-    page = script.page("reward", [choice])
+    monkeypatch.setattr(script, "read_choices", lambda: (choice,))
+    assert script.list_unexplained() == ["reward.bare"]
+    page = script.format_page("reward", [choice])
     assert (
         "the default is `long`" in page
         and "[`lit_agentrl.parts.Long`][lit_agentrl.parts.Long]: Points for" in page
     )
     assert "| `reward.bare` | `[1, 2]` |  |" in page
-    script.package.cache_clear()
+    script.load_package.cache_clear()

@@ -38,11 +38,7 @@ def served() -> Iterator[str]:
 
 def test_the_pages_show_the_files_as_they_are() -> None:
     page = (ROOT / "docs/extend.md").read_text(encoding="utf-8")
-    for name, language in (
-        ("sums.py", "python"),
-        ("corridor.py", "python"),
-        ("conf/env/corridor.yaml", "yaml"),
-    ):
+    for name, language in (("corridor.py", "python"), ("conf/env/corridor.yaml", "yaml")):
         assert f"```{language}\n{(OWN / name).read_text(encoding='utf-8')}```\n" in page
     page = (MCP / "README.md").read_text(encoding="utf-8")
     assert f"```json\n{(MCP / 'tasks.jsonl').read_text(encoding='utf-8').splitlines()[2]}\n```\n" in page

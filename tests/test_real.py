@@ -154,3 +154,19 @@ def test_every_stage_with_a_tiny_network(
     real.main(call)  # plays what is missing, and trains nothing
     assert capsys.readouterr().out.count("playing 8 episodes") == 1
     assert (tmp_path / "table.md").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "capabilities, precision",
+    [
+        ({"amx_bf16": True}, "bf16-mixed"),
+        ({"amx_bf16": False, "avx512_bf16": True}, "bf16-mixed"),
+        ({"amx_bf16": False, "avx512_bf16": False}, "32-true"),
+        ({}, "32-true"),
+    ],
+)
+def test_updates_take_bfloat16_where_the_cpu_multiplies_it(
+    capabilities: dict[str, bool], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(real, "read_cpu_capabilities", lambda: capabilities)
+    assert real.choose_precision("cpu") == precision

@@ -36,9 +36,12 @@ def test_the_docs_show_each_that_is_drawn() -> None:
     variants = {path.stem for path in structures if "\ndefaults:" in path.read_text(encoding="utf-8")}
     assert variants == {
         "distilled",
+        "guided",
         "league",
         "mcts_critic",
         "opponent_mixture",
+        "parts",
+        "ranked",
     }  # the same pictures with other numbers
     assert {path.stem for path in structures} - variants <= shown
     assert all((ROOT / "docs" / "images" / f"structure_{name}.svg").exists() for name in shown)

@@ -57,7 +57,7 @@ def format_usage() -> str:
     ]
     return "\n".join([
         "usage: lit-agentrl SUBCOMMAND [key=value …]", "", *lines, "",
-        "lit-agentrl SUBCOMMAND --help lists its options; lit-agentrl --version",
+        "lit-agentrl SUBCOMMAND --help lists its options; lit-agentrl --version prints the version",
     ])  # fmt: skip
 
 

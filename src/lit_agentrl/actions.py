@@ -128,7 +128,7 @@ def require_shallow(value: Any) -> None:
     """Check that a value of JSON is not nested too deeply for later readers.
 
     Raises:
-        ValueError: it is.
+        ValueError: the value is nested too deeply.
     """
     level = [value]
     for _ in range(_MAX_DEPTH):

@@ -65,7 +65,7 @@ class Source(IntEnum):
     OPPONENT = 5  # played by the reference, or a mixture of policy and reference
 
 
-_DTYPES: dict[str, type] = {  # of the fields with one entry per token
+_DTYPES: dict[str, type] = {  # types of the fields with one entry per token
     "prefix_tokens": np.int64,
     "prefix_segments": np.int8,
     "trained_tokens": np.int64,
@@ -110,7 +110,7 @@ class Turn:
     observation: str
     prefix_tokens: NDArray[np.int64]
     prefix_segments: NDArray[np.int8]
-    message: str = ""  # of the game, before the reply; that of the first turn is in Episode.opening
+    message: str = ""  # the game's message before the reply; the first turn's is in Episode.opening
     state_key: int = 0
     starts_row: bool = False  # the prompt is rebuilt from an empty history; always so in the first turn
     reply_tokens: NDArray[np.int64] = field(default_factory=_make_empty)
@@ -126,7 +126,7 @@ class Turn:
     has_think: bool = False  # a closed think block precedes the answer
     player: str = ""  # author of the reply if it is not the policy: `PLANNER` or `OPPONENT`
     actions: list[str] = field(default_factory=list)  # the actions that were played
-    num_surplus_actions: int = 0  # parsed, but beyond a budget and not played
+    num_surplus_actions: int = 0  # parsed actions beyond a budget, which were not played
     reward: float = 0.0  # environment reward and protocol penalty of this turn
     reward_parts: dict[str, float] = field(default_factory=dict)
     probes: dict[str, float] = field(default_factory=dict)  # measured before the turn, for reward parts
@@ -135,7 +135,7 @@ class Turn:
     cost: float | None = None  # for constraints, not part of the reward; None: the game gives no costs
     counts: dict[str, float] = field(default_factory=dict)  # what the game counts, such as failed calls
     told_cost: float | None = None  # cost used in training; None without a reward part that gives one
-    # of the first turn, in place of its prefix in training; empty: the prefix itself
+    # what training uses in place of the prefix of the first turn; empty: the prefix itself
     trained_tokens: NDArray[np.int64] = field(default_factory=_make_empty)
     trained_segments: NDArray[np.int8] = field(default_factory=_make_empty)
 
@@ -166,11 +166,11 @@ class Outcome:
     total_reward: float  # shaping excluded
     turns: int
     taken: int  # turns with a reply
-    actions: int  # played
-    invalid: int  # turns
-    surplus: int  # actions named beyond a budget
-    tokens: int  # sampled
-    entropy: float  # nats, sum over sampled tokens
+    actions: int  # played actions
+    invalid: int  # turns with an invalid reply
+    surplus: int  # parsed actions beyond a budget
+    tokens: int  # sampled tokens
+    entropy: float  # nats, sum over the sampled tokens
     task_name: str
     error: str
     broken: int = 0  # chat markers that prompts contained as text
@@ -178,11 +178,11 @@ class Outcome:
     cut: int = 0  # turns whose reply reached its limit
     lost: int = 0  # characters of prompts that the tokenizer dropped
     answers: int = 0  # turns with a valid reply
-    distinct: int = 0  # different ones among their answers
+    distinct: int = 0  # different answers among those of these turns
     instance_id: str = ""
     scenario: str = ""  # the scenario of its task; empty if the game names none
     scenario_tasks: int = 0  # tasks of the scenario
-    counts: dict[str, float] = field(default_factory=dict)  # what the game counts, by name
+    counts: dict[str, float] = field(default_factory=dict)  # numbers that the game counts, by name
 
     @property
     def failed(self) -> bool:
@@ -192,7 +192,7 @@ class Outcome:
 
 @dataclass
 class Episode:
-    """One trajectory: its identity (address of its random draws), its turns and its end."""
+    """One trajectory: its identity (the key of its random draws), its turns and its end."""
 
     iteration: int
     group: int  # unique over the run
@@ -215,7 +215,7 @@ class Episode:
     branches: list[tuple[int, int]] = field(default_factory=list)  # see `parent`
     num_new: int = 0  # tokens of the messages between replies, each counted once
     num_prefilled: int = 0  # tokens of prompts and messages that the engine had to read
-    num_shared: int = 0  # ... of which the state was shared with another episode
+    num_shared: int = 0  # further such tokens, whose state the engine shared between episodes
     num_lost: int = 0  # characters of its prompts that the tokenizer dropped; see text.lost_characters
     num_broken: int = 0  # chat markers in prompts that had to be broken up by a space; see text.marker_guard
     env_calls: int = 0  # resets and steps of the game
@@ -241,7 +241,7 @@ class Episode:
             enums = {"end": EndReason(plain["end"]), "source": Source(plain["source"])}
             return cls(**{**plain, **enums, "turns": turns})
         except (TypeError, KeyError, ValueError, OverflowError) as error:
-            raise ValueError(f"this is no episode: {type(error).__name__}: {error}") from error
+            raise ValueError(f"this is not an episode: {type(error).__name__}: {error}") from error
 
     @property
     def failed(self) -> bool:
@@ -252,8 +252,8 @@ class Episode:
     def parent(self) -> int | None:
         """The member of the group from which this episode branched, or None.
 
-        An entry (member, turn) of ``branches`` says that the turns before ``turn``, from the turn of the entry before
-        it on, were played by ``member``; the turns after the last entry are its own.
+        An entry (member, turn) of ``branches`` says that ``member`` played the turns from the turn of the previous
+        entry up to, but without, ``turn``.  The turns from that of the last entry on are this episode's own.
         """
         return self.branches[-1][0] if self.branches else None
 
@@ -264,7 +264,7 @@ class Episode:
 
     @property
     def branch_turn(self) -> int:
-        """Index of its first own turn."""
+        """Index of the first turn that this episode played itself."""
         return self.branches[-1][1] if self.branches else 0
 
     @property
@@ -275,7 +275,7 @@ class Episode:
 
     @property
     def prompt_texts(self) -> list[str]:
-        """The texts that its prompts show: the opening, and the message before each later turn."""
+        """The texts that its prompts show: the opening and the message before each later turn."""
         opening = [message["content"] for message in self.opening]
         return opening + [turn.message for turn in self.turns if turn.message]
 
@@ -302,7 +302,7 @@ class Episode:
 
     @property
     def counts(self) -> dict[str, float]:
-        """Sums over turns of what the game counts, by name."""
+        """Sums over turns of the numbers that the game counts, by name."""
         sums: dict[str, float] = {}
         for turn in self.turns:
             for name, number in turn.counts.items():
@@ -351,5 +351,5 @@ class Episode:
 
     @property
     def num_sampled(self) -> int:
-        """Number of sampled tokens without those taken over from its parent."""
+        """Number of sampled tokens, without those of its parent's turns."""
         return sum(len(turn.reply_tokens) for turn in self.turns[self.branch_turn :])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ def read_table() -> dict[str, str]:
 
 
 def get_current_name(name: str) -> str:
-    """Translate a dotted name of an earlier version into the current one; other names stay.
+    """Translate a dotted name of an earlier version into the current one; keep other names.
 
     >>> get_current_name("lit_agentrl.rl.advantages.group_mean")
     'lit_agentrl.rl.credit.advantages.group_mean'
     """
     old = _find_longest_prefix(name, read_table())
-    today = _find_longest_prefix(name, read_table().values())
-    if len(today) >= len(old):  # a package may have taken the name of an old module
+    current = _find_longest_prefix(name, read_table().values())
+    if len(current) >= len(old):  # a package may have taken the name of an old module
         return name
     return read_table()[old] + name.removeprefix(old)
 
@@ -36,7 +37,7 @@ def get_first_name(name: str) -> str:
     'lit_agentrl.envs.sokoban.Sokoban'
     """
     new = _find_longest_prefix(name, read_table().values())
-    old = next((old for old, today in read_table().items() if today == new), "")
+    old = next((old for old, current in read_table().items() if current == new), "")
     return old + name.removeprefix(new) if new else name
 
 
@@ -54,7 +55,7 @@ def rename_targets(node: Any) -> Any:
     }
 
 
-def _find_longest_prefix(name: str, known: Any) -> str:
+def _find_longest_prefix(name: str, known: Iterable[str]) -> str:
     """Find the longest known dotted name that this one begins with, or nothing."""
     return max(
         (prefix for prefix in known if name == prefix or name.startswith(f"{prefix}.")), key=len, default=""

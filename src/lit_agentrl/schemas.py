@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
 
-_SHOWN = 200  # characters of a value that a message repeats
+_SHOWN = 200  # characters of a text that a message quotes
 _MAX_RULES = 20_000  # rules applied to one call: references can double their number endlessly
 _MAX_PATTERN = 1000  # characters
 _rules_left: ContextVar[int] = ContextVar("rules_left", default=_MAX_RULES)
@@ -18,8 +18,8 @@ def require_schema(schema: Mapping[str, Any]) -> None:
     """Check that a schema is valid, describes an object and refers to no other document.
 
     Raises:
-        ValueError: it does not, or a pattern of it cannot be searched for in linear time; the message continues
-            "the schema of …".
+        ValueError: the schema is none of these, or one of its patterns cannot be searched for in linear time; the
+            message lacks its subject, "the schema of …".
     """
     if schema.get("type") != "object":
         raise ValueError("must have type: object")
@@ -29,7 +29,7 @@ def require_schema(schema: Mapping[str, Any]) -> None:
         raise ValueError(f"is invalid: {error.message}") from error
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
-    if _has_external_ref(schema):  # the library would open it, be it a file or an address
+    if _has_external_ref(schema):  # the library would open the file or the address
         raise ValueError("refers to another document; write $ref: '#/…'")
     for pattern in list_patterns(schema):
         compile_search(pattern)
@@ -44,7 +44,7 @@ def explain_mismatch(arguments: Any, schema: Mapping[str, Any]) -> str:
         ValueError: the schema cannot be applied.
     """
     validator = _build_validator()({"additionalProperties": False, **schema})
-    before = _rules_left.set(_MAX_RULES)
+    token = _rules_left.set(_MAX_RULES)
     try:
         error = _import_library().exceptions.best_match(validator.iter_errors(arguments))
     except RecursionError:  # the schema refers to itself
@@ -54,7 +54,7 @@ def explain_mismatch(arguments: Any, schema: Mapping[str, Any]) -> str:
     except Exception as error:  # a $ref that points nowhere is an error of the game, and its episode fails
         raise ValueError(f"the schema of a tool cannot be applied: {error}") from error
     finally:
-        _rules_left.reset(before)
+        _rules_left.reset(token)
     return "" if error is None else _format_error(error)
 
 
@@ -74,6 +74,8 @@ def _build_validator() -> Any:
 
 
 def _count_applications(rule: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    """Wrap a rule so that it stops the check after `_MAX_RULES` rules."""
+
     def apply_counted(*args: Any) -> Iterator[Any]:
         _rules_left.set(left := _rules_left.get() - 1)
         if left < 0:
@@ -86,9 +88,8 @@ def _count_applications(rule: Callable[..., Any]) -> Callable[..., Iterator[Any]
 def _check_pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
     if isinstance(instance, str) and not compile_search(pattern)(instance):
         value = repr(instance)
-        value = (
-            value if len(value) <= _SHOWN // 4 else f"{value[: _SHOWN // 4]}…"
-        )  # the reason is cut at its end
+        # a long value would leave no room for the pattern, since `_format_error` cuts the end of the reason
+        value = value if len(value) <= _SHOWN // 4 else f"{value[: _SHOWN // 4]}…"
         yield _import_library().ValidationError(f"{value} does not match {pattern!r}")
 
 
@@ -103,7 +104,7 @@ def _check_pattern_properties(
 
 
 def _exclude_pattern_properties(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the library's rule ``additionalProperties`` so that names that match a pattern are left out."""
+    """Wrap the library's rule ``additionalProperties`` so that it ignores names that match a pattern."""
 
     def check_additional(validator: Any, inner: Any, instance: Any, schema: Mapping[str, Any]) -> Any:
         patterns = schema.get("patternProperties", {})
@@ -113,8 +114,8 @@ def _exclude_pattern_properties(rule: Callable[..., Any]) -> Callable[..., Any]:
                 for name, value in instance.items()
                 if not any(compile_search(pattern)(name) for pattern in patterns)
             }
-        plain = {"properties": schema.get("properties", {})}
-        return rule(validator, inner, instance, plain)
+        without_patterns = {"properties": schema.get("properties", {})}
+        return rule(validator, inner, instance, without_patterns)
 
     return check_additional
 
@@ -123,8 +124,8 @@ def list_patterns(schema: Any) -> list[str]:
     """Return the regular expressions in a schema.
 
     Raises:
-        ValueError: it has both patternProperties and unevaluatedProperties, which only the library's unbounded search
-            supports together.
+        ValueError: the schema has both patternProperties and unevaluatedProperties, which only the library's unbounded
+            search supports together.
     """
     nodes, patterns = [schema], []
     keys: set[str] = set()
@@ -148,7 +149,7 @@ def compile_search(pattern: str) -> Callable[[str], Any]:
     r"""Compile a pattern into a search whose time is linear for any input.
 
     Raises:
-        ValueError: the library is missing, or the pattern is too long or needs backtracking (``\\1``, ``(?=…)``).
+        ValueError: the library is missing, or the pattern is too long or needs backtracking (``\1``, ``(?=…)``).
     """
     try:
         import re2

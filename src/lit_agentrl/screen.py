@@ -16,20 +16,20 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-_PERIOD_S = 30.0  # between two lines of progress where the output is no terminal
+_PERIOD_S = 30.0  # between two lines of progress where the output is not a terminal
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
 
 
 @dataclass
 class Playing:
-    """Count of the episodes that are being played in this process, for displays alone.
+    """Counter of the episodes that are being played in this process, for displays only.
 
     Attributes:
-        total: episodes that are being played together; 0: none are.
-        done: those that have ended.
-        tokens: sampled for them.
-        began: when they began, in seconds of the monotonic clock.
-        prints: whether lines are printed, because the output is no terminal.
+        total: number of episodes that are being played; 0: none.
+        done: number of these episodes that have ended.
+        tokens: number of tokens sampled for them.
+        began: time at which they began, in seconds of the monotonic clock.
+        prints: whether lines are printed, because the output is not a terminal.
     """
 
     total: int = 0
@@ -40,19 +40,19 @@ class Playing:
     _printed_at: float = 0.0
 
     def begin(self, total: int) -> None:
-        """Count from zero, of so many episodes."""
+        """Start to count ``total`` episodes from zero."""
         self.total, self.done, self.tokens = total, 0, 0
         self.began = self._printed_at = time.monotonic()
 
     def count(self) -> None:
-        """Count an episode that has ended; print a line now and then where asked."""
+        """Count an episode that has ended; if ``prints``, print a line every `_PERIOD_S`."""
         self.done += 1
         if self.prints and self.done < self.total and time.monotonic() - self._printed_at >= _PERIOD_S:
             self._printed_at = time.monotonic()
             note(self.describe())
 
     def end(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self.total = 0
 
     def describe(self) -> str:
@@ -71,9 +71,9 @@ PLAYING = Playing()
 
 @contextmanager
 def show_playing() -> Iterator[None]:
-    """Show in the first process of a run how far episodes are played.
+    """Show, in the first process of a run, how many episodes have ended.
 
-    On a terminal one line is redrawn, and vanishes at the end.  Elsewhere a line is printed every 30 seconds.
+    A terminal shows one line, which vanishes at the end.  Any other output gets a line every 30 seconds.
     """
     console = Console()
     if not (is_first() and sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal):
@@ -93,12 +93,12 @@ def is_first() -> bool:
 
 
 def announce(activity: str) -> None:
-    """Print in the first process of a run which step starts now; dim on terminals."""
+    """Print, in the first process of a run, which step starts; terminals show it dimmed."""
     note(f"{activity} …", style="dim")
 
 
 def note(line: str, style: str = "") -> None:
-    """Print a line in the first process of a run; terminals wrap it between words."""
+    """Print a line, in the first process of a run; terminals wrap it between words."""
     if is_first():
         # rich alone is not enough: environment variables can make it assume a terminal
         is_terminal = sys.stdout.isatty()

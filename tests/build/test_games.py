@@ -105,7 +105,7 @@ def test_a_game_that_fails_in_every_episode_is_named(options: dict[str, Any], me
         ("flat", "game bandit instance seed 3 has 5 turns, and was given float"),
         ("short", "game bandit instance seed 3 has 5 turns, and was given 0"),
         ("text", "turn 1 was given much"),
-        ("nan", "turn 1 was given nan; score what cannot be scored 0"),
+        ("nan", "turn 1 was given nan; give 0 to what cannot be scored"),
     ],
 )
 def test_a_reward_part_that_fails_is_named_before_anything_is_played(how: str, message: str) -> None:

@@ -147,7 +147,7 @@ def test_a_run_without_a_world_is_continued_and_evaluated(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("val.envs=[bandit]", "val.envs=[bandit]: no env is named, so that held-out data judge"),
+        ("val.envs=[bandit]", "val.envs=[bandit]: no env is named, so held-out data judge"),
         ("val.temperature=0.5", "val.temperature=0.5 has no effect: no env is named"),
         ("callbacks.best.monitor=val/success", "callbacks.best.monitor=val/success is not measured"),
         ("data.held_out=0.001", "data.held_out=0.001 leaves none of 24 groups to validate on; raise it"),

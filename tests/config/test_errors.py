@@ -99,6 +99,6 @@ def test_numbers_that_no_sum_can_hold_and_texts_that_look_like_numbers(value: ob
 def test_a_name_where_options_stand_is_told_its_group() -> None:
     monitor = {"_target_": "lit_agentrl.monitor.callback.CollapseMonitor", "rules": {}, "action": "stop"}
     with pytest.raises(
-        ValueError, match=r"callbacks/collapse/action=NAME chooses them, with .* rollback or stop"
+        ValueError, match=r"callbacks/collapse/action=NAME chooses its options; NAME is .* rollback or stop"
     ):
         check_targets(OmegaConf.create({"callbacks": {"collapse": monitor}}))

@@ -29,7 +29,12 @@ def test_the_arguments_are_those_of_lightning() -> None:
 
 
 def test_each_precision_of_lightning_is_known() -> None:
-    ours = {*trainer_options.PRECISIONS, *trainer_options._OTHER_NAMES, *trainer_options._ENGINES, "16"}
+    ours = {
+        *trainer_options.PRECISIONS,
+        *trainer_options._OLD_PRECISIONS,
+        *trainer_options._ENGINE_PRECISIONS,
+        "16",
+    }
     theirs = {*_PRECISION_INPUT_STR.__args__, *_PRECISION_INPUT_STR_ALIAS.__args__}
     assert theirs - {"16-true", "16-mixed"} <= ours
 

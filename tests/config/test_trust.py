@@ -17,7 +17,7 @@ from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config import composition
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.saved import format_trust_option, read_saved_config
-from lit_agentrl.config.trust import _OF_LIGHTNING, UntrustedError, _get, resolve_untrusted
+from lit_agentrl.config.trust import _LIGHTNING_CALLBACKS, UntrustedError, _import_object, resolve_untrusted
 from lit_agentrl.evaluate.results_file import write_results
 from lit_agentrl.renamed import rename_targets
 
@@ -98,8 +98,8 @@ def test_what_was_composed_of_shipped_parts_is_settled(saved: dict[str, Any]) ->
     other = copy.deepcopy(saved)
     other["optim"]["optimizer"]["_target_"] = "torch.optim.SGD"
     other["algo"]["clip"]["_target_"] = "lit_agentrl.rl.policy.clipping.cispo"
-    others = {name: {"_target_": f"lightning.pytorch.callbacks.{name}"} for name in _OF_LIGHTNING}
-    assert all(issubclass(_get(each["_target_"]), Callback) for each in others.values())
+    others = {name: {"_target_": f"lightning.pytorch.callbacks.{name}"} for name in _LIGHTNING_CALLBACKS}
+    assert all(issubclass(_import_object(each["_target_"]), Callback) for each in others.values())
     other["callbacks"] |= others
     assert resolve_untrusted(other, Path("/runs/1"))["algo"]["clip"]["_target_"].endswith("cispo")
 

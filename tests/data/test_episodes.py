@@ -79,7 +79,7 @@ def _manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[EpisodeFo
         (lambda f: (f.path / "a.jsonl.gz").write_bytes(b"x"), "its checksum is not that of manifest.json"),
         (lambda f: (f.path / MANIFEST).unlink(), "is a folder of something else"),
         (lambda f: (f.path / MANIFEST).write_text("{"), "is damaged (JSONDecodeError"),
-        (lambda f: (f.path / MANIFEST).write_text("[]"), "its manifest.json is of something else"),
+        (lambda f: (f.path / MANIFEST).write_text("[]"), "its manifest.json has another format"),
         (lambda f: (f.path / MANIFEST).write_bytes(b"\xff"), "is damaged (UnicodeDecodeError"),
         (
             _manifest(lambda m: m.update(version=9)),
@@ -89,11 +89,11 @@ def _manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[EpisodeFo
         (_manifest(lambda m: m.pop("shards")), "is damaged (KeyError"),
         (
             _manifest(lambda m: m.update(described={"policy": "x"})),
-            "is damaged (TypeError: policy is no table",
+            "is damaged (TypeError: policy is not a mapping",
         ),
         (_manifest(lambda m: m["shards"][0].update(file="../a.jsonl.gz")), "is not a file in its folder"),
-        (lambda f: _resealed(f, "{}\n"), "a.jsonl.gz line 1: this is no episode: KeyError"),
-        (lambda f: _resealed(f, "[1]\n"), "a.jsonl.gz line 1: this is no episode: TypeError"),
+        (lambda f: _resealed(f, "{}\n"), "a.jsonl.gz line 1: this is not an episode: KeyError"),
+        (lambda f: _resealed(f, "[1]\n"), "a.jsonl.gz line 1: this is not an episode: TypeError"),
         (lambda f: _resealed(f, "nope\n"), "a.jsonl.gz line 1: Expecting value"),
     ],
 )

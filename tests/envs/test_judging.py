@@ -74,7 +74,7 @@ def test_rows_of_each_format_by_hand(tmp_path: Path) -> None:
     for row, right, wrong in ((PAIR, "9, 1", "1, 9"), (RANKED, "0, 5, 9", "0, 0, 9"), (SINGLE, "10", "9")):
         env = Judging(path=written(tmp_path, row))
         asked, _ = env.reset(seed=3)
-        place = [bool(worth) for worth in env._task.worth]
+        place = [bool(worth) for worth in env._task.scores]
         tag = "score" if row is SINGLE else "scores"
         for told, earned in ((right, 1.0), (wrong, -1.0)):
             high = sorted(map(float, told.split(",")), reverse=True)
@@ -89,7 +89,7 @@ def test_rows_of_each_format_by_hand(tmp_path: Path) -> None:
         env.reset(seed=3)
         assert env.step("I like the first.")[1:3] == (-1.0, True), "what cannot be read"
     orders = {
-        tuple(env._task.worth)
+        tuple(env._task.scores)
         for seed in range(20)
         for env in [Judging(path=written(tmp_path, PAIR))]
         if env.reset(seed=seed)
@@ -103,7 +103,7 @@ def test_one_answer_a_turn_asks_what_the_reward_asks(tmp_path: Path) -> None:
     shown, _ = env.reset(seed=0)
     item, criteria = env._task, Criteria(principles=["Be right."], high=5)
     episodes = [
-        Episode(0, 0, 0, 0, "x", 0, opening=[*item.asked, *answer], end=EndReason.SUCCESS)
+        Episode(0, 0, 0, 0, "x", 0, opening=[*item.prompt, *answer], end=EndReason.SUCCESS)
         for answer in item.answers
     ]
     assert shown == criteria.ask_score(episodes[0])

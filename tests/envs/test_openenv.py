@@ -107,7 +107,7 @@ def test_a_server_that_was_started_again_goes_on(caplog: pytest.LogCaptureFixtur
     ("what", "options", "message"),
     [
         ("unseeded", {}, "begins two games with the same seed"),
-        ("lie", {}, "answered to step what cannot be used: data="),
+        ("lie", {}, "gave an unusable answer to step: data="),
         ("nan", {}, "NaN is no number of JSON"),
         ("", {"max_mb": 0.00001}, "more than 1e-05 MB|env.game.url|max_mb"),
         ("", {"show": ["board"]}, r"show=board must be one of corridor, metadata"),

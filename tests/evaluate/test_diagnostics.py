@@ -188,5 +188,5 @@ def test_an_exchanged_thought_is_of_another_instance_and_of_the_same_turn_where_
     swap = Swapped(pool, [0, 1], seed=0)
     found: Sequence[Sequence[int]] = [swap(0, 0), swap(1, 0), swap(1, 1), swap(0, 1)]
     assert found == [(1, 0), (0, 0), (0, 1), (1, 0)]
-    with pytest.raises(ValueError, match="between two instances or more"):
+    with pytest.raises(ValueError, match="between two or more prompts"):
         Swapped(pool[:1], [0], seed=0)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from lit_agentrl.build.games import check_prompts
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.hosting import Hosting
@@ -136,6 +137,17 @@ REFUSALS = {
         400,
     ),
 }
+
+
+@pytest.mark.parametrize("path", ["/responses", "/v1/chat/completions"])
+def test_a_path_that_is_not_served_is_refused_with_those_that_are(path: str) -> None:
+    gateway = open_gateway()
+    token = gateway.open(Exchange(is_parallel=False), max_bytes=1000)
+    request = urllib.request.Request(gateway.url + path, b"{}", {"Authorization": f"Bearer {token}"})
+    with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+        urllib.request.urlopen(request)
+    assert f"POST /v1{path} is not served here, but POST /v1/chat/completions" in caught.value.read().decode()
+    gateway.close(token)
 
 
 @pytest.mark.parametrize("name", REFUSALS)
@@ -337,6 +349,19 @@ def test_a_prompt_that_does_not_fit_is_refused_and_the_program_goes_on(scheduler
     [episode] = scheduler(make_rules("overflow")).play(Wave("train", 0, PARAMS, specs(1)))
     assert episode.end is EndReason.SUCCESS and len(episode.turns) == 2
     check_ledger(episode)
+
+
+def test_a_program_that_always_fails_is_told_without_advice_on_games() -> None:
+    world = partial(AgentProgram, mode="command", command=["no-such-program"])
+    limits = {"max_turns": 2, "max_actions_per_turn": 1, "max_actions": 2, "invalid_penalty": 0.0}
+    task = ProgramTask("program", world, **limits, hosting=Hosting(where="thread", workers=1))
+    rules = Rules(
+        tasks=[task], prompt=Prompt(style="compact"), chat=ChatRenderer(nano_tokenizer()), context=Calls(),
+        engine=partial(NativeEngine, num_slots=1), max_context_tokens=200,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="cannot be started.*; mend the program, or the option") as caught:
+        check_prompts(rules)
+    assert "check_env" not in str(caught.value)
 
 
 def test_another_context_is_refused() -> None:

@@ -155,5 +155,5 @@ def test_values_out_of_range(options: dict[str, Any], message: str) -> None:
 
 
 def test_a_state_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="this is no episode: KeyError"):
+    with pytest.raises(ValueError, match="this is not an episode: KeyError"):
         Replay().load_state_dict({"count/7": [{"turns": []}]})

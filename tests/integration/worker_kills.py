@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.conftest import command
-from tests.integration.killed_run import PATIENCE_S, Running
+from tests.integration.killed_run import PATIENCE_S, Patience, Running
 from tests.integration.kills import difference
 from tests.integration.ledger import Ledger
 from tests.integration.small_runs import BASE
@@ -136,11 +136,11 @@ class Hunt:
 
     def _reaches(self, iteration: int) -> bool:
         """Wait until an iteration is played and there are workers; False if the run has ended."""
-        deadline = time.monotonic() + PATIENCE_S
+        patience = Patience(PATIENCE_S)
         while self._running.code is None:
             if self._rows() >= iteration - 1 and self._workers():
                 return True
-            assert time.monotonic() < deadline, "the run hangs"
+            assert not patience.is_over(), "the run hangs"
             time.sleep(0.01)
         return False
 

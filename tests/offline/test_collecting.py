@@ -81,7 +81,7 @@ def test_what_a_kill_left_is_continued_to_the_same_bytes(
     ("options", "said"),
     [
         (f"{PLAYED} seed=1 out={{}}", "episodes of another command: seed is 0 there, and 1 here"),
-        (f"{PLAYED} out=file", "out: file is no folder (it has no manifest.json)"),
+        (f"{PLAYED} out=file", "out: file is not a folder (it has no manifest.json)"),
         (f"{PLAYED} out=other", "other is a folder of something else"),
         (PLAYED, "out has no value; collect --help"),
         (

@@ -235,7 +235,7 @@ def test_misuse_is_refused():
         RewardPipeline({"x": {}})
     with pytest.raises(
         ValueError,
-        match=r"reward\.c must give one finite number .* turn 1 was given nan; score what cannot be scored 0",
+        match=r"reward\.c must give one finite number .* turn 1 was given nan; give 0 to what cannot be scored",
     ):
         scored({"c": Constant(float("nan"))}, golden())
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lit_agentrl.experimental.exploring import opposed
+from lit_agentrl.experimental.first_error.pairs import first_error
 from lit_agentrl.experimental.spin import demonstrated
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.preference import pairing
@@ -17,7 +18,7 @@ from tests.rl.ragged import ragged
 RULES = [
     pairing.all_pairs, partial(pairing.all_pairs, most=2), partial(pairing.all_pairs, ties=True),
     pairing.best_worst, pairing.best_rest, pairing.equal_length, pairing.equal_state,
-    partial(pairing.equal_state, most=None), demonstrated, opposed,
+    partial(pairing.equal_state, most=None), demonstrated, opposed, first_error, partial(first_error, least=1),
 ]  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def test_workers_are_replaced_so_many_times() -> None:
         ({"workers": 2}, "workers=2 must be a whole number from 1 to 1"),
         ({"step_timeout_s": 1.0}, "null where hosting.where=inline"),
         ({"where": "thread", "step_timeout_s": 0}, "a number > 0"),
-        ({"where": "thread", "max_memory_mb": 100}, "null but where hosting.where=process"),
+        ({"where": "thread", "max_memory_mb": 100}, "null unless hosting.where=process"),
     ],
 )
 def test_hosting_refuses_what_nothing_would_read(options: dict[str, Any], message: str) -> None:

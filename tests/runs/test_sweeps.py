@@ -207,7 +207,7 @@ def test_only_the_sweep_that_was_begun_goes_on(tmp_path: Path) -> None:
         UserError, match="run 1 was algo=grpo seed=2, and would be seed=3 algo=grpo; give the"
     ):
         resumption.require_same(tmp_path, plan, [plan.jobs[0], ["seed=3", "algo=grpo"]])
-    with pytest.raises(UserError, match="run 1 was .*, and is not among them"):
+    with pytest.raises(UserError, match="run 1 was .*, and is not among the runs"):
         resumption.require_same(tmp_path, plan, plan.jobs[:1])
     with pytest.raises(UserError, match="resume it with hydra.sweeper.storage"):
         resumption.require_same(tmp_path, plan._replace(is_complete=False), plan.jobs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,8 +159,8 @@ def test_a_condenser_sees_the_turns_and_cannot_change_their_list(nano: PreTraine
     assert seen == [tuple(past.turns)]
 
 
-def test_the_documented_row(nano: PreTrainedTokenizerBase) -> None:
-    """The prompt of turn 2 in docs/formats.md."""
+def test_a_past_reply_is_shown_as_it_was_sampled(nano: PreTrainedTokenizerBase) -> None:
+    """The prompt of turn 2 of the episode in docs/formats.md."""
     chat = ChatRenderer(nano)
 
     def opening(message: str = "turns 5 actions 10\n# P") -> list[dict[str, str]]:
@@ -181,7 +180,7 @@ def test_the_documented_row(nano: PreTrainedTokenizerBase) -> None:
     expected += [Segment.OBSERVATION] * 15 + [Segment.FORCED]
     assert prefix.segments == [int(segment) for segment in expected]
     written = " ".join(nano.decode([token]) for token in prefix.tokens).replace("\n", "⏎")
-    table = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
-    rows = [line.split("|") for line in table.partition("## Rows")[2].replace("\\|", "\0").splitlines()]
-    cells = [row[3] for row in rows if len(row) > 3 and row[1].strip() == "prefix"]
-    assert written == " ".join(" ".join(cells).replace("`", "").replace("\0", "|").split())
+    opening_text = "<|user|> sokoban ⏎ reward - 0 . 2 ⏎ turns 4 actions 8 ⏎ # S <|end|> <|assistant|>"
+    past_text = "<think> wall </think> <answer> Down </answer> <|end|>"
+    present_text = "<|user|> reward - 0 . 1 ⏎ turns 3 actions 7 ⏎ S # <|end|> <|assistant|>"
+    assert written == f"{opening_text} {past_text} {present_text}"

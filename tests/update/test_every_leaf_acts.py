@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -31,7 +31,9 @@ from lit_agentrl.paths import list_options
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.objective import Objective
 from lit_agentrl.rl.policy import filters
+from lit_agentrl.update import critic as critics
 from lit_agentrl.update.settings import OptimSettings
+from tests.rewards.test_model import model as reward_model
 from tests.rl.ragged import config_of, fresh, ragged
 from tests.rl.test_algo_configs import ALGORITHMS, OPTIONS, UNTRAINED, composed, host_of, hosted
 from tests.update.bare import build, float64, off_policy, step
@@ -39,8 +41,7 @@ from tests.update.bare import build, float64, off_policy, step
 pytestmark = [pytest.mark.slow, pytest.mark.sweep]
 
 FILTERS = [file.stem for file in list_options("filter")]
-# one that starts as a reward model needs its folder, and has no other options than critic=separate
-CRITICS = [file.stem for file in list_options("critic") if file.stem not in ("none", "reward_model")]
+CRITICS = [file.stem for file in list_options("critic") if file.stem != "none"]
 # constants under which an option acts on these batches, where its own do not
 SCALES = {
     # a target above the entropy of the batch, so that the bonus acts, and steps that reach max_coef
@@ -261,10 +262,25 @@ def test_every_filter(name):
 
 
 # ---------------------------------------------------------------------- the critic
+def in_float32(call: Callable[..., Any], *given: Any) -> Any:
+    """Call with the default precision of a run, in which a model's fingerprint is that of its file."""
+    torch.set_default_dtype(torch.float32)
+    try:
+        return call(*given)
+    finally:
+        torch.set_default_dtype(torch.float64)
+
+
 @pytest.mark.parametrize("name", CRITICS)
-def test_every_option_of_a_critic(name):
+def test_every_option_of_a_critic(name, tmp_path, monkeypatch):
+    choices = [f"critic={name}"]
+    if name == "reward_model":
+        choices.append(f"critic.path={in_float32(reward_model, tmp_path)}")
+        # the policy of these batches has no tokenizer to compare with that of the model
+        monkeypatch.setattr(critics, "hash_tokenizer", lambda tokenizer: None)
+        monkeypatch.setattr(critics, "load_model", partial(in_float32, critics.load_model))
     with initialize_hydra():
-        config = OmegaConf.create({"critic": compose("train", overrides=[f"critic={name}"]).critic})
+        config = OmegaConf.create({"critic": compose("train", overrides=choices).critic})
 
     @cache
     def after(path: str, value: Any) -> list[Tensor]:

@@ -57,11 +57,14 @@ from lit_agentrl.text.reply_ends import list_model_ends
 
 
 def suppress_warnings() -> None:
-    """Suppress warnings that mean nothing with one batch per epoch; keep all others."""
+    """Suppress warnings that mean nothing with one batch per epoch; keep all others.
+
+    Also allow matrix products in TF32 on a GPU.
+    """
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.accelerators.cuda").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric.utilities.distributed").setLevel(logging.WARNING)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler prints its start and stop
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # otherwise torch's profiler prints its start and stop
     warnings.filterwarnings("ignore", message="Profiler (won't be using warmup|clears events).*")
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     # networks stay in eval mode, because dropout would make recorded and recomputed log-probs differ
@@ -169,24 +172,25 @@ def build(
         val=Evaluation("val", parts.val_params, 1, settings.max_failed_share, parts.structure.hook.plan_evaluation),
         test=Evaluation("test", parts.test_params, 1, settings.max_failed_share, parts.structure.hook.plan_evaluation),
     )  # fmt: skip
-    measured = held_out or games
+    evaluated = held_out or games
     levels = {
         name: (level.chance_success, level.oracle_success)
-        for name, level in measured.get_levels("val").items()
+        for name, level in evaluated.get_levels("val").items()
         if level.chance_success is not None and level.oracle_success is not None
     }
-    is_given = recorded is not None and recorded.is_reference and parts.reference.is_start
+    is_reference_given = recorded is not None and recorded.is_reference and parts.reference.is_start
     module = (RewardModule if is_judged else PolicyModule)(
         policy, objective=parts.algorithm, update=parts.update, optim=parts.optim,
         temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
         reference=parts.reference,
-        is_reference_given=is_given,
-        kept=None if recorded is None else build_reference_cache(cfg, recorded, is_given=is_given),
+        is_reference_given=is_reference_given,
+        kept=None if recorded is None else build_reference_cache(cfg, recorded, is_given=is_reference_given),
     )  # fmt: skip
     folder = Path(cfg.run_dir)
     loggers = add_csv_log(build_dict(cfg, "logger", Logger), folder)
     notes = Notes(folder, parts.structure.hook.make_notes)
-    choose_monitors(cfg.callbacks, judged_by=find_judging_metric(cfg, parts.algorithm))  # of this copy too
+    # again: this may be another copy of the config
+    choose_monitors(cfg.callbacks, judged_by=find_judging_metric(cfg, parts.algorithm))
     callbacks = [rollouts, notes, *extra_callbacks, *build_dict(cfg, "callbacks", pl.Callback)]
     if levels and (held_out or len(levels) == len(games.val)):  # otherwise the means would lack some games
         chance, oracle = (sum(pair[i] for pair in levels.values()) / len(levels) for i in (0, 1))
@@ -218,7 +222,7 @@ def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:
     """Instantiate the entries of a group by their ``_target_``; skip null entries.
 
     Raises:
-        ValueError: an entry is neither a target nor null, or its object does not inherit ``kind``.
+        ValueError: an entry is neither a target nor null, or its object is not an instance of ``kind``.
     """
     objects = []
     for name, entry in (cfg.get(key) or {}).items():
@@ -263,11 +267,11 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
         _convert_="all",
     )
     # a batch holds recorded episodes, whose numbers keep their precision whatever the network's precision
-    trainer.precision_plugin.convert_input = _as_it_is  # type: ignore[method-assign]
+    trainer.precision_plugin.convert_input = _keep  # type: ignore[method-assign]
     return trainer
 
 
-def _as_it_is(data: Any) -> Any:
+def _keep(data: Any) -> Any:
     return data
 
 

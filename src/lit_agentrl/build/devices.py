@@ -1,4 +1,4 @@
-"""Choose by device what a config leaves to ``auto``."""
+"""Choose values for the device where a config says ``auto``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CPU = Device("CPU")
 
 
 def find_device(trainer: DictConfig) -> Device:
-    """Return the device of a run; of several, the one with the least memory."""
+    """Return the device of a run; of several, the one with the smallest memory."""
     if not is_on_cuda(str(trainer.get("accelerator", AUTO))) or not torch.cuda.is_available():
         return CPU
     count = torch.cuda.device_count()
@@ -67,11 +67,13 @@ def find_device(trainer: DictConfig) -> Device:
         numbers = list(range(count)) if devices == AUTO else CUDAAccelerator.parse_devices(devices)
     except (TypeError, ValueError, MisconfigurationException):
         numbers = []
-    found = [torch.cuda.get_device_properties(i) for i in numbers or [] if i < count]
-    if not found:  # `build_trainer` refuses the options
+    all_properties = [torch.cuda.get_device_properties(i) for i in numbers or [] if i < count]
+    if not all_properties:  # `build_trainer` refuses the options
         return CPU
-    least = min(found, key=lambda properties: properties.total_memory)
-    return Device(least.name, least.total_memory, all(properties.major >= 8 for properties in found))
+    smallest = min(all_properties, key=lambda properties: properties.total_memory)
+    return Device(
+        smallest.name, smallest.total_memory, all(properties.major >= 8 for properties in all_properties)
+    )
 
 
 def choose_for_device(cfg: DictConfig, device: Device | None = None) -> str:
@@ -86,21 +88,23 @@ def choose_for_device(cfg: DictConfig, device: Device | None = None) -> str:
         device: the device; None finds the one of ``trainer``.
 
     Returns:
-        A line about what was chosen and the planned memory; empty on a CPU.
+        A line with the chosen values and the planned memory; empty on a CPU.
     """
-    left_open = [key for key in ON_CPU if OmegaConf.select(cfg, key) == AUTO]
-    if not left_open:
+    auto_keys = [key for key in ON_CPU if OmegaConf.select(cfg, key) == AUTO]
+    if not auto_keys:
         return ""
     device = find_device(cfg.trainer) if device is None else device
     chosen, plan = dict(ON_CPU), None
     if device.memory:
-        given: dict[str, Any] = {key: OmegaConf.select(cfg, key) for key in ON_CPU if key not in left_open}
-        chosen, plan = _choose_for_gpu(cfg, device, given)
-    for key in left_open:
+        set_values: dict[str, Any] = {
+            key: OmegaConf.select(cfg, key) for key in ON_CPU if key not in auto_keys
+        }
+        chosen, plan = _choose_for_gpu(cfg, device, set_values)
+    for key in auto_keys:
         OmegaConf.update(cfg, key, chosen[key])
     if not device.memory:
         return ""
-    options = " ".join(f"{key}={_format(chosen[key])}" for key in left_open)
+    options = " ".join(f"{key}={_format(chosen[key])}" for key in auto_keys)
     return f"chosen for {device.name} ({device.memory / GIB:.1f} GiB): {options}{_describe(plan, device)}"
 
 
@@ -110,46 +114,48 @@ def save_choice(cfg: DictConfig, folder: Path) -> None:
     if not file.is_file():  # hydra.output_subdir=null
         return
     saved = OmegaConf.load(file)
-    left_open = [key for key in ON_CPU if OmegaConf.select(saved, key) == AUTO]
-    for key in left_open:
+    auto_keys = [key for key in ON_CPU if OmegaConf.select(saved, key) == AUTO]
+    for key in auto_keys:
         OmegaConf.update(saved, key, OmegaConf.select(cfg, key))
-    if left_open:
+    if auto_keys:
         write_atomic(file, OmegaConf.to_yaml(saved))
 
 
 def _choose_for_gpu(
-    cfg: DictConfig, device: Device, given: dict[str, Any]
+    cfg: DictConfig, device: Device, set_values: dict[str, Any]
 ) -> tuple[dict[str, Any], MemoryPlan | None]:
-    """Return values for a GPU, and the plan with them, if any."""
+    """Return the values for a GPU, and the memory plan with them, if any."""
     computes_itself = cfg.strategy.get("compute_dtype") == "bfloat16"  # fsdp, which then wants 32-true
     is_mixed = device.has_bfloat16 and not computes_itself
-    chosen = {**ON_CPU, "trainer.precision": "bf16-mixed" if is_mixed else "32-true", **given}
+    chosen = {**ON_CPU, "trainer.precision": "bf16-mixed" if is_mixed else "32-true", **set_values}
     base = plan_memory(cfg, precision=name_precision(cfg, str(chosen["trainer.precision"])))
     if base is None:
         return chosen, None
-    plans = list(_list_plans(base, cfg, given))
-    tried = ((share, plan) for share in (_SAFE, _TIGHT) for plan in plans)
-    plan = next((plan for share, plan in tried if device.has_room(plan, share)), plans[-1])
-    if not given.keys() & set(_SIZES):
+    plans = list(_list_plans(base, cfg, set_values))
+    candidates = ((share, plan) for share in (_SAFE, _TIGHT) for plan in plans)
+    plan = next((plan for share, plan in candidates if device.has_room(plan, share)), plans[-1])
+    if not set_values.keys() & set(_SIZES):
         plan = fit_microbatch(plan, device.compute_limit(_SAFE if device.has_room(plan, _SAFE) else _TIGHT))
         chosen |= dict(zip(_SIZES, (plan.tokens, plan.logits_chunk), strict=True))
     if plan.slots:
         chosen["engine.num_slots"] = plan.slots
-    chosen["update.checkpoint_activations"] = given.get("update.checkpoint_activations", plan.checkpointing)
+    chosen["update.checkpoint_activations"] = set_values.get(
+        "update.checkpoint_activations", plan.checkpointing
+    )
     return chosen, plan
 
 
-def _list_plans(base: MemoryPlan, cfg: DictConfig, given: dict[str, Any]) -> Iterator[MemoryPlan]:
-    """Yield plans from the fastest to the one with the least memory."""
-    wanted = -(-cfg.rollout.prompts * cfg.rollout.members // base.ranks)  # each rank plays its share
-    slots = [2**k for k in reversed(range(wanted.bit_length())) if 2**k < wanted]
-    sizes = [wanted, *slots] if base.slots and "engine.num_slots" not in given else [base.slots]
-    if base.checkpointing or "update.checkpoint_activations" in given:
+def _list_plans(base: MemoryPlan, cfg: DictConfig, set_values: dict[str, Any]) -> Iterator[MemoryPlan]:
+    """Yield plans from the fastest to the one with the smallest memory."""
+    num_episodes = -(-cfg.rollout.prompts * cfg.rollout.members // base.ranks)  # each rank plays its share
+    slots = [2**k for k in reversed(range(num_episodes.bit_length())) if 2**k < num_episodes]
+    sizes = [num_episodes, *slots] if base.slots and "engine.num_slots" not in set_values else [base.slots]
+    if base.checkpointing or "update.checkpoint_activations" in set_values:
         yield from (base.copy_with(slots=size) for size in sizes)
         return
-    for checkpointing, enough in ((False, min(_FEW_SLOTS, wanted)), (True, 1)):
+    for checkpointing, min_slots in ((False, min(_FEW_SLOTS, num_episodes)), (True, 1)):
         for size in sizes:
-            if size >= enough or len(sizes) == 1:
+            if size >= min_slots or len(sizes) == 1:
                 yield base.copy_with(slots=size, checkpointing=checkpointing)
 
 

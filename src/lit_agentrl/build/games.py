@@ -36,7 +36,7 @@ def check_thinking(chat: ChatRenderer, prompt: Prompt, name: str) -> None:
     """Refuse a format without thinking if the policy's chat template opens a think block.
 
     Raises:
-        ValueError: the message names the option and the remedy.
+        ValueError: the template opens a think block and ``prompt.think`` is false.
     """
     if chat.forced_think and not prompt.think:
         raise ValueError(
@@ -59,14 +59,14 @@ def check_prompts(
 
     Args:
         rules: the games, the wording and the limits.
-        rewards: tested on the games that are trained on.
-        num_trained: the number of games that are trained on, which come first.
+        rewards: reward parts, which are tested on the training games; None: none are tested.
+        num_trained: number of training games, which come first.
         parts: the other parts of the run, which may require something of a game.
         is_local: whether the model is in this process, so that its tokenizer is known; if it spells the words of a
             game letter by letter, a line says so.
 
     Raises:
-        ValueError: the message names the game or the part, and the remedy.
+        ValueError: a game or a prompt is refused; the message names the game or the part, and the remedy.
     """
     chat, max_context_tokens = rules.chat, rules.max_context_tokens
     unknown = chat.tokenizer.unk_token_id
@@ -74,13 +74,12 @@ def check_prompts(
         unknown = None
     has_noted_role = False
     for index, task in enumerate(rules.tasks):
-        played = list(rehearse(rules, index, is_trained=index < num_trained))
-        if all(episode.failed for episode in played):
+        episodes = list(rehearse(rules, index, is_trained=index < num_trained))
+        if all(episode.failed for episode in episodes):
             raise ValueError(
-                f"env: every episode that was tried failed; the first, {describe_failure(played[0])}; "
-                "lit_agentrl.envs.checker.check_env lists all that a game of your own breaks"
+                f"env: every episode that was tried failed; the first, {describe_failure(episodes[0])}; {task.remedy}"
             )
-        first = next(episode.turns[0] for episode in played if episode.turns)
+        first = next(episode.turns[0] for episode in episodes if episode.turns)
         tokens = first.prefix_tokens
         if len(tokens) >= max_context_tokens:
             raise ValueError(
@@ -88,33 +87,37 @@ def check_prompts(
                 f"{task.name} alone has {len(tokens)} tokens"
             )
         if index < num_trained:
-            match_game(task, played, parts)
+            match_game(task, episodes, parts)
         if unknown is not None and unknown in tokens:
             raise ValueError(
                 f"the tokenizer does not know {list(tokens).count(unknown)} tokens of the prompt of {task.name}; "
                 "use prompt=compact, a game written in its vocabulary, or another model"
             )
-        shown = [turn.observation for episode in played for turn in episode.turns]
-        if is_local and is_spelt(chat.tokenizer, shown):
+        observations = [turn.observation for episode in episodes for turn in episode.turns]
+        if is_local and is_spelt(chat.tokenizer, observations):
             screen.note(
                 f"the model's tokenizer spells the words of {task.name} letter by letter: it has not learnt them, and "
                 "will hardly learn to play; use a pretrained one: model=smollm2, or model=hf model.name=FOLDER"
             )
-        if lost := find_lost(chat.tokenizer, (text for episode in played for text in episode.prompt_texts)):
+        if lost := find_lost(chat.tokenizer, (text for episode in episodes for text in episode.prompt_texts)):
             screen.note(
                 f"prompts of {task.name} hold {format_lost(lost)}; remove them from its texts, or use another model"
             )
-        if chat.folds_system and any(m["role"] == "system" for m in played[0].opening) and not has_noted_role:
+        if (
+            chat.folds_system
+            and any(m["role"] == "system" for m in episodes[0].opening)
+            and not has_noted_role
+        ):
             has_noted_role = True
             screen.note("the chat template has no system role: the system text begins the first user message")
-        later = [turn for episode in played for turn in episode.turns[1:]]
-        if unknown is not None and any(unknown in turn.prefix_tokens for turn in later):
+        later_turns = [turn for episode in episodes for turn in episode.turns[1:]]
+        if unknown is not None and any(unknown in turn.prefix_tokens for turn in later_turns):
             raise ValueError(
                 f"the tokenizer does not know a token that {task.name} shows after the first turn; write "
                 "its observations and the results of context.condense in its vocabulary, or use another model"
             )
         if rewards is not None and index < num_trained:
-            rewards.try_out(played)
+            rewards.try_out(episodes)
 
 
 def has_world(cfg: DictConfig) -> bool:
@@ -130,7 +133,7 @@ class Games:
     """The games of a run: first the training games, then those that are only evaluated."""
 
     tasks: list[Task]
-    weights: list[float]  # of the games that are trained on
+    weights: list[float]  # of the training games
     val: list[EvalSpec]
     test: list[EvalSpec]
 
@@ -143,7 +146,7 @@ class Games:
 def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
     """Build the training games of ``env`` and the evaluated ones of ``val.envs`` and ``test.envs``.
 
-    There are none where no ``env`` is named, as in a run that is judged by held-out data.
+    There are none if no ``env`` is named, as in a run that held-out data judge.
 
     Raises:
         ValueError: an unknown name, a name given twice, or an invalid limit; the message names the option.
@@ -153,19 +156,19 @@ def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
             if (names := cfg[split].envs) is not None:
                 named = format_value(names)
                 raise ValueError(
-                    f"{split}.envs={named}: no env is named, so that held-out data judge and nothing is played; add "
-                    "env=WORLD, or leave it out"
+                    f"{split}.envs={named}: no env is named, so held-out data judge and nothing is played; add "
+                    f"env=WORLD, or leave {split}.envs out"
                 )
         return Games([], [], [], [])
-    chosen = instantiate(cfg.env)
-    if isinstance(chosen, Mixture):
-        tasks = [load_game(load_task, name, "env.weights") for name in chosen.weights]
-        weights = list(chosen.weights.values())
-    elif isinstance(chosen, Task):
-        tasks, weights = [chosen], [1.0]
+    env = instantiate(cfg.env)
+    if isinstance(env, Mixture):
+        tasks = [load_game(load_task, name, "env.weights") for name in env.weights]
+        weights = list(env.weights.values())
+    elif isinstance(env, Task):
+        tasks, weights = [env], [1.0]
     else:
         raise ValueError(
-            f"env._target_={cfg.env.get('_target_')} makes a {type(chosen).__name__}; it must make a Task"
+            f"env._target_={cfg.env.get('_target_')} makes a {type(env).__name__}; it must make a Task"
         )
     specs = {}
     for split in ("val", "test"):
@@ -208,15 +211,15 @@ def build_game(job: Sequence[str], search: Sequence[str] = ()) -> Task:
     return task
 
 
-def read_game_names(option: str, given: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:
+def read_game_names(option: str, value: Sequence[str] | str | None, default: Sequence[str]) -> Sequence[str]:
     """Return the names of games that an option lists; a single name needs no brackets.
 
     Raises:
         ValueError: no name, or a name given twice.
     """
-    names = default if given is None else [given] if isinstance(given, str) else given
+    names = default if value is None else [value] if isinstance(value, str) else value
     is_listed = isinstance(names, Sequence | ListConfig) and all(isinstance(name, str) for name in names)
-    require(is_listed, option, given, "the name of a game, or a list of them")
+    require(is_listed, option, value, "the name of a game, or a list of them")
     if len(set(names)) != len(names) or not names:
         reason = "names a game twice" if names else "names no game; null stands for the games trained on"
         raise ValueError(f"{option}=[{','.join(map(str, names))}] {reason}")
@@ -244,9 +247,9 @@ def load_game(load_task: TaskLoader, name: str, option: str) -> Task:
 
 
 def _is_repeatable(env: World) -> bool:
-    """Return whether two resets with a seed show the same.
+    """Return whether two resets with one seed show the same observation.
 
-    True if they fail, which `rehearse` reports.
+    Return True if a reset fails, which `rehearse` reports.
     """
     try:
         return env.reset(seed=0)[0] == env.reset(seed=0)[0]

@@ -92,10 +92,10 @@ def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str], *, has_
     Args:
         callbacks: the entries by name.
         metrics: the names of the run's metrics; one that ends in ``*`` is a prefix.
-        has_world: whether the run has a world.  Without one, rules on scores of a world, which most runs have, rest.
+        has_world: whether the run has a world.  Without one, rules on the scores of a world are accepted and stay idle.
 
     Raises:
-        ValueError: the message names the option and similar metrics.
+        ValueError: a metric is not measured; the message names the option and similar metrics.
     """
     entries = {
         str(name): entry

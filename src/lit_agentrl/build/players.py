@@ -30,12 +30,12 @@ def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
     strategy = build_strategy(cfg)
     processes = _count_training_processes(cfg, strategy)
     plays_here = not worker.opens_worker
-    by = f"{processes} training process{'es' * (processes > 1)}"
+    origin = f"{processes} training process{'es' * (processes > 1)}"
     is_sharded = isinstance(strategy, Strategy) and get_hooks(strategy).is_sharded
-    alone = Offer(ONE_PROCESS, float(processes == 1), by)
+    one_process = Offer(ONE_PROCESS, float(processes == 1), origin)
     name = type(strategy).__name__.lower() if isinstance(strategy, Strategy) else strategy
     yield describe_part(
-        "strategy", strategy, name=name, provides=[alone, *([] if is_sharded else [WHOLE_WEIGHTS])]
+        "strategy", strategy, name=name, provides=[one_process, *([] if is_sharded else [WHOLE_WEIGHTS])]
     )
     is_one_version = not cfg.rollout.overlap and (plays_here or processes == 1)
     needs_rollouts = Requirement(
@@ -51,7 +51,7 @@ def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
             Offer(
                 ONE_VERSION,
                 float(is_one_version),
-                f"rollout.overlap={format_value(cfg.rollout.overlap)} and {by}",
+                f"rollout.overlap={format_value(cfg.rollout.overlap)} and {origin}",
             ),
         ],
     )
@@ -64,10 +64,10 @@ def describe_players(cfg: DictConfig, worker: WorkerSettings) -> Iterator[Part]:
 
 
 def _count_training_processes(cfg: DictConfig, strategy: Strategy | str) -> int:
-    """Count the training processes; 1 if this machine lacks the devices, which `build_trainer` refuses."""
+    """Count the training processes; return 1 if this machine lacks the devices."""
     if not is_parallel(strategy):
         return 1  # `build_trainer` refuses more devices
     try:
         return math.prod(count_processes(cfg))
-    except ValueError:
+    except ValueError:  # this machine lacks the devices, which `build_trainer` refuses
         return 1

@@ -39,8 +39,8 @@ _HELD_OUT, _HELD_OUT_WITHOUT_WORLD = 0.2, 0.1
 def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind | None]:
     """Return the objective to train, and the data set of ``data`` or None for rollouts.
 
-    It checks that the files of the data set exist.  The objective is the given one; with a mixed data set, it adds
-    imitation; with a score for each of several heads, it has several heads.
+    The objective is ``algorithm``.  A mixed data set adds imitation to it, and scores of several heads give it several
+    heads.
 
     Raises:
         ValueError: an invalid option, or a missing file.
@@ -69,23 +69,24 @@ def build_kind(cfg: DictConfig, algorithm: Objective) -> tuple[Objective, Kind |
 
 
 def describe_default_world(overrides: Sequence[str], *, name: str) -> str:
-    """Return a warning where the default world judges a data set of the user's own.
+    """Return a warning if the default world judges a data set of the user's own.
 
-    Shipped data sets choose no world unless one is named; one's own must say so itself.
+    A shipped data set chooses no world unless the user names one; the YAML file of a user's data set must say so
+    itself.
 
     Args:
         overrides: the overrides as typed.
-        name: of the world that is played.
+        name: name of the world that is played.
 
     Returns:
         The line; empty if the data set is shipped, or the command or an experiment may have named the world.
     """
-    chosen = {override.key_or_group: override.value() for override in parse(overrides)}
-    data = chosen.get("data")
+    values_by_key = {override.key_or_group: override.value() for override in parse(overrides)}
+    data = values_by_key.get("data")
     if (
         data is None
         or data in [file.stem for file in list_options("data")]
-        or {"env", "experiment"} & {*chosen}
+        or {"env", "experiment"} & {*values_by_key}
     ):
         return ""
     return (
@@ -149,7 +150,7 @@ class HeldOut:
         near_text = (
             ""
             if near is None
-            else f", and in {near:.3f} of the {metrics['equal_length_pairs']:.0f} of equal length"
+            else f", and in {near:.3f} of the {metrics['equal_length_pairs']:.0f} of nearly equal length"
         )
         return (
             f"held out for validation: {len(self._verdicts['val'])} pairs; the shorter one wins in "
@@ -184,9 +185,9 @@ def read_recordings(
         chat: renders messages for it.
         settings: temperature and limits.
         seed: run seed.
-        is_judged: a reward model is trained, which is judged on all held-out pairs.
-        is_share_given: the user gave ``data.held_out``.  Otherwise a file with too few prompts for the default share is
-            trained on whole, and a note says so.
+        is_judged: whether a reward model is trained, which is judged on all held-out pairs.
+        is_share_given: whether the user gave ``data.held_out``.  If not, and a file has too few prompts for the default
+            share, nothing is held out, and a note says so.
 
     Raises:
         ValueError: too many invalid rows, an unreadable file, or nothing held out although ``data.held_out`` is set.

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.modules.contract import as_agent
 
-# these write constants, such as bounds that are never reached, or memory that is filled later
+# functions with these names write constants, such as bounds that are never reached, or memory that is filled later
 _MAKE_CONSTANTS = ("full", "fill", "empty", "tensor", "where", "new_", "zeros", "set_")
 
 
@@ -35,13 +35,10 @@ class FirstNonFinite(Callback):
     """
 
     def __init__(self) -> None:
-        self._stage, self._iteration, self._version = (
-            "rollout",
-            0,
-            0,
-        )  # a worker that plays ahead has this stage only
+        self._stage = "rollout"  # a worker that plays ahead never leaves this stage
+        self._iteration = self._version = 0
         self._open_hooks = ExitStack()  # hooks to remove when the trainer ends
-        self._update_hooks = ExitStack()  # the same, when an update ends
+        self._update_hooks = ExitStack()  # hooks to remove when an update ends
         self._names: dict[int, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -73,12 +70,12 @@ class FirstNonFinite(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin("rollout", trainer, pl_module)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *which: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Begin the update stage: the rollout callback, the first of all, has played the episodes."""
         self._begin("update", trainer, pl_module)
         self._update_hooks.enter_context(_Functions(self))
 
-    def on_train_batch_end(self, *where: Any) -> None:
+    def on_train_batch_end(self, *_: Any) -> None:
         self._update_hooks.close()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -87,7 +84,7 @@ class FirstNonFinite(Callback):
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin("test", trainer, pl_module)
 
-    def on_exception(self, *where: Any) -> None:
+    def on_exception(self, *_: Any) -> None:
         self._end()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -113,7 +110,7 @@ class FirstNonFinite(Callback):
                 ]
                 is_input_broken = any(_describe_nonfinite(part) for part in _iterate_tensors(inputs))
                 why = f"its {weights[0]} is not finite" if weights else (
-                    "so is its input" if is_input_broken else "input and weights are finite"
+                    "its input is not finite either" if is_input_broken else "input and weights are finite"
                 )  # fmt: skip
                 self.stop(f"in the output of {name} ({type(module).__name__}; {why})", broken)
 

@@ -1,24 +1,24 @@
-"""Choose how many iterations lie between two saves, from what a save costs."""
+"""Choose how many iterations lie between two saves from the cost of a save."""
 
 from __future__ import annotations
 
 import math
 import time
 
-SHARE = 0.05  # of the time that saves may take
+SHARE = 0.05  # maximum share of the time that saves take
 
 
 class SavePeriod:
     """The iterations between saves, chosen such that saves take at most `SHARE` of the time.
 
-    The first two iterations are saved.  After the second and each later save the period is chosen again from the last
-    save and the iterations before it.  Nothing that is computed depends on the choice.
+    The first two iterations are saved.  The second and each later save choose the period again, from the cost of that
+    save and the time of the iterations before it.  No result depends on the choice.
 
     Attributes:
         every: iterations between saves.
-        held_s: seconds for which saves have held training in this launch.
-        skipped: saves that were due while the write before was not finished.
-        line: what was chosen and why; None until it is other than 1.
+        held_s: seconds for which saves have blocked training in this launch.
+        skipped: number of saves that were due while the previous one was still being written.
+        line: the chosen period and its reason, for the log; None until the period exceeds 1.
     """
 
     def __init__(self) -> None:
@@ -31,23 +31,23 @@ class SavePeriod:
 
     @property
     def share(self) -> float:
-        """Return the share of the time since the start for which saves have held training."""
+        """Return the share of the time since the launch for which saves have blocked training."""
         return self.held_s / max(time.perf_counter() - self._launched, 1e-9)
 
     def note_save(self, began: float, ended: float, iterations: int, core_s: float) -> None:
-        """Take account of a save, and choose.
+        """Record a save, and choose the period again.
 
         Args:
-            began: when it began to hold training, by ``time.perf_counter``.
-            ended: when training went on.
-            iterations: iterations since the save before.
-            core_s: seconds of cores that the writing thread takes from training.
+            began: time at which the save began to block training, by ``time.perf_counter``.
+            ended: time at which training continued.
+            iterations: number of iterations since the previous save.
+            core_s: core-seconds that the writing thread takes from training.
         """
         iteration_s = (began - self._resumed) / iterations
         self._resumed = ended
         self.held_s += ended - began
         self._saves += 1
-        if self._saves == 1:  # it waits for the disk, and the first iteration warms up
+        if self._saves == 1:  # not typical: it waits for the disk, and the first iteration warms up
             return
         cost_s = ended - began + core_s
         self.every = max(1, math.ceil(cost_s / (SHARE * max(iteration_s, 1e-9))))

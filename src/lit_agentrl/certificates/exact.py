@@ -1,6 +1,6 @@
 """The exact numbers of a game: probabilities, values, and gradients of objectives.
 
-Shapes: ``M`` episodes of the game, ``T`` tokens of the longest, ``L`` logits.  All is float64.
+Shapes: ``M`` episodes of the game, ``T`` tokens of the longest, ``L`` logits.  All numbers are float64.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lit_agentrl.certificates.games import Logits, Path, TableGame, list_paths
 
-_STEP = 0.5  # of the gradient ascent that makes a policy older
+_STEP = 0.5  # step size of the gradient ascent from the policy that played to the trained policy
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,15 @@ class Table:
     """A game with its episodes listed, and the logits of its policies as vectors.
 
     Attributes:
+        game: the game.
         paths: the M episodes.
-        slot_MT: place of the token's logit among the L; -1 where there is no token.
-        state_MT: number of the token's state; -1 where there is no token.
-        slots: first and last place of the logits of each state.
+        slot_MT: index of the token's logit among the L; -1 where there is no token.
+        state_MT: index of the token's state; -1 where there is no token.
+        slots: start and end (exclusive) of the logits of each state.
         prompt_M, return_M, length_M: prompt, return and number of tokens of each episode.
-        theta: logits of the policy that is trained.
+        theta: logits of the trained policy.
         old: logits of the policy that played.
-        reference: logits of the reference.
+        reference: logits of the reference policy.
     """
 
     game: TableGame
@@ -51,9 +52,9 @@ class Table:
 def make_table(game: TableGame) -> Table:
     """List the episodes of a game and lay out its logits."""
     paths = list_paths(game)
-    names = list(dict.fromkeys(token.state for path in paths for token in path.tokens))
+    states = list(dict.fromkeys(token.state for path in paths for token in path.tokens))
     slots, start = [], 0
-    for name in names:
+    for name in states:
         slots.append((start, start + len(game.moves[name])))
         start = slots[-1][1]
     longest = max(len(path.tokens) for path in paths)
@@ -61,15 +62,15 @@ def make_table(game: TableGame) -> Table:
     state_MT = torch.full((len(paths), longest), -1)
     for m, path in enumerate(paths):
         for t, token in enumerate(path.tokens):
-            state_MT[m, t] = names.index(token.state)
-            slot_MT[m, t] = slots[names.index(token.state)][0] + token.choice
+            state_MT[m, t] = states.index(token.state)
+            slot_MT[m, t] = slots[states.index(token.state)][0] + token.choice
     numbers = torch.tensor([[path.prompt, len(path.tokens)] for path in paths])
-    old = _arrange_logits(game, game.logits, names)
+    old = _arrange_logits(game, game.logits, states)
     table = Table(
         game, paths, slot_MT, state_MT, slots,
         prompt_M=numbers[:, 0], length_M=numbers[:, 1],
         return_M=torch.tensor([path.total for path in paths], dtype=torch.float64),
-        theta=old, old=old, reference=_arrange_logits(game, game.reference, names) if game.reference else old,
+        theta=old, old=old, reference=_arrange_logits(game, game.reference, states) if game.reference else old,
     )  # fmt: skip
     theta = old
     for _ in range(game.lag):
@@ -78,26 +79,26 @@ def make_table(game: TableGame) -> Table:
     return Table(**(vars(table) | {"theta": theta, "reference": reference}))
 
 
-def _arrange_logits(game: TableGame, logits: Logits, names: list[str]) -> Tensor:
-    rows = [logits.get(name, (0.0,) * len(game.moves[name])) for name in names]
+def _arrange_logits(game: TableGame, logits: Logits, states: list[str]) -> Tensor:
+    rows = [logits.get(name, (0.0,) * len(game.moves[name])) for name in states]
     return torch.tensor([value for row in rows for value in row], dtype=torch.float64)
 
 
 def compute_log_probs(table: Table, theta: Tensor) -> Tensor:
-    """Return the log-prob of each token, (M, T); 0 where there is none."""
+    """Return the log-prob of each token, (M, T); 0 where there is no token."""
     log_prob = torch.cat([theta[low:high].log_softmax(0) for low, high in table.slots])
     return torch.where(table.slot_MT >= 0, log_prob[table.slot_MT], torch.zeros((), dtype=theta.dtype))
 
 
 def compute_entropies(table: Table, theta: Tensor) -> Tensor:
-    """Return the entropy of each token's state, (M, T); 0 where there is none."""
-    logs = [theta[low:high].log_softmax(0) for low, high in table.slots]
-    entropy = torch.stack([-(each.exp() * each).sum() for each in logs])
+    """Return the entropy of each token's state, (M, T); 0 where there is no token."""
+    log_probs = [theta[low:high].log_softmax(0) for low, high in table.slots]
+    entropy = torch.stack([-(log_prob.exp() * log_prob).sum() for log_prob in log_probs])
     return torch.where(table.state_MT >= 0, entropy[table.state_MT], torch.zeros((), dtype=theta.dtype))
 
 
 def compute_reference_kls(table: Table, theta: Tensor) -> Tensor:
-    """Return KL(reference || policy) of each token's state, (M, T); 0 where there is none."""
+    """Return KL(reference || policy) of each token's state, (M, T); 0 where no token is."""
     pairs = [(table.reference[a:b].log_softmax(0), theta[a:b].log_softmax(0)) for a, b in table.slots]
     kl = torch.stack([(q.exp() * (q - p)).sum() for q, p in pairs])
     return torch.where(table.state_MT >= 0, kl[table.state_MT], torch.zeros((), dtype=theta.dtype))
@@ -121,7 +122,7 @@ def compute_prompt_means(table: Table, theta: Tensor, value_M: Tensor) -> Tensor
 
 
 def compute_values(table: Table, theta: Tensor) -> Tensor:
-    """Return the expected return from the state before each token, that token included, (M, T)."""
+    """Return the expected sum of rewards from each token on, given its state, (M, T)."""
     prob_M = compute_path_log_probs(table, theta).exp()
     reward_MT = torch.zeros(table.slot_MT.shape, dtype=torch.float64)
     for m, path in enumerate(table.paths):

@@ -36,11 +36,11 @@ class TableGame:
         name: name in tables.
         says: what it tests, in a few words.
         starts: the first state of each prompt; every batch has a group of each.
-        moves: the tokens of each state.
-        logits: of the policy that is trained, for each state; a state that is left out has logits of 0.
-        reference: logits of a reference; empty: those of the policy.
-        lag: steps of exact gradient ascent that lead from the policy that played to ``logits``, which are then those of
-            the policy that played.
+        moves: the moves of each state, one for each token.
+        logits: logits of the trained policy in each state; a state that is left out has logits of 0.
+        reference: logits of the reference policy; empty: the logits of the trained policy.
+        lag: steps of exact gradient ascent between the policy that plays and the trained policy; if above 0,
+            ``logits`` are those of the policy that plays.
     """
 
     name: str
@@ -54,7 +54,14 @@ class TableGame:
 
 @dataclass(frozen=True)
 class Token:
-    """One sampled token of an episode: its state, its choice among the moves, its turn."""
+    """One sampled token of an episode.
+
+    Attributes:
+        state: the state in which it was sampled.
+        choice: index of its move among the moves of the state.
+        turn: index of its turn.
+        move: its move.
+    """
 
     state: str
     choice: int
@@ -86,16 +93,16 @@ def list_paths(game: TableGame) -> list[Path]:
     ]
 
 
-def _walk(game: TableGame, state: str, before: tuple[Token, ...]) -> Iterator[tuple[Token, ...]]:
+def _walk(game: TableGame, state: str, earlier: tuple[Token, ...]) -> Iterator[tuple[Token, ...]]:
     if not game.moves.get(state):
         raise ValueError(f"game {game.name}: state {state} has no moves")
-    if len(before) == _MOST_TOKENS:
+    if len(earlier) == _MOST_TOKENS:
         raise ValueError(f"game {game.name}: an episode has more than {_MOST_TOKENS} tokens")
-    turn = before[-1].turn + before[-1].move.ends_turn if before else 0
+    turn = earlier[-1].turn + earlier[-1].move.ends_turn if earlier else 0
     for choice, move in enumerate(game.moves[state]):
         if not move.ends_turn and (move.reward or not move.to):
             raise ValueError(f"game {game.name}: a token of {state} pays or ends the episode within a turn")
-        tokens = (*before, Token(state, choice, turn, move))
+        tokens = (*earlier, Token(state, choice, turn, move))
         if move.to:
             yield from _walk(game, move.to, tokens)
         else:
@@ -113,7 +120,7 @@ def shift_returns(game: TableGame, added: float) -> TableGame:
 
 
 def add_tokens(game: TableGame) -> TableGame:
-    """Return the game with a forced token where the last choice is not the first.
+    """Return the game with a forced token in episodes whose last choice is not 0.
 
     The gradient of the return does not change: a forced token has probability 1.
     """
@@ -121,7 +128,7 @@ def add_tokens(game: TableGame) -> TableGame:
 
 
 def add_turns(game: TableGame) -> TableGame:
-    """Return the game with a forced turn, which pays nothing, where `add_tokens` adds a token."""
+    """Return the game with an unpaid forced turn in the same episodes as `add_tokens`."""
     return _insert_forced(game, is_turn=True)
 
 

@@ -1,4 +1,4 @@
-"""Store what the certificates of the shipped algorithms found, as ``lit-agentrl certify all --ship`` does."""
+"""Read and write the shipped results of certificates, which ``lit-agentrl certify all --ship`` makes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-if TYPE_CHECKING:  # it loads torch, for which the help of a command does not wait
+if TYPE_CHECKING:  # the import loads torch, which the help of a command does not need
     from lit_agentrl.certificates.certificate import Certificate
 
 LINES = Path(__file__).with_name("lines.yaml")  # a sentence for each algorithm
@@ -29,16 +29,18 @@ def read_cosines() -> dict[str, dict[str, float]]:
 
 
 def write_lines(certificates: Sequence[Certificate]) -> None:
-    """Write the lines and cosines of certificates, beside those of other algorithms."""
-    lines = read_lines() | {each.name: each.line for each in certificates}
+    """Write the lines and cosines of certificates; keep those of other algorithms."""
+    lines = read_lines() | {certificate.name: certificate.line for certificate in certificates}
     text = yaml.safe_dump(dict(sorted(lines.items())), allow_unicode=True, width=200)
     LINES.write_text(f"{_MADE_BY}{text}", encoding="utf-8")
-    found = {
-        each.name: {direction.game: round(direction.cosine, 6) for direction in each.directions}
-        for each in certificates
-        if each.directions
+    cosines = {
+        certificate.name: {direction.game: round(direction.cosine, 6) for direction in certificate.directions}
+        for certificate in certificates
+        if certificate.directions
     }
-    text = yaml.safe_dump(dict(sorted((read_cosines() | found).items())), default_flow_style=None, width=200)
+    text = yaml.safe_dump(
+        dict(sorted((read_cosines() | cosines).items())), default_flow_style=None, width=200
+    )
     COSINES.write_text(f"{_MADE_BY}{text}", encoding="utf-8")
 
 

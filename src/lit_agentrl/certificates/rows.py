@@ -13,14 +13,17 @@ from lit_agentrl.certificates.games import Path
 from lit_agentrl.episode import Segment
 
 Tensors = dict[str, Tensor]
-PATH = "path_B"  # which episode of the game a row is
+PATH = "path_B"  # column with the index of a row's episode among the paths of the game
 
 
 class RowMaker:
-    """Maker of the rows of groups, which repeats one row for each episode.
+    """Maker of the rows of groups from one row for each episode of the game.
 
     Args:
-        table: the game.
+        table: the game with its episodes and policies.
+
+    Attributes:
+        place_MT: position in its row of each sampled token of each episode; -1 where there is none.
     """
 
     def __init__(self, table: Table) -> None:
@@ -30,7 +33,7 @@ class RowMaker:
         self._columns = self._make_columns()
 
     def make(self, groups: Sequence[Sequence[int]]) -> Tensors:
-        """Return the rows of groups; a group lists the numbers of its members' episodes."""
+        """Return the rows of groups; a group lists the indices of its members' episodes."""
         path_B = torch.tensor([path for group in groups for path in group])
         group_B = torch.tensor([number for number, group in enumerate(groups) for _ in group])
         rows = torch.arange(len(path_B))
@@ -70,33 +73,36 @@ class RowMaker:
         for name, spec in list_columns(TrajectoryBatch).items():
             dtype = torch.float64 if spec.dtype.is_floating_point else spec.dtype
             columns[name] = torch.full(sizes[name[name.rindex("_") :]], spec.fill, dtype=dtype)
-        names = list(dict.fromkeys(token.state for path in table.paths for token in path.tokens))
+        states = list(dict.fromkeys(token.state for path in table.paths for token in path.tokens))
         for m, (path, layout) in enumerate(zip(table.paths, self._layout, strict=True)):
             columns["is_real_BT"][m, : len(layout)] = True
             columns["segment_BT"][m, : len(layout)] = Segment.THINK
             columns["tokens_BT"][m, 0] = 100 + path.prompt
-            last = -1
+            last_sampled = -1
             for place, t in enumerate(layout):
-                token = path.tokens[t if t is not None else last + 1]
+                token = path.tokens[t if t is not None else last_sampled + 1]
                 columns["turn_BT"][m, place] = token.turn
                 if t is None:
-                    columns["state_key_BK"][m, token.turn] = 1 + names.index(token.state)
+                    columns["state_key_BK"][m, token.turn] = 1 + states.index(token.state)
                     continue
-                last = t
+                last_sampled = t
                 columns["tokens_BT"][m, place] = 1 + token.choice
                 columns["is_action_BT"][m, place] = True
                 columns["is_turn_end_BT"][m, place] = token.move.ends_turn
                 columns["reward_BT"][m, place] = token.move.reward
                 columns["policy_version_BT"][m, place] = 0
-        best = torch.stack([table.return_M[table.prompt_M == p].max() for p in range(table.num_prompts)])
+        best_return_P = torch.stack(
+            [table.return_M[table.prompt_M == p].max() for p in range(table.num_prompts)]
+        )
         columns |= {
             "return_B": table.return_M.clone(), "task_B": table.prompt_M.clone(),
-            "success_B": table.return_M >= best[table.prompt_M] - 1e-12, "baseline_B": self._find_greedy_returns(),
+            "success_B": table.return_M >= best_return_P[table.prompt_M] - 1e-12,
+            "baseline_B": self._find_greedy_returns(),
         }  # fmt: skip
         old_BT = self.place(compute_log_probs(table, table.old))
         value_BT = self.place(compute_values(table, table.old))
-        columns |= {f"{when}value_BT": value_BT for when in ("", "old_", "target_")}
-        columns |= {f"{when}cost_value_BT": 0 * value_BT for when in ("", "old_")}
+        columns |= {f"{prefix}value_BT": value_BT for prefix in ("", "old_", "target_")}
+        columns |= {f"{prefix}cost_value_BT": 0 * value_BT for prefix in ("", "old_")}
         return columns | {
             "old_logp_BT": old_BT, "sampler_logp_BT": old_BT,
             "sampler_entropy_BT": self.place(compute_entropies(table, table.old)),
@@ -119,7 +125,7 @@ class RowMaker:
 
 
 def _arrange_tokens(path: Path) -> list[int | None]:
-    """Return the numbers of a row's sampled tokens; None: a token of the world."""
+    """Return the index of each token of a row; None: the world wrote it."""
     layout: list[int | None] = []
     for t, token in enumerate(path.tokens):
         if t == 0 or path.tokens[t - 1].turn != token.turn:

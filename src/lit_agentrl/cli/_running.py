@@ -27,7 +27,7 @@ from lit_agentrl.runs.process import check_environment
 def run_command(argv: Sequence[str] | None, *, is_awaited: bool = False) -> Iterator[list[str]]:
     """Give a subcommand its arguments; report errors in one line and set the exit code.
 
-    The code is 1 after an error, 130 after an interrupt, and 0 else.
+    The code is 1 after an error, 130 after an interrupt, and 0 otherwise.
 
     Args:
         argv: the arguments; None for those of the program.
@@ -61,7 +61,7 @@ def format_warning(
 ) -> str:
     """Format a warning without the line of source that it came from.
 
-    Only what is meant for programmers (deprecations and the like) keeps its place: file and line.
+    Only warnings for programmers, such as deprecations, keep their file and line.
     """
     if issubclass(category, UserWarning):
         return f"warning: {message}\n"
@@ -69,7 +69,7 @@ def format_warning(
 
 
 def report_error(error: Exception, with_traceback: bool, prefix: str = "") -> None:
-    """Print one line about an error, unless another process of the run does."""
+    """Print one line about an error, unless another process of the run prints it."""
     if with_traceback:
         traceback.print_exception(error)
     cause = prefix + explain(error)
@@ -84,10 +84,9 @@ def report_error(error: Exception, with_traceback: bool, prefix: str = "") -> No
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        needed, _, names = message.partition(" are required: ")
-        if (
-            needed == "the following arguments"
-        ):  # argparse lists those of KEY=VALUE too, which may be left out
+        subject, _, names = message.partition(" are required: ")
+        # argparse also lists the KEY=VALUE arguments, which may be left out
+        if subject == "the following arguments":
             message = f"{' '.join(name for name in names.split(', ') if '=' not in name)} must be given"
         raise UserError(f"{message}; {self.prog} --help shows its options")
 
@@ -96,13 +95,13 @@ def build_parser(name: str, description: str | None, examples: str) -> argparse.
     """Build the parser of a subcommand without a config; its errors are `UserError`.
 
     Args:
-        name: of the subcommand.
+        name: name of the subcommand.
         description: what it does.
-        examples: for the end of its help; ``{0}`` stands for how it is called.
+        examples: text at the end of its help; ``{0}`` stands for the command.
     """
-    called = get_program(name)
+    command = get_program(name)
     return _Parser(
-        prog=called, description=description, epilog=examples.format(called),
+        prog=command, description=description, epilog=examples.format(command),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
 
@@ -117,7 +116,7 @@ def read_pairs(name: str, words: Sequence[str], keys: Sequence[str]) -> dict[str
     for word in words:
         key = word.partition("=")[0]
         if key not in keys or not pairs[key]:
-            valid = " ".join(f"{each}=…" for each in keys)
+            valid = " ".join(f"{key}=…" for key in keys)
             raise UserError(f"{name} takes no {word}; write {get_program(name)} … {valid}")
     return pairs
 

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def print_scores(scores: Scores) -> None:
-    """Print the table of scores, and where it lies."""
+    """Print the table of scores and the paths of its files."""
     console = Console()
     console.print(scores)
     for path in scores.paths:

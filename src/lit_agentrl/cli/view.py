@@ -14,7 +14,7 @@ from lit_agentrl.cli._running import build_parser, run_command
 from lit_agentrl.config.errors import UserError
 
 EXAMPLES = """
-Shows the tokens of transcripts/ with their log-probs and advantages, also while the run goes.  More episodes are
+Shows the tokens of transcripts/ with their log-probs and advantages, even while the run trains.  More episodes are
 recorded with callbacks.transcripts.every=1 callbacks.transcripts.episodes=32.  Only this machine can open the page.
 
   {0} outputs/2026-01-31/12-00-00
@@ -43,22 +43,23 @@ def main(argv: Sequence[str] | None = None) -> None:
                 "--port 0 for a free one"
             ) from error
 
-        def end(signum: int, frame: FrameType | None) -> None:
+        def interrupt(signum: int, frame: FrameType | None) -> None:
             raise KeyboardInterrupt
 
-        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGTERM, interrupt)
         print(
-            f"{escape_unprintable(str(folder))} is shown at {server.url} until you interrupt this", flush=True
+            f"{escape_unprintable(str(folder))} is shown at {server.url} until you interrupt this command",
+            flush=True,
         )
         with server:
             server.serve_forever()
 
 
 def require_run(folder: Path) -> None:
-    """Refuse a folder that is not that of a run.
+    """Refuse a folder that is not the folder of a run.
 
     Raises:
-        UserError: it does not exist, or holds neither a config nor transcripts.
+        UserError: the folder does not exist, or holds neither a config nor transcripts.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give the folder of a run, such as outputs/DATE/TIME")
@@ -70,9 +71,9 @@ def require_run(folder: Path) -> None:
 
 
 def describe_run(folder: Path) -> dict[str, Any]:
-    """Describe a run by its name, whether it is being written, and its status.
+    """Return the name and the status of a run, and whether a process writes it.
 
-    The status is empty if it is not known.
+    The status is empty if ``summary.json`` has none.
     """
     from lit_agentrl.runs.run_folder import find_owner
 

@@ -1,4 +1,4 @@
-"""Check numbers of a run that no part of it checks, and options of ``trainer``."""
+"""Check the numbers that no part of a run checks, and the options of ``trainer``."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _TENSORS = ("_BT", "_B", "_BK")  # arguments that a run provides
 _LISTS, _DICTS = (list, tuple, Sequence), (dict, Mapping)
 # bounds of the absolute value of numeric options, except for those of optimizers, which check their own
 LEAST, MOST = 1e-30, 1e15
-_WORDS = {
+_TYPE_NAMES = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -83,7 +83,7 @@ SET_ELSEWHERE = {  # arguments that the program passes -> the option that decide
     "trainer.log_every_n_steps": "no option: every iteration is logged",
     "trainer.num_sanity_val_steps": "no option: the start is always validated",
     "trainer.use_distributed_sampler": "no option: prompts are dealt by iteration",
-    "trainer.enable_model_summary": "no option: there is none",
+    "trainer.enable_model_summary": "no option: no summary is printed",
 }
 
 # options whose ``auto`` is replaced by a value for the device before their part is made (`build.devices`)
@@ -100,7 +100,7 @@ def check_targets(cfg: DictConfig, modules: tuple[str, ...] = ("",)) -> None:
 
     Args:
         cfg: the config, without the ``hydra`` node.
-        modules: beginnings of the names of targets that are checked, and imported for that; default: all.
+        modules: beginnings of the names of the targets that are imported and checked; default: all.
 
     Raises:
         UserError: a target that cannot be imported, an argument that it does not take, a required value that
@@ -192,7 +192,7 @@ def _locate(path: str, name: str) -> Callable[..., Any]:
 def _get_hints(target: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(target.__init__ if inspect.isclass(target) else target)
-    except Exception:  # a hint that is only there for type checkers: nothing to check against
+    except Exception:  # a hint that only type checkers can evaluate gives nothing to check
         return {}
 
 
@@ -216,7 +216,7 @@ def _split_union(annotation: Any) -> tuple[Any, ...]:
 
 
 def _require(option: str, annotation: Any, value: Any) -> None:
-    """Refuse a value that the annotation does not allow; of a table, name the entry."""
+    """Refuse a value that the annotation does not allow; name the entry of a mapping."""
     if _is_accepted(annotation, value):
         _require_size(option, value)
         return
@@ -229,10 +229,10 @@ def _require(option: str, annotation: Any, value: Any) -> None:
 
 
 def _suggest_group(option: str) -> str:
-    """Return a hint to choose the option by group, if it is one; empty otherwise."""
+    """Return a hint if the option is a config group, and an empty text otherwise."""
     group = option.replace(".", "/")
     names = [file.stem for file in list_options(group)]
-    return f"; {group}=NAME chooses them, with the NAME {' or '.join(names)}" if names else ""
+    return f"; {group}=NAME chooses its options; NAME is {' or '.join(names)}" if names else ""
 
 
 def _require_size(option: str, value: Any) -> None:
@@ -248,23 +248,25 @@ def _require_size(option: str, value: Any) -> None:
 
 
 def _is_accepted(annotation: Any, value: Any) -> bool:
-    """Return whether the annotation allows a value; types that YAML cannot express allow all."""
+    """Return whether the annotation allows a value; types that YAML cannot express allow every value."""
     if isinstance(value, Mapping) and "_target_" in value:  # its result is checked when it is instantiated
         return True
     return any(_is_of_type(member, value) for member in _split_union(annotation))
 
 
 def _is_of_type(member: Any, value: Any) -> bool:
-    kind, inner = get_origin(member) or member, get_args(member)
-    if kind is Literal:
-        return value in inner
-    if kind in _LISTS:
-        types = inner[:1] if kind is not tuple or inner[1:] == (...,) else ()
+    origin, arguments = get_origin(member) or member, get_args(member)
+    if origin is Literal:
+        return value in arguments
+    if origin in _LISTS:
+        types = arguments[:1] if origin is not tuple or arguments[1:] == (...,) else ()
         return isinstance(value, list) and all(
             _is_accepted(item_type, item) for item_type in types for item in value
         )
-    if kind in _DICTS:
-        return isinstance(value, Mapping) and all(_is_accepted(inner[1], v) for v in value.values() if inner)
+    if origin in _DICTS:
+        return isinstance(value, Mapping) and all(
+            _is_accepted(arguments[1], v) for v in value.values() if arguments
+        )
     if member in (int, float):
         is_number = isinstance(value, int if member is int else int | float)
         return is_number and not isinstance(value, bool) and not math.isnan(value)
@@ -272,7 +274,7 @@ def _is_of_type(member: Any, value: Any) -> bool:
         return False
     if member is Path:
         return isinstance(value, str)
-    return member not in _WORDS or isinstance(value, member)
+    return member not in _TYPE_NAMES or isinstance(value, member)
 
 
 def _is_part(member: Any) -> bool:
@@ -283,17 +285,17 @@ def _is_part(member: Any) -> bool:
 def _describe(annotation: Any) -> str:
     words = []
     for member in _split_union(annotation):
-        kind, inner = get_origin(member) or member, get_args(member)
-        if kind is Literal:
-            words += [format_value(value) for value in inner]
-        elif kind in _LISTS:
-            words.append("a list, such as [" + ("a, b" if inner[:1] == (str,) else "1, 2") + "]")
-        elif kind in _DICTS:
+        origin, arguments = get_origin(member) or member, get_args(member)
+        if origin is Literal:
+            words += [format_value(value) for value in arguments]
+        elif origin in _LISTS:
+            words.append("a list, such as [" + ("a, b" if arguments[:1] == (str,) else "1, 2") + "]")
+        elif origin in _DICTS:
             words.append("entries, such as {NAME: VALUE}")
         elif _is_part(member):
             words.append(f"options of {_add_article(member.__name__)}, with its _target_")
         else:
-            words.append(_WORDS[member])
+            words.append(_TYPE_NAMES[member])
     return " or ".join(dict.fromkeys(words))
 
 

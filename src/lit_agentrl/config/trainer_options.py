@@ -13,8 +13,9 @@ from lit_agentrl.checks import format_value, require, require_one_of, require_wh
 
 LIGHTNING = "lightning.pytorch.Trainer"
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
-_OTHER_NAMES = ("null", "32", "64", "bf16")  # older names of Lightning for the same
-_ENGINES = ("transformer-engine", "transformer-engine-float16")  # which need a package and a GPU of NVIDIA
+_OLD_PRECISIONS = ("null", "32", "64", "bf16")  # older names that Lightning has for these
+# precisions that need a package and a GPU of NVIDIA
+_ENGINE_PRECISIONS = ("transformer-engine", "transformer-engine-float16")
 _SINGLE = "lit_agentrl.strategies.single.single"
 # Lightning options that shorten or skip epochs (one epoch is one iteration) -> values without such an effect
 _SHORTENS = {
@@ -94,7 +95,7 @@ def check_trainer(cfg: DictConfig) -> None:
         require_one_of("trainer.profiler", profiler, ("simple", "advanced", "pytorch"))
     _check_time(trainer.get("max_time"))
     _check_devices(trainer)
-    _refuse_several(cfg)
+    _refuse_several_devices(cfg)
 
 
 def _check_accelerator(accelerator: object) -> None:
@@ -113,15 +114,15 @@ def _check_precision(value: object) -> None:
             f"trainer.precision={precision}: updates in float16 overflow without scaled gradients, which are not "
             "supported; use bf16-mixed or 32-true"
         )
-    if precision in _ENGINES:
-        is_there = importlib.util.find_spec("transformer_engine") is not None
+    if precision in _ENGINE_PRECISIONS:
+        is_installed = importlib.util.find_spec("transformer_engine") is not None
         require(
-            is_there,
+            is_installed,
             "trainer.precision",
             precision,
             "used with the package transformer_engine, which is absent",
         )
-    elif precision not in _OTHER_NAMES:
+    elif precision not in _OLD_PRECISIONS:
         require_one_of("trainer.precision", value, PRECISIONS)
 
 
@@ -159,21 +160,22 @@ def _check_devices(trainer: DictConfig) -> None:
 
 def _are_numbers(devices: ListConfig) -> bool:
     numbers = list(devices)
-    is_whole = all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in numbers)
+    is_whole = all(
+        isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers
+    )
     return is_whole and len(set(numbers)) == len(numbers)
 
 
-def _refuse_several(cfg: DictConfig) -> None:
-    """Refuse several devices, where their number shows, with the strategy of one process."""
+def _refuse_several_devices(cfg: DictConfig) -> None:
+    """Refuse several devices with the strategy of one process, if their number is known."""
     devices, nodes = cfg.trainer.get("devices", 1), cfg.trainer.get("num_nodes", 1)
     if isinstance(devices, ListConfig):
         number = len(devices)
     elif str(devices).isdigit():
         number = int(devices)
     else:
-        number = len(
-            [each for each in str(devices).split(",") if each]
-        )  # auto and -1 count as one until they are known
+        # auto and -1 count as one device until their number is known
+        number = len([device for device in str(devices).split(",") if device])
     if OmegaConf.select(cfg, "strategy._target_") == _SINGLE and number * nodes > 1:
         raise ValueError(
             f"trainer.devices={devices} trainer.num_nodes={nodes}: strategy=single is one process on one "

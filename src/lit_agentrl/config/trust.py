@@ -21,7 +21,7 @@ from lit_agentrl.paths import EXPERIMENTAL_DIR, find_config, name_config
 
 TRUST_RUN = "trust_run"  # the option that lets a run folder execute code from outside of this package
 # Lightning's callbacks that only log, print or stop: they write no files, change no weights and call no argument
-_OF_LIGHTNING = (
+_LIGHTNING_CALLBACKS = (
     "DeviceStatsMonitor", "EarlyStopping", "LearningRateMonitor", "ModelSummary", "RichModelSummary", "Timer",
 )  # fmt: skip
 # Place in a config (* matches one key, ** any path below) -> the targets allowed there: one name; everything that a
@@ -33,7 +33,7 @@ _ACCEPTED: dict[str, tuple[str, ...]] = {
     "algo.**": ("lit_agentrl.rl.*",),
     "callbacks.*": (
         "lightning.pytorch.callbacks.Callback+",
-        *(f"lightning.pytorch.callbacks.{name}" for name in _OF_LIGHTNING),
+        *(f"lightning.pytorch.callbacks.{name}" for name in _LIGHTNING_CALLBACKS),
     ),
     "callbacks.*.action": ("lit_agentrl.monitor.actions.Action+",),
     "callbacks.*.dialect": ("lit_agentrl.text.dialects.*",),
@@ -101,11 +101,11 @@ _PLACES = [
     (re.compile(re.escape(place).replace(r"\*\*", ".+").replace(r"\*", r"[^.]+")), accepted)
     for place, accepted in _ACCEPTED.items()
 ]
-_HOMES = {"torch.optim.Optimizer": "torch.optim"}  # library of the subclasses, if not this package
+_LIBRARIES = {"torch.optim.Optimizer": "torch.optim"}  # library of the subclasses, if not this package
 _KEYS = ("_target_", "_partial_")  # Hydra's keys that are allowed; others, such as _args_, are refused
 # places in a config whose parts write files
 _WRITING = re.compile(r"(callbacks|logger|trainer\.profiler)\.(?![^.]+\.dialect\.).+|data\.cache_reference")
-_REFERENCE = re.compile(r"\$\{[\w.\[\]-]*\}")  # to another key; resolvers are refused
+_REFERENCE = re.compile(r"\$\{[\w.\[\]-]*\}")  # reference to another key; resolvers are refused
 
 
 class UntrustedError(UserError):
@@ -113,10 +113,10 @@ class UntrustedError(UserError):
 
 
 def is_trusted(value: object) -> bool:
-    """Return the value of ``trust_run``, checked.
+    """Check the value of ``trust_run``, and return it.
 
     Raises:
-        UserError: it is neither true nor false.
+        UserError: the value is neither true nor false.
     """
     if not isinstance(value, bool):
         raise UserError(f"{TRUST_RUN}={value} must be true or false")
@@ -131,7 +131,7 @@ def resolve_untrusted(config: dict[str, Any], folder: Path) -> dict[str, Any]:
         folder: the run folder.
 
     Raises:
-        UntrustedError: it names a class or function that is not allowed at that place, a resolver such as
+        UntrustedError: the config names a class or function that is not allowed at that place, a resolver such as
             ``${oc.env:HOME}``, another machine, a program, or a folder outside of the run folder; the message says
             where.
     """
@@ -168,7 +168,7 @@ def require_shipped(options: Iterable[tuple[str, str]], folders: Sequence[str]) 
     """Refuse options (group, name) that exist only in a run's own config folders.
 
     Raises:
-        UntrustedError: there is one; the message names the option and its folder.
+        UntrustedError: there is such an option; the message names the option and its folder.
     """
     for group, name in options:
         file = f"{group}/{name}.yaml"
@@ -245,7 +245,7 @@ def is_allowed(key_path: str, name: str) -> bool:
 def _list_experimental_targets() -> frozenset[tuple[str, str]]:
     """Return the pairs of place and target that options of ``conf/experimental`` contain.
 
-    A part with ``key_variable`` is left out: it would tell a key of whoever loads the folder to any server.
+    A part with ``key_variable`` is left out, because it would send a key of the user to any server.
     """
     targets = set()
     for file in EXPERIMENTAL_DIR.rglob("*.yaml"):
@@ -263,25 +263,25 @@ def _is_one_of(kind: str, name: str) -> bool:
     if kind == name:
         return True
     if kind.endswith(".*"):
-        return name.startswith(kind[:-1]) and _get_defined(name, "lit_agentrl") is not None
+        return name.startswith(kind[:-1]) and _import_defined(name, "lit_agentrl") is not None
     if base == kind:
         return False
-    target, parent = _get_defined(name, _HOMES.get(base, "lit_agentrl")), _get(base)
+    target, parent = _import_defined(name, _LIBRARIES.get(base, "lit_agentrl")), _import_object(base)
     return isinstance(target, type) and isinstance(parent, type) and issubclass(target, parent)
 
 
-def _get_defined(name: str, home: str) -> type | FunctionType | None:
-    """Return the public class or function that a module of ``home`` itself defines, or None."""
+def _import_defined(name: str, library: str) -> type | FunctionType | None:
+    """Return the public class or function that a module of ``library`` itself defines, or None."""
     module = name.rpartition(".")[0]
-    if not f"{module}.".startswith(f"{home}.") or any(part.startswith("_") for part in name.split(".")):
+    if not f"{module}.".startswith(f"{library}.") or any(part.startswith("_") for part in name.split(".")):
         return None
-    value = _get(name)
+    value = _import_object(name)
     if not isinstance(value, type | FunctionType):
         return None
     return value if f"{value.__module__}.".startswith(f"{module}.") else None
 
 
-def _get(name: str) -> Any:
+def _import_object(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute, None)

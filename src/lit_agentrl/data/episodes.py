@@ -61,7 +61,7 @@ class EpisodeFolder:
         return len(self.shards) >= self.planned
 
     def add(self, name: str, episodes: Sequence[Episode]) -> EpisodeFolder:
-        """Write another shard and then the manifest; a kill leaves all of it or nothing.
+        """Write another shard, then the manifest, so that readers see all of it or nothing.
 
         Raises:
             OSError: the folder cannot be written.
@@ -92,21 +92,21 @@ class EpisodeFolder:
 
 
 def open_folder(path: Path) -> EpisodeFolder | None:
-    """Open a folder of episodes; None if it does not exist or is empty.
+    """Open a folder of episodes; return None if it does not exist or is empty.
 
     Raises:
-        ValueError: it is no folder of episodes, has another version, or its manifest is damaged.
+        ValueError: the path is not a folder of episodes, or its manifest has another version or is damaged.
     """
     if not path.exists() or (path.is_dir() and not any(p for p in path.iterdir() if p.name[0] != ".")):
         return None
     file = path / MANIFEST
     if not file.is_file():
-        kind = "is a folder of something else" if path.is_dir() else "is no folder"
+        kind = "is a folder of something else" if path.is_dir() else "is not a folder"
         raise ValueError(f"{path} {kind} (it has no {MANIFEST}); name one that lit-agentrl collect wrote")
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise ValueError(f"{path} holds no episodes: its {MANIFEST} is of something else")
+            raise ValueError(f"{path} holds no episodes: its {MANIFEST} has another format")
         if manifest["version"] != VERSION:
             raise ValueError(
                 f"{path} is of version {manifest['version']} of episode folders, and this program reads "
@@ -115,7 +115,7 @@ def open_folder(path: Path) -> EpisodeFolder | None:
         shards = tuple(_parse_shard(entry) for entry in manifest["shards"])
         described, planned = dict(manifest["described"]), int(manifest["planned"])
         if not isinstance(described.get("policy", {}), Mapping):
-            raise TypeError("policy is no table")
+            raise TypeError("policy is not a mapping")
         if planned < 0:
             raise ValueError(f"{file} is damaged (planned={planned} is less than 0); collect again")
     except (OSError, UnicodeError, json.JSONDecodeError, KeyError, TypeError, RecursionError) as error:
@@ -131,7 +131,7 @@ def _parse_shard(entry: Mapping[str, Any]) -> Shard:
 
 
 def to_line(episode: Episode) -> str:
-    """Format an episode as a line of JSON, without seconds, which differ between runs."""
+    """Format an episode as a line of JSON, without its seconds, which differ between runs."""
     plain = episode.to_plain()
     del plain["env_seconds"]
     for turn in plain["turns"]:
@@ -150,7 +150,7 @@ def _read_shard(file: Path, shard: Shard) -> Iterator[Episode]:
     try:
         lines = gzip.decompress(content).decode().splitlines()
     except (OSError, EOFError, zlib.error, UnicodeError) as error:
-        raise ValueError(f"{file} is no gzip of UTF-8 ({error}); collect again") from error
+        raise ValueError(f"{file} is not a gzip file of UTF-8 text ({error}); collect again") from error
     for number, line in enumerate(lines, 1):
         try:
             yield Episode.from_plain(json.loads(line))

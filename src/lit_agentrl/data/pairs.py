@@ -55,8 +55,8 @@ class Pairs(Kind):
         """Match the best with the worst, widest gap first; no episode is in two pairs."""
         order = sorted(range(len(episodes)), key=lambda k: (-episodes[k].training_return, k))
         last, count = len(order) - 1, 0
-        for high, index in enumerate(order):
-            if high >= last or count == self.most:
+        for first, index in enumerate(order):
+            if first >= last or count == self.most:
                 return
             best, worst = episodes[index], episodes[order[last]]
             gap = best.training_return - worst.training_return
@@ -84,19 +84,20 @@ def _split_turns(episodes: Sequence[Episode]) -> Iterator[list[Episode]]:
 
     The score of a reply is the mean return of its episodes, so that no reply is both chosen and rejected.
     """
-    seen: dict[tuple[int, int], dict[bytes, list[Episode]]] = {}
+    replies_by_state: dict[tuple[int, int], dict[bytes, list[Episode]]] = {}
     for episode in episodes:
         for turn_index, turn in enumerate(episode.turns):
             if turn.state_key and len(turn.reply_tokens):
-                replies_to = seen.setdefault((turn.state_key, turn_index), {})
+                replies_to = replies_by_state.setdefault((turn.state_key, turn_index), {})
                 replies_to.setdefault(turn.reply_tokens.tobytes(), []).append(episode)
-    for (_, turn_index), replies_to in seen.items():
+    for (_, turn_index), replies_to in replies_by_state.items():
         if len(replies_to) > 1:
             yield [
                 set_return(
-                    keep_only_turn(alike[0], turn_index), fmean(same.training_return for same in alike)
+                    keep_only_turn(same_reply[0], turn_index),
+                    fmean(episode.training_return for episode in same_reply),
                 )
-                for alike in replies_to.values()
+                for same_reply in replies_to.values()
             ]
 
 

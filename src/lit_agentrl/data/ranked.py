@@ -18,8 +18,8 @@ from lit_agentrl.episode import Episode
 class Ranked(Kind):
     """Rows with ``prompt``, ``completions`` and ``scores``, lists of equal length.
 
-    A higher score is better.  If ``score`` is a list, each of ``scores`` holds a number for each name; one may be
-    missing.
+    A higher score is better.  If ``score`` is a list, each of ``scores`` holds a number for each name; a
+    name may be missing.
     """
 
     smallest: ClassVar[int] = 2
@@ -38,8 +38,8 @@ class Ranked(Kind):
     def _make_scored(self, row: Mapping[str, Any], read: Reader) -> list[Episode]:
         opening, answers, rewards = read_ranked(row)
         return [
-            set_return(read.make_episode(opening, answer), p)
-            for answer, p in zip(answers, rewards, strict=True)
+            set_return(read.make_episode(opening, answer), reward)
+            for answer, reward in zip(answers, rewards, strict=True)
         ]
 
     def _make_labelled(self, row: Mapping[str, Any], read: Reader) -> list[Episode]:

@@ -19,17 +19,16 @@ from lit_agentrl.models.lora import LEVELS, use_level
 class LevelEngine:
     """One engine per level, each with its own adapter and state.
 
-    Each level reads the whole dialogue: the text of one level is part of the other's next prompt, so each level reads
-    every token once.
+    Each level reads every token of the dialogue once: what one level writes is part of the other's next prompt.
 
     Args:
         make: Builds the engine of a level; it must compute with the trainer's own network.
         network: The network with the adapters of both levels.
         forward_context: The strategy's precision context.
-        given: Further arguments of ``make``.
+        options: Further arguments of ``make``.
 
     Raises:
-        ValueError: If the engine has weights of its own.
+        ValueError: If the engine does not compute with the trainer's own network.
     """
 
     def __init__(
@@ -37,11 +36,13 @@ class LevelEngine:
         make: Callable[..., Engine],
         network: PreTrainedModel,
         forward_context: Callable[[], AbstractContextManager[object]] = nullcontext,
-        **given: Any,
+        **options: Any,
     ) -> None:
         self._engines = {
             name: make(
-                network=network, forward_context=partial(_of_level, network, name, forward_context), **given
+                network=network,
+                forward_context=partial(_enter_level, network, name, forward_context),
+                **options,
             )
             for name in LEVELS
         }
@@ -74,7 +75,7 @@ class LevelEngine:
         self._engines[name].submit(replace(request, prefix=tokens[num_read:]))
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
-        """Return the finished replies, those of executors first; see :class:`Engine`."""
+        """Return the finished replies, those of executors first; see `Engine`."""
         results: list[TurnResult] = []
         for name, engine in self._engines.items():
             for result in engine.poll(timeout, steps=steps) if engine.num_pending else ():
@@ -94,7 +95,7 @@ class LevelEngine:
             engine.close(episode)
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
-        for engine in self._engines.values():  # both share one network: weights are copied once
+        for engine in self._engines.values():  # all levels share one network, so the first copies the weights
             engine.load(weights, version)
             weights = None
         self._tokens.clear()
@@ -106,7 +107,7 @@ class LevelEngine:
 
 
 @contextmanager
-def _of_level(
+def _enter_level(
     network: PreTrainedModel, name: str, forward_context: Callable[[], AbstractContextManager[object]]
 ) -> Iterator[None]:
     with use_level(network, name), forward_context():

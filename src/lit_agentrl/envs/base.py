@@ -232,6 +232,11 @@ class Task:
         return None
 
     @property
+    def remedy(self) -> str:
+        """Advice for the message that every episode that was tried failed."""
+        return "lit_agentrl.envs.checker.check_env lists all that a game of your own breaks"
+
+    @property
     def action_budget(self) -> int:
         """Most actions an episode can hold under all three limits."""
         return min(self.max_actions, self.max_turns * self.max_actions_per_turn)

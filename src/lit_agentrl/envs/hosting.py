@@ -26,7 +26,7 @@ class Hosting:
         workers: environments that can answer at the same time.
         reset_timeout_s, step_timeout_s: seconds that a reset, or the actions of one reply, may take; None: no limit.
             An episode that takes longer ends with ``EndReason.ENV_TIMEOUT``.
-        restarts: how many workers may be replaced before the game counts as broken.
+        restarts: number of workers that may be replaced before the game counts as broken.
         max_memory_mb: data that one worker process may allocate, MB; None: no limit.
 
     Raises:
@@ -51,5 +51,5 @@ class Hosting:
                 require_number(name, seconds, "a number > 0, or null for any time", lambda value: value > 0)
         if self.max_memory_mb is not None:
             is_bounded = self.where == "process"
-            require(is_bounded, "max_memory_mb", self.max_memory_mb, "null but where hosting.where=process")
+            require(is_bounded, "max_memory_mb", self.max_memory_mb, "null unless hosting.where=process")
             require_whole("max_memory_mb", self.max_memory_mb, 1)

@@ -11,23 +11,23 @@ from typing import Any, NamedTuple, NoReturn
 from lit_agentrl.envs.world import World
 
 Make = Callable[[str], World]
-_MOST = 20  # violations that a message lists
-_SHOWN = 60  # characters of a value
-_SHOWN_ERROR = 160  # characters of an exception
+_MAX_LISTED = 20  # violations that a message lists
+_SHOWN = 60  # characters of a value that a message quotes
+_SHOWN_ERROR = 160  # characters of an exception that a message quotes
 _REMEDY_OF_MAKE = (
     "write reset and step, and let __init__ take split= and hand it to super().__init__(split=split)"
 )
-_OURS = ("violations.py", "checker.py")  # whose lines say nothing about a game
-_OF_STEP = "(observation, reward, terminated, truncated, info)"
+_CHECKER_FILES = ("violations.py", "checker.py")  # their lines say nothing about a game
+_STEP_RESULT = "(observation, reward, terminated, truncated, info)"
 
 
 class Violation(NamedTuple):
     """A broken rule of the contract.
 
     Attributes:
-        rule: its name.
+        rule: name of the rule.
         message: the part of the game and the value that breaks it.
-        remedy: what to do.
+        remedy: what the author of the game should do.
     """
 
     rule: str
@@ -43,18 +43,18 @@ class ContractError(ValueError):
 
     def __init__(self, violations: Sequence[Violation]) -> None:
         self.violations, self.rule = tuple(violations), violations[0].rule
-        lines = [f"rule {each.rule!r} is broken: {each}" for each in violations[:_MOST]]
+        lines = [f"rule {each.rule!r} is broken: {each}" for each in violations[:_MAX_LISTED]]
         if len(violations) > 1:
             lines = [f"{len(violations)} rules of the contract are broken", *lines]
         super().__init__("\n".join(lines))
 
 
 class Stop(Exception):
-    """Ends a check that cannot go on; what stopped it has been recorded."""
+    """End of a check that cannot continue, after the violation was recorded."""
 
 
 class Probe:
-    """Calls a game and records each rule that it breaks, once, with the first example.
+    """Prober that calls a game and records each broken rule once, with the first example.
 
     Args:
         make: creates an environment of the given split.
@@ -62,17 +62,17 @@ class Probe:
 
     def __init__(self, make: Make) -> None:
         self._make = make
-        self._found: dict[tuple[str, str], Violation] = {}
+        self._by_rule: dict[tuple[str, str], Violation] = {}
 
     @property
     def violations(self) -> list[Violation]:
         """All violations, in the order in which they were found."""
-        return list(self._found.values())
+        return list(self._by_rule.values())
 
     def expect(self, condition: bool, rule: str, message: str, remedy: str) -> bool:
         """Record a violation unless the condition holds; return the condition."""
         if not condition:
-            self._found.setdefault((rule, remedy), Violation(rule, " ".join(message.split()), remedy))
+            self._by_rule.setdefault((rule, remedy), Violation(rule, " ".join(message.split()), remedy))
         return condition
 
     def stop(self, rule: str, message: str, remedy: str) -> NoReturn:
@@ -88,7 +88,7 @@ class Probe:
         """Create an environment.
 
         Raises:
-            Stop: that fails, or it is no World.
+            Stop: the creation fails, or its result is not a World.
         """
         env = self.call(f"make({split!r})", lambda: self._make(split), _REMEDY_OF_MAKE)
         if not isinstance(env, World):
@@ -101,12 +101,12 @@ class Probe:
         """Call a function of the game.
 
         Args:
-            name: how it is called in messages.
-            function: is called without arguments.
-            remedy: what to do if it fails.
+            name: name of the function in messages.
+            function: function that is called without arguments.
+            remedy: what the author of the game should do if it fails.
 
         Raises:
-            Stop: it raises an exception.
+            Stop: the function raises an exception.
         """
         try:
             return function()
@@ -119,11 +119,11 @@ class Probe:
                 remedy or f"mend {name.split('(')[0]} for this case",
             )
 
-    def reset(self, env: World, **given: Any) -> tuple[str, dict[str, Any]]:
-        """Start an episode, with those arguments that the game takes.
+    def reset(self, env: World, **arguments: Any) -> tuple[str, dict[str, Any]]:
+        """Start an episode with those of the arguments that the game takes.
 
         Raises:
-            Stop: the reset fails, or returns another form.
+            Stop: the reset fails, or its result has another form.
         """
         missing = list_missing(env)
         self.expect(
@@ -132,9 +132,9 @@ class Probe:
             f"reset takes no {' and no '.join(missing)}, and so cannot repeat an episode",
             "write reset(self, *, seed=None, options=None), and draw everything from seed and options['noise_seed']",
         )
-        given = {name: value for name, value in given.items() if name not in missing}
-        words = ", ".join(f"{name}={value}" for name, value in given.items())
-        result = self.call(f"reset({words})", lambda: env.reset(**given))
+        arguments = {name: value for name, value in arguments.items() if name not in missing}
+        words = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        result = self.call(f"reset({words})", lambda: env.reset(**arguments))
         if not isinstance(result, tuple) or len(result) != 2:
             self.stop("types", f"reset gave {describe(result)}", "return (observation, info)")
         observation, info = result
@@ -158,11 +158,11 @@ class Probe:
         """Play an action.
 
         Raises:
-            Stop: the step fails, or returns another form.
+            Stop: the step fails, or its result has another form.
         """
         result = self.call(f"step({shorten(repr(action))})", lambda: env.step(action))
         if not isinstance(result, tuple) or len(result) != 5:
-            self.stop("types", f"step gave {describe(result)}", f"return {_OF_STEP}")
+            self.stop("types", f"step gave {describe(result)}", f"return {_STEP_RESULT}")
         is_text = self.expect(
             isinstance(result[0], str),
             "types",
@@ -192,9 +192,9 @@ def describe(value: Any) -> str:
     return text if value is None else f"{type(value).__name__} {text}"
 
 
-def shorten(text: str, most: int = _SHOWN) -> str:
+def shorten(text: str, limit: int = _SHOWN) -> str:
     """Cut a text to the length that messages show."""
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def describe_error(error: BaseException) -> str:
@@ -202,14 +202,18 @@ def describe_error(error: BaseException) -> str:
     text = " ".join(f"{type(error).__name__}: {error}".split())
     frames = traceback.extract_tb(error.__traceback__)
     names = ((Path(frame.filename).name, frame.lineno) for frame in frames)
-    own = [place for place in names if place[0] not in _OURS and not place[0].startswith("<")]
-    return shorten(text, _SHOWN_ERROR) + (f" ({own[-1][0]}:{own[-1][1]})" if own else "")
+    game_places = [
+        place for place in names if place[0] not in _CHECKER_FILES and not place[0].startswith("<")
+    ]
+    return shorten(text, _SHOWN_ERROR) + (
+        f" ({game_places[-1][0]}:{game_places[-1][1]})" if game_places else ""
+    )
 
 
 def list_missing(env: World) -> list[str]:
     """List the arguments of the contract that the reset of a game does not take."""
-    taken = _list_parameters(env.reset)
-    return [name for name in ("seed", "options") if taken is not None and name not in taken]
+    accepted = _list_parameters(env.reset)
+    return [name for name in ("seed", "options") if accepted is not None and name not in accepted]
 
 
 def _list_parameters(function: Callable[..., Any]) -> set[str] | None:

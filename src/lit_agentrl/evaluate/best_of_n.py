@@ -47,11 +47,11 @@ class Chooser:
 
         ``best@k``: success of the episode that the model scores highest.  ``pass@k``: success of the best episode, an
         upper bound of any choice.  ``gain@k``: ``best@k`` minus the success of a random episode of the same prompts.
-        All have 95 % intervals over prompts.
+        All have 95 % intervals over prompts, and are None if no prompt has k episodes.
 
         Args:
             sizes: the values of k.
-            episodes: episodes of one game; prompts with fewer than k episodes that did not fail are left out.
+            episodes: episodes of one game; failed episodes, and prompts with fewer than k others, are left out.
         """
         played = [e for e in episodes if not e.failed and e.turns]
         results: dict[str, Any] = {}
@@ -59,19 +59,20 @@ class Chooser:
         for episode, score in zip(played, self._score_episodes(played), strict=True):
             groups.setdefault(episode.group, []).append((score, episode.success))
         for k in sizes:
-            enough = [tuple(zip(*group, strict=True)) for group in groups.values() if len(group) >= k]
-            if not enough:
+            large_groups = [tuple(zip(*group, strict=True)) for group in groups.values() if len(group) >= k]
+            if not large_groups:
                 results |= dict.fromkeys((f"best@{k}", f"gain@{k}", f"pass@{k}"))
                 continue
-            num_episodes = sum(len(solved) for _, solved in enough)
-            best = [estimate_best_of_k(scores, solved, k) for scores, solved in enough]
-            upper = [estimate_pass_at_k(len(solved), sum(solved), k) for _, solved in enough]
-            gained = [
-                chosen - sum(solved) / len(solved) for chosen, (_, solved) in zip(best, enough, strict=True)
+            num_episodes = sum(len(solved) for _, solved in large_groups)
+            best = [estimate_best_of_k(scores, solved, k) for scores, solved in large_groups]
+            passes = [estimate_pass_at_k(len(solved), sum(solved), k) for _, solved in large_groups]
+            gains = [
+                chosen - sum(solved) / len(solved)
+                for chosen, (_, solved) in zip(best, large_groups, strict=True)
             ]
             results[f"best@{k}"] = estimate(compute_share_interval(best, num_episodes))
-            results[f"gain@{k}"] = estimate(compute_mean_interval(gained))
-            results[f"pass@{k}"] = estimate(compute_share_interval(upper, num_episodes))
+            results[f"gain@{k}"] = estimate(compute_mean_interval(gains))
+            results[f"pass@{k}"] = estimate(compute_share_interval(passes, num_episodes))
         return results
 
     def _score_episodes(self, episodes: Sequence[Episode]) -> list[float]:

@@ -200,7 +200,7 @@ class Mcts(StructureHook, Refill):
 
     requires = frozenset({FORK, PLAYED})
     provides = Refill.provides | {BRANCHES}
-    curves = ("first_success", "expanded_turn")
+    curves: Sequence[str] = ("first_success", "expanded_turn")
 
     def __init__(
         self,

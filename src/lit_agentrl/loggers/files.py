@@ -1,4 +1,4 @@
-"""Loggers that write ``metrics.csv`` (always) and ``tensorboard/``; rewound on resume.
+"""Loggers of ``metrics.csv`` and ``tensorboard/``, which a resumed run rewinds.
 
 The x-axis is the number of completed iterations: row 0 is the start, row ``i`` the end of iteration ``i``.
 """
@@ -154,7 +154,7 @@ class CSVLog(Logger):
     def _load(self) -> None:
         """Load the rows of an earlier launch.
 
-        This is lazy, since a logger is also built where nothing is logged.
+        Loading is delayed, since a logger is also built where nothing is logged.
         """
         if self._is_loaded:
             return
@@ -177,9 +177,9 @@ class CSVLog(Logger):
 
 
 def add_csv_log(loggers: Sequence[Logger], folder: Path) -> list[Logger]:
-    """Return the loggers with a `CSVLog` first; every run has one, as reports read ``metrics.csv``."""
-    tables: list[Logger] = [logger for logger in loggers if isinstance(logger, CSVLog)]
-    return [*(tables or [CSVLog(folder)]), *(logger for logger in loggers if logger not in tables)]
+    """Return the loggers with a `CSVLog` first, which every run has because reports read it."""
+    csv_logs: list[Logger] = [logger for logger in loggers if isinstance(logger, CSVLog)]
+    return [*(csv_logs or [CSVLog(folder)]), *(logger for logger in loggers if logger not in csv_logs)]
 
 
 class TensorBoardLog(TensorBoardLogger):
@@ -190,14 +190,14 @@ class TensorBoardLog(TensorBoardLogger):
 
     Every launch writes a session start when it rewinds; TensorBoard then hides what was logged at or after that
     step, so a resumed run shows each iteration once.  The closing scores are in a separate event file, which is
-    deleted when the run continues.  The hyperparameters are in another one, which the closing file replaces: it ends
-    their session, and adds the score as the first column of the HPARAMS tab.  An unfinished run has the status
-    unknown there.
+    deleted when the run continues.  The hyperparameters are in a third file, which the closing file replaces: the
+    closing file ends the session of the HPARAMS tab, and adds the score as the tab's first column.  The tab shows the
+    status "unknown" for an unfinished run.
 
     Args:
         save_dir: the run folder.
         max_queue: number of events to hold before a flush (each iteration is flushed anyway).
-        figure: draw the learning curve at the end, with matplotlib; ``auto``: if that is installed.
+        figure: draw the learning curve at the end, with matplotlib; ``auto``: only if matplotlib is installed.
 
     Raises:
         ValueError: a figure is requested and matplotlib is not installed.
@@ -209,7 +209,7 @@ class TensorBoardLog(TensorBoardLogger):
         super().__init__(
             save_dir=save_dir, name="", version="tensorboard", default_hp_metric=False, max_queue=max_queue
         )
-        self._home = Path(save_dir)
+        self._run_folder = Path(save_dir)
         self._has_figure = board.should_draw(figure)
         self._references: dict[str, float] = {}
         self._options: dict[str, Any] | None = None
@@ -233,8 +233,8 @@ class TensorBoardLog(TensorBoardLogger):
         """Open the run's session in the HPARAMS tab; nested keys are joined with ``/``.
 
         The seed is named ``0_seed`` there, so that it is among the columns shown.  No metric columns are fixed
-        here, so that the tab offers every scalar of every run.  TensorBoard reads the first such session of a run
-        alone, so the file is written again when the score is known.
+        here, so that the tab offers every scalar of every run.  TensorBoard reads only the first such session of a
+        run, so :meth:`conclude` writes the file again with the score.
         """
         nested = vars(params) if isinstance(params, Namespace) else dict(params)
         flat = _flatten(nested)
@@ -262,7 +262,7 @@ class TensorBoardLog(TensorBoardLogger):
 
     @rank_zero_only
     def conclude(self, summary: Summary) -> None:
-        """Show the closing scores, in a separate event file."""
+        """Write the closing scores to a separate event file."""
         self._close()
         with SummaryWriter(self.log_dir, filename_suffix=_CLOSING) as writer:
             for iteration, row in board.list_test_scores(summary):
@@ -271,7 +271,7 @@ class TensorBoardLog(TensorBoardLogger):
             end = summary["iterations"]
             writer.add_text(board.SCORES, board.format_scores(summary), end)
             if self._has_figure:
-                metrics = Metrics.read(self._home / "metrics.csv")
+                metrics = Metrics.read(self._run_folder / "metrics.csv")
                 picture = board.draw_learning_curve(metrics, summary, self._references)
                 writer.add_image(board.CURVE, picture, end, dataformats="HWC")
             if self._options is not None:

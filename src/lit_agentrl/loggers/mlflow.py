@@ -41,20 +41,20 @@ class MLflowLog(MLFlowLogger):
         name: name of the MLflow run; None: the name of the run folder.
 
     Raises:
-        ValueError: ``mlflow-skinny`` (or ``mlflow``), or a package that it needs for a database, is not installed.
+        ValueError: ``mlflow-skinny`` (or ``mlflow``), or a package that MLflow needs for a database, is not installed.
     """
 
     def __init__(
         self, save_dir: str | Path, experiment: str = "lit_agentrl", name: str | None = None
     ) -> None:
-        Logger.__init__(self)  # skip MLFlowLogger's, which writes a store even if nothing is logged
-        if lacking := [package for package in _NEEDED if importlib.util.find_spec(package) is None]:
+        Logger.__init__(self)  # MLFlowLogger's would write a store even if nothing is logged
+        if missing := [package for package in _NEEDED if importlib.util.find_spec(package) is None]:
             raise ValueError(
-                f"needs the package {lacking[0]}; install it with: pip install 'lit-agentrl[mlflow]'"
+                f"needs the package {missing[0]}; install it with: pip install 'lit-agentrl[mlflow]'"
             )
-        self._home = Path(save_dir).absolute()
+        self._run_folder = Path(save_dir).absolute()
         self._experiment_name = experiment
-        self._name = name or self._home.name
+        self._name = name or self._run_folder.name
         self._server = os.environ.get("MLFLOW_TRACKING_URI", "")
         self._references: dict[str, float] = {}
         self._is_open = False
@@ -71,12 +71,12 @@ class MLflowLog(MLFlowLogger):
 
     @property
     def save_dir(self) -> str:
-        return str(self._home)
+        return str(self._run_folder)
 
     @property
     def folder(self) -> Path:
         """The folder with the database, or with the id of a run on a server."""
-        return self._home / "mlflow"
+        return self._run_folder / "mlflow"
 
     @property
     @rank_zero_experiment
@@ -95,13 +95,13 @@ class MLflowLog(MLFlowLogger):
 
         MLflow parameters cannot change, so values that a later launch changes become tags.
         """
-        before = self.experiment.get_run(self._run_id).data.params
+        earlier = self.experiment.get_run(self._run_id).data.params
         hyperparameters = vars(params) if isinstance(params, Namespace) else params
         super().log_hyperparams(
-            {name: value for name, value in hyperparameters.items() if name not in before}
+            {name: value for name, value in hyperparameters.items() if name not in earlier}
         )
         for name, value in hyperparameters.items():
-            if name in before and before[name] != str(value)[:250]:
+            if name in earlier and earlier[name] != str(value)[:250]:
                 self.experiment.set_tag(self._run_id, f"resumed.{name}", str(value))
 
     @rank_zero_only
@@ -134,7 +134,7 @@ class MLflowLog(MLFlowLogger):
             ),
             default=-1,
         )
-        for step, row in iterate_rows(self._home / "metrics.csv", iterations):
+        for step, row in iterate_rows(self._run_folder / "metrics.csv", iterations):
             self.log_metrics(row, step)
 
     @rank_zero_only

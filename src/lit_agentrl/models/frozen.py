@@ -17,7 +17,7 @@ def find_network(path: str) -> Path:
     """Return the folder of the model at ``path``, or of the run there.
 
     Raises:
-        ValueError: If there is none; names the path.
+        ValueError: If there is no model; the message names the path.
     """
     require(isinstance(path, str) and bool(path.strip()), "path", path, "a folder of a run or model")
     require_local("path", path)

@@ -82,7 +82,7 @@ def require_reader() -> None:
     """Check that the package gguf is installed.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If gguf is not installed.
     """
     if importlib.util.find_spec("gguf") is None:
         raise ValueError("reading a GGUF file needs the package gguf; pip install 'lit-agentrl[gguf]'")
@@ -102,7 +102,7 @@ def require_gguf(file: Path) -> None:
     """Check that a file begins as a GGUF file.
 
     Raises:
-        ValueError: If it does not, or cannot be read.
+        ValueError: If the file begins in another way, or cannot be read.
     """
     try:
         with open(file, "rb") as opened:

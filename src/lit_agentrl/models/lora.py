@@ -44,7 +44,7 @@ class LoRA:
         levels: Two adapters on the one base, `LEVELS`, one of which is active at a time; see `use_level`.
 
     Raises:
-        ValueError: If a value is out of range; names the option.
+        ValueError: If a value is out of range; the message names the option.
     """
 
     r: int = 16
@@ -122,7 +122,8 @@ class LoRA:
         """Return the full names of the linear layers that get an adapter.
 
         Raises:
-            ValueError: If a target is not a linear layer of the network; names the valid ones.
+            ValueError: If a target is not a linear layer of the network; the message names the valid
+                targets.
         """
         head: Any = network.get_output_embeddings()  # type: ignore[no-untyped-call]
         linear = [

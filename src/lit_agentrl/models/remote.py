@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from lit_agentrl.models.policy import DATE, read_shipped_template
 from lit_agentrl.models.routers import Routing
 
-_Fast: Any = PreTrainedTokenizerFast  # it has no type annotations
+_Fast: Any = PreTrainedTokenizerFast  # the class of transformers has no type annotations
 _MARKERS = ("<|im_start|>", "<|im_end|>")  # markers of the template
 
 
@@ -23,7 +23,7 @@ class RemotePolicy:
         tokenizer: One token per byte, so that any text can be recorded and read back unchanged.
         name: Name for messages.
         network: Always None, so there are neither adapters nor routers.
-        date: As of `Policy`.
+        date: See `Policy`.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -35,7 +35,7 @@ class RemotePolicy:
 
 
 def load_remote() -> RemotePolicy:
-    """Create the stand-in; ``engine.model`` names the model that answers."""
+    """Create the stand-in for a model behind an API; ``engine.model`` names the model that answers."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE(vocab={character: i for i, character in enumerate(alphabet)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

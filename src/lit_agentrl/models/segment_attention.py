@@ -24,7 +24,7 @@ Places = npt.NDArray[np.int64]
 
 
 def upload(arrays: Sequence[Places], device: torch.device) -> list[Tensor]:
-    """Copy arrays of integers to a device, in one copy for which nothing waits."""
+    """Copy arrays of integers to a device, on a GPU without waiting for the copy."""
     if device.type != "cuda":
         return [torch.from_numpy(array).to(device) for array in arrays]
     flat = torch.from_numpy(np.concatenate([array.ravel() for array in arrays])).pin_memory()
@@ -51,7 +51,7 @@ class KernelLayout:
     Attributes:
         key_M: Packed index of each key; None if these are the packed tokens in order.
         query_bounds: int32 first query of each segment, and the end of the last.
-        key_bounds: The same of keys.
+        key_bounds: int32 first key of each segment, and the end of the last.
         longest_query: Most queries of a segment.
         longest_key: Most keys of a segment.
     """
@@ -77,7 +77,7 @@ class KernelLayout:
                 keys.append(place)
         sizes = [len(place) for place in keys]
         is_plain = queries == sizes
-        bounds = [np.array([0, *accumulate(each)], dtype=np.int64) for each in (queries, sizes)]
+        bounds = [np.array([0, *accumulate(lengths)], dtype=np.int64) for lengths in (queries, sizes)]
         index = [] if is_plain else [np.concatenate(keys)]
         query_bounds, key_bounds, *key_M = upload([*bounds, *index], device)
         return cls(
@@ -86,7 +86,7 @@ class KernelLayout:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """Return (1, N, heads, D) from (1, heads, N, D) tensors."""
-        dtype = min((query.dtype, key.dtype, value.dtype), key=lambda each: each.itemsize)
+        dtype = min((query.dtype, key.dtype, value.dtype), key=lambda dtype: dtype.itemsize)
         q, k, v = (states.squeeze(0).transpose(0, 1).to(dtype) for states in (query, key, value))
         if self.key_M is not None:
             k, v = torch.split(pick(torch.cat([k, v], 1), self.key_M), k.shape[1], dim=1)
@@ -160,8 +160,8 @@ def attend_in_turn(
     bounds = zip(pairwise(query_bounds.tolist()), pairwise(key_bounds.tolist()), strict=True)
     for queries, keys in bounds:
         q, k, v = (
-            states[slice(*of)].transpose(0, 1)[None]
-            for states, of in ((query_NHD, queries), (key_MGD, keys), (value_MGD, keys))
+            states[slice(*ends)].transpose(0, 1)[None]
+            for states, ends in ((query_NHD, queries), (key_MGD, keys), (value_MGD, keys))
         )
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(
             k.shape[2] - q.shape[2]
@@ -170,8 +170,8 @@ def attend_in_turn(
             q, repeat_kv(k, groups), repeat_kv(v, groups), attn_mask=mask, scale=scale
         )
         parts.append(out[0].transpose(0, 1))
-    unread = query_NHD.new_zeros(len(query_NHD) - int(query_bounds[-1]), *query_NHD.shape[1:])
-    return torch.cat([*parts, unread])
+    padding = query_NHD.new_zeros(len(query_NHD) - int(query_bounds[-1]), *query_NHD.shape[1:])
+    return torch.cat([*parts, padding])
 
 
 @lru_cache
@@ -189,25 +189,25 @@ def find_kernel_obstacle(
     generator = torch.Generator().manual_seed(0)
     shapes = ((5, heads, dim), (8, key_heads, dim), (8, key_heads, dim), (5, heads, dim))
     *states, weights = (torch.randn(shape, generator=generator).to(device) for shape in shapes)
-    bounds = [torch.tensor(each, dtype=torch.int32, device=device) for each in ([0, 2, 5], [0, 5, 8])]
+    bounds = [torch.tensor(ends, dtype=torch.int32, device=device) for ends in ([0, 2, 5], [0, 5, 8])]
 
     def compute(attend: Callable[..., Tensor], kind: torch.dtype, *longest: int) -> list[Tensor]:
-        given = [each.to(kind).requires_grad_() for each in states]
-        result = attend(*given, *bounds, *longest, dim**-0.5)
-        return [result, *torch.autograd.grad((result * weights).sum(), given)]
+        inputs = [tensor.to(kind).requires_grad_() for tensor in states]
+        result = attend(*inputs, *bounds, *longest, dim**-0.5)
+        return [result, *torch.autograd.grad((result * weights).sum(), inputs)]
 
     try:
         with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            found, expected = (
+            computed, expected = (
                 compute(attend_segments, dtype, 3, 5), compute(attend_in_turn, torch.float32)
             )  # fmt: skip
-    except torch.OutOfMemoryError:  # no reason against the kernel
+    except torch.OutOfMemoryError:  # this says nothing about the kernel
         raise
     except (TypeError, ValueError, RuntimeError) as error:
         return (str(error) or type(error).__name__).splitlines()[0]
     gap = max(
         float((one.float() - other).abs().max() / other.abs().max())
-        for one, other in zip(found, expected, strict=True)
+        for one, other in zip(computed, expected, strict=True)
     )
     return "" if gap <= 0.05 else f"the variable-length kernel is off by {gap:.2g} of the greatest number"
 
@@ -215,12 +215,12 @@ def find_kernel_obstacle(
 # ---------------------------------------------------------------------- in batches
 @dataclass(frozen=True)
 class BatchLayout:
-    """Batches of rows of similar length, padded to the longest of each.
+    """Batches of rows of similar length, each padded to its longest row.
 
     Attributes:
         batches: Rows and tokens of each call of attention, in order.
-        layout_M: Packed index of each token that attention reads; None if M = N in order.
-        result_N: Index, among these, of the result of each packed token.
+        layout_M: Packed index of each token that attention reads; None if these are the packed tokens in order.
+        result_N: Index of each packed token's result among the M tokens read; None if ``layout_M`` is.
     """
 
     batches: tuple[tuple[int, int], ...]
@@ -229,7 +229,7 @@ class BatchLayout:
 
     @classmethod
     def of(cls, places: Sequence[Places], num_tokens: int, device: torch.device) -> BatchLayout:
-        """Return the layout of rows with these packed indices, among so many packed tokens."""
+        """Return the layout of rows, given their packed indices and the number of packed tokens."""
         batches = _batch_rows(places)
         layout_M, result_N = _compute_layout(batches, places, num_tokens)
         sizes = tuple((len(rows), tokens) for rows, tokens in batches)
@@ -243,7 +243,7 @@ class BatchLayout:
         groups = query.shape[1] // key.shape[1]
         states_QKV = (query, key, value)
         # under autocast, rotated queries and keys are float32 while values are in half precision
-        dtype = min((states.dtype for states in states_QKV), key=lambda each: each.itemsize)
+        dtype = min((states.dtype for states in states_QKV), key=lambda dtype: dtype.itemsize)
         if dtype in (torch.float16, torch.bfloat16):
             states_QKV = (query.float(), key.float(), value.float())
         with torch.autocast(query.device.type, enabled=False):

@@ -18,17 +18,17 @@ from lit_agentrl.strategies.hooks import get_hooks
 class Rollback(Action):
     """Takes weights and optimizers back to the last healthy iteration; iterations and prompts go on.
 
-    Healthy is the start, and each validated iteration after which no rule was beyond its bound.  Its weights and
-    optimizers are held in memory beside those of now, and lie in checkpoints, which are twice as large: a run that is
-    resumed goes back to the same.
+    The start is healthy, and so is each validated iteration after which no rule was beyond its bound.  The weights and
+    optimizers of the last healthy iteration are held in memory and saved in checkpoints, which are therefore twice as
+    large: a resumed run rolls back to the same weights.
 
     Args:
         rules: see `Action`.
-        lr_factor: of the learning rate from then on, of the critic's too, in (0, 1]; each time once more.
-        at_most: times; a further alarm ends the run as collapsed.
+        lr_factor: factor in (0, 1] by which each rollback multiplies all learning rates, the critic's too.
+        at_most: maximum number of rollbacks; a further alarm ends the run as collapsed.
 
     Raises:
-        ValueError: a value out of range.
+        ValueError: a value is out of range.
     """
 
     def __init__(self, rules: Sequence[str] | None = None, lr_factor: float = 0.5, at_most: int = 3) -> None:
@@ -61,16 +61,16 @@ class Rollback(Action):
     def start(self, trainer: Trainer, module: LightningModule) -> None:
         """Save the start, which counts as healthy."""
         if self._healthy is None:
-            self._hold(trainer, module, trainer.current_epoch)
+            self._save_healthy(trainer, module, trainer.current_epoch)
 
     def note_healthy(self, trainer: Trainer, module: LightningModule) -> None:
-        self._hold(trainer, module, trainer.current_epoch + 1)
+        self._save_healthy(trainer, module, trainer.current_epoch + 1)
 
-    def _hold(self, trainer: Trainer, module: LightningModule, iteration: int) -> None:
+    def _save_healthy(self, trainer: Trainer, module: LightningModule, iteration: int) -> None:
         self._healthy = {
             "iteration": iteration,
             "weights": {
-                name: _copy_to_cpu(weight.detach()) for name, weight in _list_changing(module).items()
+                name: _copy_to_cpu(weight.detach()) for name, weight in _list_changing_weights(module).items()
             },
             "optimizers": [_copy_to_cpu(optimizer.state_dict()) for optimizer in trainer.optimizers],
         }
@@ -78,16 +78,16 @@ class Rollback(Action):
     def act(self, trainer: Trainer, module: LightningModule) -> str:
         assert self._healthy is not None, "start() comes first"
         with torch.no_grad():
-            for name, weight in _list_changing(module).items():
+            for name, weight in _list_changing_weights(module).items():
                 weight.copy_(self._healthy["weights"][name])
         for optimizer, state in zip(trainer.optimizers, self._healthy["optimizers"], strict=True):
             rates = [{key: group[key] for key in ("lr", "initial_lr")} for group in optimizer.param_groups]
-            optimizer.load_state_dict(_copy_to_cpu(state))  # which may take tensors over as they are
+            optimizer.load_state_dict(_copy_to_cpu(state))  # a copy, since the optimizer may keep its tensors
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group |= {key: value * self.lr_factor for key, value in rate.items()}
         for config in trainer.lr_scheduler_configs:
             config.scheduler.base_lrs = [rate * self.lr_factor for rate in config.scheduler.base_lrs]
-        # other weights, so another version: engines hold what they have read by it
+        # the weights change, so the version must too: engines keep states of tokens per version
         as_trained(module).updater.progress.version += 1
         self.done += 1
         rate = trainer.optimizers[0].param_groups[0]["lr"]
@@ -106,7 +106,7 @@ class Rollback(Action):
         self.done, self._healthy = state["done"], state["healthy"]
 
 
-def _list_changing(module: LightningModule) -> dict[str, Tensor]:
+def _list_changing_weights(module: LightningModule) -> dict[str, Tensor]:
     """Return the trained weights, and those of a reference that moves."""
     return {
         name: weight

@@ -1,6 +1,6 @@
 """Signals of a collapse: functions of the metrics of an iteration.
 
-`of_replies` adds to that row what only the replies themselves tell, under ``collapse/``.
+`of_replies` adds to that row the signals that need the replies themselves, under ``collapse/``.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ Row = Mapping[str, float]
 
 
 def reward_gap(row: Row) -> float | None:
-    """Return reward in training less success rate; None where nothing was played.
+    """Return the mean training reward minus the success rate; None without episodes.
 
-    It grows where a policy learns what it is paid for instead of what is wanted.
+    It grows where a policy raises its reward without success.
     """
-    points, success = row.get("reward/total", row.get("rollout/return_mean")), row.get("rollout/success")
-    return None if points is None or success is None else points - success
+    reward, success = row.get("reward/total", row.get("rollout/return_mean")), row.get("rollout/success")
+    return None if reward is None or success is None else reward - success
 
 
 def both_fallen(row: Row) -> float | None:
-    """Return the smaller fall of log-prob (nats) of both sides of pairs; None without.
+    """Return the larger change of log-prob of the two sides of pairs; None without pairs.
 
-    Where it is low, probability went to replies that nobody compared.
+    In nats, from the reference or without one from the sampler.  Far below 0, both sides lost probability to replies
+    that nobody compared.
     """
     sides = [row.get(f"train/moved_{side}") for side in ("chosen", "rejected")]
     known = [moved for moved in sides if moved is not None]
@@ -41,9 +42,9 @@ def both_fallen(row: Row) -> float | None:
 
 
 def learned_gap(row: Row) -> float | None:
-    """Return the largest gap of a learned or asked reward (`rewards.watching.Watched`); None without.
+    """Return the largest gap of a watched reward (`rewards.watching.Watched`); None without one.
 
-    It grows where what pays is hacked.
+    It grows where the policy exploits errors of a reward model or a judge.
     """
     gaps = (value for name, value in row.items() if re.fullmatch(r"reward/.+_gap", name))
     known = [gap for gap in gaps if gap is not None]
@@ -51,18 +52,18 @@ def learned_gap(row: Row) -> float | None:
 
 
 def count_validated(row: Row) -> float | None:
-    """Return the episodes, or pairs of a reward model, that ``val/success`` is a mean of."""
+    """Return the number of episodes, or of a reward model's pairs, behind ``val/success``."""
     return row.get("val/episodes", row.get("val/pairs"))
 
 
 def compute_uniformity(entropies: Sequence[float | None], vocabulary: int) -> dict[str, float]:
-    """Compute ``collapse/uniformity``: the largest entropy over that of uniform draws.
+    """Compute ``collapse/uniformity``: the largest entropy divided by that of uniform draws.
 
-    Empty where no entropy is known.
+    The result is empty where no entropy is known.
 
     Args:
-        entropies: nats a token.
-        vocabulary: tokens that can be drawn.
+        entropies: nats per token; None where unknown.
+        vocabulary: number of tokens that can be drawn.
     """
     known = [entropy for entropy in entropies if entropy is not None]
     return {"collapse/uniformity": max(known) / math.log(vocabulary)} if known and vocabulary > 1 else {}
@@ -71,22 +72,23 @@ def compute_uniformity(entropies: Sequence[float | None], vocabulary: int) -> di
 def of_replies(episodes: Sequence[Episode]) -> dict[str, float]:
     """Measure entropy, diversity and templates of the replies, over all ranks: a collective.
 
-    ``collapse/entropy_think`` and ``…_answer``: nats a token.  ``collapse/distinct_within``: distinct share of the
-    pairs of tokens of a prompt's group, mean over groups.  ``collapse/similarity_within`` and ``…_across``: share of
-    their distinct pairs that two episodes have in common (Jaccard): neighbouring members of a group; the first members
-    of neighbouring groups.  ``collapse/template_share``: turns with the most frequent thought.
+    ``collapse/entropy_think`` and ``…_answer`` are in nats per token.  A pair is two neighbouring tokens of a reply.
+    ``collapse/distinct_within`` is the share of a group's pairs that are distinct, as a mean over groups.
+    ``collapse/similarity_within`` and ``…_across`` are the Jaccard similarity of two episodes' sets of pairs, within a
+    group between neighbouring members and across groups between the first members of neighbouring groups.
+    ``collapse/template_share`` is the share of the most frequent thought among all thoughts.
 
     Args:
-        episodes: of this rank; failed ones are left out.
+        episodes: episodes of this rank; failed ones are left out.
     """
     played = sorted(
         (e for e in episodes if not e.failed and e.turns), key=lambda e: (e.wave, e.group, e.member)
     )
     groups: dict[tuple[int, int], list[list[int]]] = {}
     for episode in played:
-        words = [pair for turn in episode.turns for pair in _encode_pairs(turn.reply_tokens)]
-        groups.setdefault((episode.wave, episode.group), []).append(words)
-    sets = [[frozenset(words) for words in group] for group in groups.values()]
+        pairs = [pair for turn in episode.turns for pair in _encode_pairs(turn.reply_tokens)]
+        groups.setdefault((episode.wave, episode.group), []).append(pairs)
+    sets = [[frozenset(pairs) for pairs in group] for group in groups.values()]
     distinct = [
         len(frozenset[int]().union(*reply_sets)) / num_pairs
         for reply_sets, group in zip(sets, groups.values(), strict=True)

@@ -14,13 +14,13 @@ from lit_agentrl.episode import EndReason, Episode, Outcome
 from lit_agentrl.report.completion import list_scenarios
 
 _PER_EPISODE = ("success", "return", "turns", "actions", "truncated_share", "cost")
-_COUNTS = ("broken_markers", "lost_characters")  # of what prompts hold
-MOSTLY_CUT = 0.9  # share of cut replies that is warned of
+_COUNTS = ("broken_markers", "lost_characters")  # counts of what prompts contain
+MOSTLY_CUT = 0.9  # share of cut replies from which on a warning is printed
 _OTHER = (
     *("reply_tokens", "cut_share", "invalid_share", "surplus_actions", "entropy", "distinct_2"),
     "distinct_answers",
 )
-COUNTED = "count_"  # prefix of what a game counts
+COUNTED = "count_"  # prefix of the names of what a game counts
 _PER_GROUP = ("return_std_within_group", "dead_group_share")
 # keys of an evaluation; ``normalised`` only if chance and oracle success are known
 EVALUATED = (
@@ -39,7 +39,7 @@ class EpisodeMetrics(nn.Module):
     ``distinct_2`` (distinct share of the reply bigrams of one update), ``distinct_answers`` (E / T, E the number of
     distinct answers among those of T valid replies, mean over episodes with T >= 2; UFO, arXiv 2507.14295),
     ``count_{name}`` (sum over an episode of what the game counts under this name, mean over episodes that report it),
-    ``scenario_success`` (not shared; see `report.completion`), ``return_std_within_group`` (environment
+    ``scenario_success`` (if not ``is_shared``; see `report.completion`), ``return_std_within_group`` (environment
     reward, ddof 1), ``dead_group_share`` (groups whose returns are all equal), ``episodes``, ``failed`` and
     ``broken_markers`` (counts; see `text.marker_guard`).
 
@@ -52,8 +52,8 @@ class EpisodeMetrics(nn.Module):
         # all ranks need the same order of names: each metric is reduced over ranks in compute()
         names = (*_PER_EPISODE, *_OTHER, *_PER_GROUP)
         self._is_shared = is_shared
-        self._counted: dict[str, tuple[float, int]] = {}  # by name: sum and episodes
-        self._of_scenarios: list[Outcome] = []
+        self._counted: dict[str, tuple[float, int]] = {}  # by name: sum, and number of episodes
+        self._scenario_outcomes: list[Outcome] = []
         self.means = nn.ModuleDict({name: MeanMetric(sync_on_compute=is_shared) for name in names})
         self.weights = nn.ModuleDict({name: SumMetric(sync_on_compute=is_shared) for name in names})
         self.counts = nn.ModuleDict(
@@ -63,10 +63,10 @@ class EpisodeMetrics(nn.Module):
     def update(self, outcomes: Sequence[Outcome]) -> None:
         """Add episodes to all metrics except ``distinct_2``."""
         played = [outcome for outcome in outcomes if not outcome.failed]
-        self._count("episodes").update(len(played))
-        self._count("failed").update(len(outcomes) - len(played))
-        self._count("broken_markers").update(sum(outcome.broken for outcome in outcomes))
-        self._count("lost_characters").update(sum(outcome.lost for outcome in outcomes))
+        self._get_count("episodes").update(len(played))
+        self._get_count("failed").update(len(outcomes) - len(played))
+        self._get_count("broken_markers").update(sum(outcome.broken for outcome in outcomes))
+        self._get_count("lost_characters").update(sum(outcome.lost for outcome in outcomes))
         for outcome in played:
             values = {
                 "success": outcome.success,
@@ -91,7 +91,7 @@ class EpisodeMetrics(nn.Module):
             for name, number in outcome.counts.items():
                 total, episodes = self._counted.get(name, (0.0, 0))
                 self._counted[name] = total + number, episodes + 1
-        self._of_scenarios += [outcome for outcome in played if outcome.scenario and not self._is_shared]
+        self._scenario_outcomes += [outcome for outcome in played if outcome.scenario and not self._is_shared]
         self._add_groups(played)
 
     def update_texts(self, episodes: Sequence[Episode]) -> None:
@@ -107,7 +107,7 @@ class EpisodeMetrics(nn.Module):
 
     def compute(self) -> dict[str, float]:
         """Return the counts and means by key; a mean of zero weight is left out."""
-        result = {name: float(self._count(name).compute()) for name in self.counts}
+        result = {name: float(self._get_count(name).compute()) for name in self.counts}
         if not result["lost_characters"]:
             del result["lost_characters"]
         for metric in [*self.means.values(), *self.weights.values()]:
@@ -116,10 +116,10 @@ class EpisodeMetrics(nn.Module):
                     0.0
                 )
         for name in self.means:  # compute() is a collective: every rank must call it, even without episodes
-            value, weight = float(self._mean(name).compute()), float(self._weight(name).compute())
+            value, weight = float(self._get_mean(name).compute()), float(self._get_weight(name).compute())
             if weight > 0:
                 result[name] = value
-        if scenarios := list_scenarios(self._of_scenarios):
+        if scenarios := list_scenarios(self._scenario_outcomes):
             result["scenario_success"] = sum(scenarios) / len(scenarios)
         return result | self._compute_counted()
 
@@ -127,23 +127,23 @@ class EpisodeMetrics(nn.Module):
         parts = gather_objects([self._counted]) if self._is_shared else [self._counted]
         sums: dict[str, tuple[float, int]] = {}
         for name, (total, episodes) in (entry for part in parts for entry in part.items()):
-            before = sums.get(name, (0.0, 0))
-            sums[name] = before[0] + total, before[1] + episodes
+            earlier = sums.get(name, (0.0, 0))
+            sums[name] = earlier[0] + total, earlier[1] + episodes
         return {f"{COUNTED}{name}": total / episodes for name, (total, episodes) in sorted(sums.items())}
 
-    def _mean(self, name: str) -> MeanMetric:
+    def _get_mean(self, name: str) -> MeanMetric:
         return cast(MeanMetric, self.means[name])
 
-    def _weight(self, name: str) -> SumMetric:
+    def _get_weight(self, name: str) -> SumMetric:
         return cast(SumMetric, self.weights[name])
 
-    def _count(self, name: str) -> SumMetric:
+    def _get_count(self, name: str) -> SumMetric:
         return cast(SumMetric, self.counts[name])
 
     def _add(self, name: str, value: float, weight: float) -> None:
         if weight > 0:
-            self._mean(name).update(value, weight)
-            self._weight(name).update(weight)
+            self._get_mean(name).update(value, weight)
+            self._get_weight(name).update(weight)
 
     def _add_groups(self, outcomes: Sequence[Outcome]) -> None:
         groups: dict[int, list[float]] = {}

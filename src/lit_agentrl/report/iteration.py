@@ -41,10 +41,10 @@ def gather_outcomes(episodes: Sequence[Episode]) -> list[Outcome]:
     gathered = [
         Outcome(
             **_convert_types(dict(zip(names, row, strict=True))),
-            **dict(zip(_TEXTS, words, strict=True)),
-            counts=json.loads(counted),
+            **dict(zip(_TEXTS, text_fields, strict=True)),
+            counts=json.loads(counts_json),
         )
-        for row, counted, *words in zip(table["numbers"].tolist(), counts, *texts, strict=True)
+        for row, counts_json, *text_fields in zip(table["numbers"].tolist(), counts, *texts, strict=True)
     ]
     return sorted(gathered, key=lambda outcome: (outcome.wave, outcome.group, outcome.member))
 
@@ -67,8 +67,9 @@ def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> Non
     """Raise on all ranks if too many episodes failed or logits are not finite.
 
     Raises:
-        ValueError: too many episodes failed; it names the first failure of the first rank that had one.
-        NotFinite: the policy sampled from logits that are not finite; it names the weights that gave them.
+        ValueError: too many episodes failed; the message names the first failure of the first rank that had one.
+        NotFinite: the policy sampled from logits that are not finite; the message names the oldest weights that gave
+            them.
     """
     failed = [episode for episode in episodes if episode.failed]
     first_here = [describe_failure(episode) for episode in failed[:1]]
@@ -116,8 +117,8 @@ def compute_rollout_row(
         task_names: names of all games, in the order of ``Episode.task``.
         seconds: rollout time of this rank; the slowest rank counts.
         device: device of the collectives.
-        playing_seconds: time that another process took to play meanwhile, if one did; the ``speed/*`` rates then use
-            this time.
+        playing_seconds: seconds that another process took to play the episodes, if one did; the ``speed/*`` rates then
+            use this time.
     """
     metrics = EpisodeMetrics().to(device)
     episodes = batch.own_episodes
@@ -160,7 +161,7 @@ def compute_rollout_row(
 
 
 def _compute_branch_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Compute the number of branches, if any, and the share of reused action tokens."""
+    """Compute the number of branched episodes, if any, and the share of reused action tokens."""
     counts = [sum(bool(e.branches) for e in episodes), sum(e.num_sampled for e in episodes)]
     counts.append(sum(e.num_action_tokens for e in episodes))
     branches, sampled, tokens = sum_over_ranks(torch.tensor(counts, dtype=torch.float64)).tolist()
@@ -170,22 +171,25 @@ def _compute_branch_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def _compute_context_cost(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Compute the tokens of several rows over those of messages and replies.
+    """Compute the ratio of the tokens in rows to the tokens of messages and replies.
 
-    Episodes that branched are left out, since they count their own messages only.
+    The result is empty if every episode has one row.  Episodes that branched are left out, since they count their own
+    messages only.
     """
     counted = [episode for episode in episodes if not episode.branches and not episode.failed]
     counts = torch.zeros(3, dtype=torch.float64)
     for e in counted:
-        has_rows = any(turn.starts_row for turn in e.turns[1:])
-        once = e.num_new + e.num_sampled
-        counts += torch.tensor([has_rows, count_row_tokens(e) if has_rows else once, once])
-    has_rows, tokens, once = sum_over_ranks(counts).tolist()
-    return {"rollout/context_cost": tokens / once} if has_rows else {}
+        has_several_rows = any(turn.starts_row for turn in e.turns[1:])
+        conversation = e.num_new + e.num_sampled
+        counts += torch.tensor(
+            [has_several_rows, count_row_tokens(e) if has_several_rows else conversation, conversation]
+        )
+    num_split, row_tokens, conversation_tokens = sum_over_ranks(counts).tolist()
+    return {"rollout/context_cost": row_tokens / conversation_tokens} if num_split else {}
 
 
 def count_row_tokens(episode: Episode) -> int:
-    """Count the tokens of an episode's rows, common beginnings once."""
+    """Count the tokens of an episode's rows; a beginning that rows share counts once."""
     rows: list[list[int]] = []
     for turn in episode.turns:
         if turn.starts_row or not rows:
@@ -205,7 +209,7 @@ def _compute_success_by_game(episodes: Sequence[Episode], task_names: Sequence[s
     if sum(played > 0 for played, _, _ in tally) < 2:
         return {}
     return {
-        f"rollout/{name}/success": solved / ended
-        for name, (_, ended, solved) in zip(task_names, tally, strict=True)
-        if ended
+        f"rollout/{name}/success": solved / not_failed
+        for name, (_, not_failed, solved) in zip(task_names, tally, strict=True)
+        if not_failed
     }

@@ -14,7 +14,7 @@ EXACT_FREEDOM = 1000  # degrees of freedom up to which the t quantile is compute
 
 
 class Interval(NamedTuple):
-    """An estimate with its bounds; ``n`` counts the independent units it rests on."""
+    """An estimate with its bounds; ``n`` counts the independent units behind it."""
 
     mean: float
     low: float
@@ -163,7 +163,7 @@ def compute_share_interval(shares: Sequence[float], num_episodes: int, confidenc
     Args:
         shares: one share in [0, 1] for each task.
         num_episodes: total number of episodes behind the shares.
-        confidence: of the interval.
+        confidence: probability that the interval holds the mean.
 
     Raises:
         ValueError: no share, one outside [0, 1], fewer episodes than shares, or a confidence outside (0, 1).

@@ -289,12 +289,15 @@ def format_judge(summary: Summary) -> str:
     best = summary["monitored"]
     if best is None:
         return ""
-    played = [
-        game["best"]["success"]["n"] for game in summary["games"] if game["split"] == "val" and game["best"]
-    ]
-    of = f" over {played[0]} episodes" if best["name"] == "val/success" and len(played) == 1 else ""
+    played = [game["best"]["success"] for game in summary["games"] if game["split"] == "val" and game["best"]]
+    note = ""
+    if best["name"] == "val/success" and len(played) == 1:
+        note = f" over {played[0]['n']} episodes"
+        # new draws: the chosen score was the highest of several, so the second is usually lower
+        if abs(played[0]["mean"] - best["value"]) > 1e-6:
+            note += "; played again for this table"
     extreme = "highest" if best["mode"] == "max" else "lowest"
-    line = f"best: chosen by the {extreme} {best['name']} after an iteration, {best['value']:.4g}{of}"
+    line = f"best: chosen by the {extreme} {best['name']}, {best['value']:.4g}{note}"
     start = _find_start(summary, best["name"])
     if start is None or not (start > best["value"] if best["mode"] == "max" else start < best["value"]):
         return line

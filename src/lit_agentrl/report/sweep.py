@@ -22,13 +22,13 @@ class Entry(TypedDict):
     run: int  # number of the run
     folder: str
     overrides: list[str]
-    status: str  # begun, interrupted, or as in its summary
+    status: str  # "begun", "interrupted", or the status in the run's summary
     monitored: Monitored | None  # metric of the best checkpoint
     error: str | None  # one line, if it failed
 
 
 def append(sweep: Path, entry: Entry) -> None:
-    """Append a line; every run appends its own lines, from its own process."""
+    """Append a line; each run appends its lines from its own process."""
     append_durable(sweep / FILE, json.dumps(entry) + "\n")
 
 
@@ -46,7 +46,7 @@ def list_latest(entries: Sequence[Entry]) -> list[Entry]:
 def find_best(entries: Sequence[Entry]) -> Entry | None:
     """Find the run with the best value, the first of those that tie.
 
-    None if no run has a value, or if the runs have different metrics.
+    Return None if no run has a value, or if the runs have different metrics.
     """
     known = [(entry, entry["monitored"]) for entry in entries if entry["monitored"] is not None]
     if len({(value["name"], value["mode"]) for _, value in known}) != 1:
@@ -66,18 +66,20 @@ def list_differing_overrides(entries: Sequence[Entry]) -> dict[int, str]:
 def build_table(entries: Sequence[Entry], planned: Mapping[int, list[str]] | None = None) -> Table:
     """Build the table of a sweep: differing options, status and value of each run.
 
-    It fits 80 columns.
+    The table fits 80 columns.
 
     Args:
         entries: the last line of each run.
         planned: overrides by run number, if those of all runs were known beforehand; runs without an entry are listed
             as not started.
     """
-    missing = {run: texts for run, texts in (planned or {}).items() if run not in {e["run"] for e in entries}}
-    rows = [*entries, *(_make_unstarted(run, texts) for run, texts in missing.items())]
+    unstarted = {
+        run: texts for run, texts in (planned or {}).items() if run not in {e["run"] for e in entries}
+    }
+    rows = [*entries, *(_make_unstarted(run, texts) for run, texts in unstarted.items())]
     names = sorted({entry["monitored"]["name"] for entry in entries if entry["monitored"] is not None})
     completed = [entry for entry in entries if entry["status"] == "completed"]
-    best, differs = find_best(entries), list_differing_overrides(rows)
+    best, differing = find_best(entries), list_differing_overrides(rows)
     result = Table(title=f"sweep: {len(completed)} of {len(rows)} runs completed")
     result.add_column("run", justify="right")
     result.add_column("options", overflow="fold")
@@ -89,7 +91,7 @@ def build_table(entries: Sequence[Entry], planned: Mapping[int, list[str]] | Non
         shown = "–" if value is None else f"{value['value']:.4g}"
         result.add_row(
             str(entry["run"]),
-            escape(differs[entry["run"]]) or "–",
+            escape(differing[entry["run"]]) or "–",
             {"begun": "killed"}.get(entry["status"], entry["status"]),
             shown if value is None or len(names) == 1 else f"{value['name']} {shown}",
             "–" if value is None else str(value["iteration"]),

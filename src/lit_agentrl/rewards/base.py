@@ -71,12 +71,16 @@ class RewardContext:
         seed: seed of the run.
         open_answerer: makes an `Answerer` from a constructor of an engine, a constructor of a model (None for an API)
             and sampling options (`engines.base.SamplingParams`).
+        policy: network of the policy, with its current weights; None outside of training.
+        encode_reply: returns the tokens of a reply that plays an action, after the reply header; None as ``policy``.
     """
 
     device: torch.device
     tokenizer: PreTrainedTokenizerBase
     seed: int
     open_answerer: Callable[..., Answerer]
+    policy: Any = None
+    encode_reply: Callable[[str], list[int]] | None = None
 
 
 class RewardPart(ABC):
@@ -96,7 +100,7 @@ class RewardPart(ABC):
     def setup(self, context: RewardContext) -> None:  # noqa: B027 (optional)
         """Create resources that need the run, such as networks.
 
-        Called once, before rollouts and before a checkpoint is loaded.
+        The pipeline calls it once, before rollouts and before a checkpoint is loaded.
         """
 
     def gather_rows(self, rows: Tensor) -> Tensor:
@@ -230,36 +234,37 @@ class Shaping(RewardPart):
         ]
 
 
-def require_rewards(name: str, given: Any, episodes: Sequence[Episode]) -> None:
-    """Check the result of a part.
+def require_rewards(name: str, rewards: Any, episodes: Sequence[Episode]) -> None:
+    """Refuse an invalid result of a part.
 
     Raises:
-        ValueError: it is not one finite number for every turn of every episode; the message names the first error.
+        ValueError: the result is not one finite number for every turn of every episode; the message names the first
+            error.
     """
-    must = f"reward.{name} must give one finite number for every turn of every episode"
-    if not _has_length(given) or len(given) != len(episodes):
-        size = len(given) if _has_length(given) else type(given).__name__
-        raise ValueError(f"{must}: a list of {len(episodes)} lists, not {size}")
-    for episode, row in zip(episodes, given, strict=True):
+    rule = f"reward.{name} must give one finite number for every turn of every episode"
+    if not _has_length(rewards) or len(rewards) != len(episodes):
+        size = len(rewards) if _has_length(rewards) else type(rewards).__name__
+        raise ValueError(f"{rule}: a list of {len(episodes)} lists, not {size}")
+    for episode, row in zip(episodes, rewards, strict=True):
         where = f"game {episode.task_name} instance seed {episode.instance_seed}"
         if not _has_length(row) or len(row) != len(episode.turns):
             size = len(row) if _has_length(row) else type(row).__name__
-            raise ValueError(f"{must}: {where} has {len(episode.turns)} turns, and was given {size}")
+            raise ValueError(f"{rule}: {where} has {len(episode.turns)} turns, and was given {size}")
         for turn, value in enumerate(row, start=1):
             if not _is_finite(value):
                 raise ValueError(
-                    f"{must}: {where}, turn {turn} was given {value}; score what cannot be scored 0"
+                    f"{rule}: {where}, turn {turn} was given {value}; give 0 to what cannot be scored"
                 )
 
 
-def _has_length(given: Any) -> bool:
-    return isinstance(given, Sized) and not isinstance(given, str)
+def _has_length(value: Any) -> bool:
+    return isinstance(value, Sized) and not isinstance(value, str)
 
 
 def _is_finite(value: Any) -> bool:
     try:
         return math.isfinite(value)
-    except (TypeError, ValueError, RuntimeError):  # not a number, or several
+    except (TypeError, ValueError, RuntimeError):  # not a number, or several numbers
         return False
 
 

@@ -1,4 +1,4 @@
-"""Derive what an objective requires and provides from the columns that it asks for."""
+"""Derive what an objective requires and provides from the columns that it reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lit_agentrl.rl.objective import Objective
 
 _PLAIN = "algo/advantage=group_mean_std"
-# column that an estimator reads -> fact that provides it, reason, and an estimator without it
+# column that an estimator reads -> fact that provides it, reason, and an option whose estimator does not read it
 _REQUIRED = {
     "baseline_B": (facts.BASELINE, "its return is subtracted", "algo/advantage=loo"),
     "tree_B": (facts.BRANCHES, "without them it would be algo/advantage=group_mean_std", _PLAIN),
@@ -29,7 +29,7 @@ _REQUIRED = {
     "sampler_entropy_BT": (facts.ENTROPIES, "", "algo/tokens=none and no adaptive algo/entropy"),
 }
 _REQUIRED |= {column: (fact, "", "") for column, fact in facts.VALUE_COLUMNS.items()}
-# axis whose part needs each trajectory in one row -> parts that do not
+# axis whose part needs each trajectory in one row -> options that do not need that
 _REMEDIES = {
     "correction": "algo/correction=truncated or masked",
     "ratio": "algo/ratio=token or turn",
@@ -44,16 +44,12 @@ _READ = {
     "old_logp_BT": facts.READS_OLD_LOG_PROBS,
 }
 
-_TARGETS = (
-    "target_value_BT",
-    "target_q_BT",
-    "target_implicit_q_BT",
-    "target_cost_value_BT",
-)  # of slow weights
+# columns that slow weights compute
+_TARGETS = ("target_value_BT", "target_q_BT", "target_implicit_q_BT", "target_cost_value_BT")
 
 
 def list_requirements(objective: Objective) -> Iterator[Requirement]:
-    """List what `Objective.requirements` and `Objective.needs` ask of the run."""
+    """List what `Objective.requirements` and `Objective.needs` require of the run."""
     name, needs = objective.name, objective.requirements
     if not objective.trains:
         yield Requirement(
@@ -110,7 +106,7 @@ def list_requirements(objective: Objective) -> Iterator[Requirement]:
         )  # fmt: skip
     if objective.needs("old_logp_BT") and not objective.needs("sampler_logp_BT"):
         yield Requirement(
-            facts.EXACT_LOG_PROBS, by=f"algo={name}", reason="it takes recorded log-probs for those of the policy",
+            facts.EXACT_LOG_PROBS, by=f"algo={name}", reason="it treats recorded log-probs as those of the policy",
             remedy="algo/correction=truncated",
         )  # fmt: skip
 
@@ -122,9 +118,9 @@ def _list_data_requirements(objective: Objective) -> Iterator[Requirement]:
         return
     if objective.score_kind == "referred":
         yield Requirement(facts.REFERRED, by=by, reason="it compares an answer with a reference answer")
-    learns = "it trains a reward model"
-    yield Requirement(facts.RECORDED, by=by, reason=learns)
-    yield Requirement(facts.HELD_OUT, by=by, reason=learns)
+    reason = "it trains a reward model"
+    yield Requirement(facts.RECORDED, by=by, reason=reason)
+    yield Requirement(facts.HELD_OUT, by=by, reason=reason)
     if objective.score_kind == "cost":
         yield Requirement(facts.COST_SCORES, by=by, reason="it learns to predict costs")
 
@@ -134,7 +130,7 @@ def _has_scores(objective: Objective) -> bool:
 
 
 def list_provisions(objective: Objective) -> Iterator[Fact]:
-    """List what an objective reads or trains, which other parts may depend on."""
+    """List what an objective reads or trains, as facts on which other parts may depend."""
     yield from (fact for column, fact in _READ.items() if objective.needs(column))
     yield from (fact for column, fact in facts.VALUE_READERS.items() if objective.needs(column))
     if any(objective.needs(column) for column in _TARGETS):
@@ -151,5 +147,5 @@ def list_provisions(objective: Objective) -> Iterator[Fact]:
 
 
 def get_estimator_option(objective: Objective) -> str:
-    """Return the option of the part that asks for values."""
+    """Return the option of the part that reads values."""
     return "algo.targets" if hasattr(objective, "targets") else "algo.advantage"

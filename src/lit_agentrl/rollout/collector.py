@@ -72,14 +72,14 @@ class Collector:
         self._sampler = sampler or TaskSampler()
         self._engine_metrics: dict[str, float] = {}
 
-    def setup(self, device: torch.device) -> None:
-        """Set up the reward parts, which may need resources of the run."""
-        tokenizer, open_answerer = self.rules.chat.tokenizer, partial(Adviser, device=device)
+    def setup(self, device: torch.device, policy: Any = None) -> None:
+        """Set up the reward parts, which may need the network of the policy."""
         self._rewards.setup(
             RewardContext(
-                device=device, tokenizer=tokenizer, seed=self.rules.seed, open_answerer=open_answerer
+                device=device, tokenizer=self.rules.chat.tokenizer, seed=self.rules.seed,
+                open_answerer=partial(Adviser, device=device), policy=policy, encode_reply=self.rules.encode_reply,
             )
-        )
+        )  # fmt: skip
 
     def close(self) -> None:
         """Release the resources of the reward parts."""

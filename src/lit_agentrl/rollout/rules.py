@@ -54,6 +54,15 @@ class Rules:
     shots: Mapping[str, Sequence[Message]] = field(default_factory=dict)
     asks: Look | None = None
 
+    def encode_reply(self, action: str) -> list[int]:
+        """Return the tokens of a reply that plays an action, after its header.
+
+        Where the run has thoughts, that of the reply is empty.
+        """
+        dialect = self.chat.dialect
+        text = dialect.write([action], thought="" if self.prompt.think else None)
+        return self.chat.encode(text.removeprefix(dialect.think_start) if self.chat.forced_think else text)
+
     def open_engine(
         self, network: PreTrainedModel, forward_context: ForwardContext = nullcontext, **more: Any
     ) -> Engine:

@@ -20,7 +20,7 @@ class Thought:
 
     Attributes:
         episode: Index of its episode in the list.
-        group: Group of the episode.
+        group: Number of the episode's group.
         turn: Number of its turn, counted from 0.
         context: All tokens that the policy had read and written before it.
         tokens: Its own tokens, including sampled tags.
@@ -47,10 +47,10 @@ def list_thoughts(episodes: Sequence[Episode]) -> list[Thought]:
     thoughts = []
     for index, episode in enumerate(episodes):
         for number, turn in enumerate(episode.turns if not episode.failed else ()):
-            places = np.flatnonzero(turn.reply_segments == Segment.THINK)
-            if not turn.has_think or not len(places):
+            think_places = np.flatnonzero(turn.reply_segments == Segment.THINK)
+            if not turn.has_think or not len(think_places):
                 continue
-            first, end = int(places[0]), int(places[-1]) + 1
+            first, end = int(think_places[0]), int(think_places[-1]) + 1
             reply = turn.reply_tokens.tolist()
             row = list_row_tokens(episode.turns[: number + 1])
             before = row[: len(row) - len(reply)]
@@ -75,8 +75,8 @@ def draw_turns(thoughts: Sequence[Thought], number: int, seed: int) -> list[Thou
         by_episode.setdefault(thought.episode, []).append(thought)
     episodes = list(by_episode.values())
 
-    def draw(among: int, *address: int) -> int:
-        return int(seeds.draw_uniform(seed, "thoughts/draw", *address) * among)
+    def draw(count: int, *address: int) -> int:
+        return int(seeds.draw_uniform(seed, "thoughts/draw", *address) * count)
 
     chosen = [(k, episodes[draw(len(episodes), k, 0)]) for k in range(number)] if episodes else []
     return [turns[draw(len(turns), k, 1)] for k, turns in chosen]
@@ -93,17 +93,18 @@ def encode_think_block(chat: ChatRenderer, thought: str = "") -> list[int]:
     Raises:
         ValueError: The dialect does not write thoughts in a block before the answer.
     """
-    written, bare = chat.dialect.write(["q2"], thought="q1"), chat.dialect.write(["q2"], thought=None)
-    if not written.endswith(bare) or "q1" not in written[: -len(bare)]:
+    with_thought = chat.dialect.write(["q2"], thought="q1")
+    without_thought = chat.dialect.write(["q2"], thought=None)
+    if not with_thought.endswith(without_thought) or "q1" not in with_thought[: -len(without_thought)]:
         raise ValueError(f"dialect {type(chat.dialect).__name__} has no think block before the answer")
-    block = written[: -len(bare)].replace("q1", thought)
+    block = with_thought[: -len(without_thought)].replace("q1", thought)
     if chat.forced_think:
         block = block.removeprefix(chat.dialect.think_start)
     return list(chat.tokenizer.encode(block, add_special_tokens=False))
 
 
 class Swapped:
-    """Thoughts of episodes with another prompt, of the same turn if possible.
+    """Draws for each turn the thought of another prompt, from the same turn if possible.
 
     Args:
         thoughts: Thoughts of the episodes as they were played.
@@ -116,11 +117,12 @@ class Swapped:
 
     def __init__(self, thoughts: Sequence[Thought], groups: Sequence[int], seed: int) -> None:
         if len({thought.group for thought in thoughts}) < 2:
-            raise ValueError("thoughts can be exchanged between two instances or more; raise episodes")
+            raise ValueError("thoughts can only be exchanged between two or more prompts; raise episodes")
         self._all, self._groups, self._seed = list(thoughts), list(groups), seed
 
     def __call__(self, episode: int, turn: int) -> Sequence[int]:
         """Return the tokens of a thought for this episode and turn."""
         others = [thought for thought in self._all if thought.group != self._groups[episode]]
-        alike = [thought for thought in others if thought.turn == turn] or others
-        return alike[int(seeds.draw_uniform(self._seed, "thoughts/swap", episode, turn) * len(alike))].opening
+        candidates = [thought for thought in others if thought.turn == turn] or others
+        draw = seeds.draw_uniform(self._seed, "thoughts/swap", episode, turn)
+        return candidates[int(draw * len(candidates))].opening

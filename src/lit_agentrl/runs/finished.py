@@ -16,7 +16,7 @@ from lit_agentrl.runs import ranks
 
 
 def print_summary(folder: Path, summary: reports.Summary) -> None:
-    """Print the closing tables of a run, and where its results are."""
+    """Print the closing tables of a run and the place of its results."""
     console = Console()
     for table in reports.build_closing_tables(summary):
         console.print(table)
@@ -26,7 +26,7 @@ def print_summary(folder: Path, summary: reports.Summary) -> None:
     console.print(f"view them with: tensorboard --logdir {folder}", soft_wrap=True)
     if trust := format_trust_option(folder):
         evaluate = get_program("train").replace("train", "evaluate")
-        line = f"its config names your own code, or another machine: {evaluate} run={folder}{trust}"
+        line = f"its config names your own code or another machine; evaluate it with: {evaluate} run={folder}{trust}"
         console.print(line, soft_wrap=True)
 
 
@@ -34,10 +34,10 @@ def print_if_finished(cfg: DictConfig) -> bool:
     """Print the results of a resumed run that has nothing left to train.
 
     Returns:
-        Whether nothing is left; then nothing needs to be measured or written either.
+        Whether nothing is left to train, and so nothing to measure or to write.
     """
     folder = Path(cfg.run_dir)
-    is_alone = ranks.count_launched() in (None, (1, 1))  # others would wait for the first process
+    is_alone = ranks.count_launched() in (None, (1, 1))  # other processes would wait for the first
     if not is_alone or not has_checkpoint(folder / "checkpoints" / "last.ckpt"):
         return False
     try:

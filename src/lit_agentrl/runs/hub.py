@@ -16,16 +16,16 @@ TOKEN = "HF_TOKEN"
 def push(folder: Path, repo: str, *, is_public: bool) -> str:
     """Push ``hf/`` of a run with its card, and return the address of the commit.
 
-    A card that is there already is pushed as it is.
+    An existing card is pushed unchanged.
 
     Args:
         folder: the run folder.
         repo: ``USER/NAME`` or ``ORGANISATION/NAME``; it is made if it does not exist.
-        is_public: whether everybody may see it.
+        is_public: whether everybody may see the repo.
 
     Raises:
-        UserError: there is no token or no export, the repo is public and was to be private, or the hub refuses or
-            cannot be reached.
+        UserError: there is no token or no export, the repo is public although ``is_public`` is false, or the hub
+            refuses or cannot be reached.
     """
     token = os.environ.get(TOKEN, "").strip()
     if not token:
@@ -40,7 +40,7 @@ def push(folder: Path, repo: str, *, is_public: bool) -> str:
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
-        raise UserError(f"repo={repo} is no name of a repo; write repo=USER/NAME") from error
+        raise UserError(f"repo={repo} is not the name of a repo; write repo=USER/NAME") from error
     api = HfApi(token=token)
     try:
         api.create_repo(repo, private=not is_public, repo_type="model", exist_ok=True)
@@ -52,21 +52,24 @@ def push(folder: Path, repo: str, *, is_public: bool) -> str:
         )
     except UserError:
         raise
-    except Exception as error:  # of the HTTP library too, which differs between versions of the client
+    except (
+        Exception
+    ) as error:  # versions of the client use different HTTP libraries, which raise errors of their own
         raise UserError(
-            f"repo={repo} could not be pushed: {get_first_line(error).replace(token, '…')}; see whether this machine "
-            f"reaches the hub, and whether {TOKEN} may write there"
+            f"repo={repo} could not be pushed: {get_first_line(error).replace(token, '…')}; check that this machine "
+            f"reaches the hub, and that {TOKEN} may write there"
         ) from error
     return escape_unprintable(str(commit.commit_url))
 
 
 def require_export(folder: Path) -> None:
-    """Refuse a run without an export, or in use.
+    """Refuse a run that has no export or is in use.
 
     A card is written if there is none.
 
     Raises:
-        UserError: there are no weights, a link leads out of ``hf/``, or the card cannot be written.
+        UserError: there is no folder or no export, a process uses the run, a link leads out of ``hf/``, or the card
+            cannot be written.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give the folder of a run, such as outputs/DATE/TIME")
@@ -74,10 +77,10 @@ def require_export(folder: Path) -> None:
     export = folder / "hf"
     if not (export / "config.json").is_file():
         raise UserError(f"{folder} holds no policy: there is no hf/config.json; a run writes it when it ends")
-    place = export.resolve()
+    root = export.resolve()
     for path in export.rglob("*"):  # somebody else's run could hold a link to a file of this user
-        if not path.resolve().is_relative_to(place) or not (path.is_file() or path.is_dir()):
-            raise UserError(f"{path} leads out of hf/ or is no file; remove it, and push again")
+        if not path.resolve().is_relative_to(root) or not (path.is_file() or path.is_dir()):
+            raise UserError(f"{path} leads out of hf/ or is not a file; remove it, and push again")
     if (export / FILE).is_file():
         return
     try:

@@ -54,7 +54,7 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: OnFail
     """Start the run that the arguments of ``train`` (without ``-m``) describe, or print information.
 
     Args:
-        flags: such as ``--config-dir``, with their values.
+        flags: flags such as ``--config-dir``, with their values.
         overrides: the options, in Hydra's syntax.
         on_failure: called if the run fails.
 
@@ -100,7 +100,7 @@ def resume(resumed: Sequence[str], flags: Sequence[str], overrides: Sequence[str
         overrides: changes to the options that may change.
 
     Raises:
-        UserError: not a run folder, or an override that a resumed run does not allow.
+        UserError: the folder is not that of a run, or a resumed run does not allow an override.
         Interrupted: the run was interrupted.
     """
     if flags or len(resumed) > 1:
@@ -136,8 +136,8 @@ def join(job: ranks.Job, *, on_failure: OnFailure) -> None:
     try:
         load_train()(cfg, job)
     except Exception as error:
-        is_named = not rank or hasattr(error, "is_reported")
-        on_failure(error, cfg.traceback, "" if is_named else f"rank {rank}: ")
+        needs_rank = rank > 0 and not hasattr(error, "is_reported")
+        on_failure(error, cfg.traceback, f"rank {rank}: " if needs_rank else "")
 
 
 def prepare(cfg: DictConfig, command: str, checked: list[CheckedJob]) -> tuple[ranks.Job, Parts | None]:
@@ -244,16 +244,16 @@ def format_command(arguments: Sequence[str]) -> str:
 def set_command_line(flags: Sequence[str], overrides: Sequence[str]) -> Iterator[None]:
     """Set the arguments that Hydra reads, and make it raise errors instead of printing them."""
     help_texts = write_help(flags, overrides) if is_help(flags) else []
-    before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    old_argv, old_setting = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = [sys.argv[0], *flags, *overrides, *help_texts], "1"
     try:
         yield
     finally:
-        sys.argv = before[0]
-        if before[1] is None:
+        sys.argv = old_argv
+        if old_setting is None:
             del os.environ["HYDRA_FULL_ERROR"]
         else:
-            os.environ["HYDRA_FULL_ERROR"] = before[1]
+            os.environ["HYDRA_FULL_ERROR"] = old_setting
 
 
 @contextmanager

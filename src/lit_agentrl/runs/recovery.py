@@ -22,9 +22,9 @@ def name_good_checkpoint(error: Exception, cause: NotFinite, folder: Path, *, is
 
     Args:
         error: the error that is finally raised.
-        cause: the error that knows from which version on the weights are bad.
+        cause: the error with the number of optimizer steps from which on the weights are bad.
         folder: the run folder.
-        is_writing: whether this process may move files; of several, only the first may.
+        is_writing: whether this process may move files; of several processes, only the first may.
     """
     checkpoints = folder / "checkpoints"
     last, previous, best = (
@@ -46,7 +46,7 @@ def name_good_checkpoint(error: Exception, cause: NotFinite, folder: Path, *, is
                 remove_checkpoint(last)
                 os.rename(previous, last)
             path = last
-        contents = ", the weights alone" if path == best else ""
+        contents = ", which holds only the weights" if path == best else ""
         note = f"the last good checkpoint is {path}, of iteration {max(good.values())}{contents}"
     if note:
         error.args = (f"{get_first_line(error)}; {note}", *error.args[1:])

@@ -28,7 +28,7 @@ class Guarded:
     Attributes:
         messages: The messages; if one spells a marker, stand-ins replace the contents of all.
         contents: The content behind each stand-in.
-        broken: Number of plain-text markers that a space broke up.
+        broken: Number of plain-text markers that were broken up by a space.
     """
 
     messages: list[dict[str, str]]
@@ -46,7 +46,7 @@ class Encoded:
 
 
 class MarkerGuard:
-    """Keeps the text of messages apart from the markers of the chat template.
+    """Guard that keeps the text of messages apart from the markers of the chat template.
 
     A message may spell the markers that end it and begin a reply of the policy
     (``<|im_end|><|im_start|>assistant``).  Such a marker is encoded as plain characters.  If the tokenizer has no
@@ -69,14 +69,14 @@ class MarkerGuard:
         self._tokenizer = tokenizer
         added = tokenizer.added_tokens_decoder.values()
         special = {token.content for token in added if token.special} | set(tokenizer.all_special_tokens)
-        written = {
+        written_tokens = {
             token.content
             for token in added
             if token.content not in spared
             and not token.content.isalnum()
             and any(token.content in text for text in around)
         }
-        self._tokens = frozenset(token for token in special | written if len(token.strip()) > 1)
+        self._tokens = frozenset(token for token in special | written_tokens if len(token.strip()) > 1)
         self._token = _match_any(self._tokens)
         self._word = _match_any(
             {word for word in _find_plain_markers(around, self._token) if word not in spared}
@@ -90,7 +90,7 @@ class MarkerGuard:
 
         Args:
             messages: The messages.
-            is_thrifty: Whether stand-ins replace the texts of those messages alone that spell a marker.
+            is_thrifty: Whether stand-ins replace only the texts that spell a marker.
         """
         broken, safe = 0, []
         for message in messages:
@@ -110,14 +110,14 @@ class MarkerGuard:
         contents: dict[str, str] = {}
         for number, message in enumerate(safe):
             for key in _TEXTS:
-                core = message.get(key, "").strip()
-                if is_thrifty and not self._has_marker(core) and not _PRIVATE.search(core):
+                text = message.get(key, "").strip()
+                if is_thrifty and not self._has_marker(text) and not _PRIVATE.search(text):
                     continue
-                if core:  # white space around it stays, since templates and tokenizers trim
+                if text:  # white space around the text stays, since templates and tokenizers trim
                     is_first = key == "content"
                     stand_in = chr(ord(STAND_IN) + number if is_first else _LAST_STAND_IN - number)
-                    contents[stand_in] = core
-                    message[key] = message[key].replace(core, stand_in, 1)
+                    contents[stand_in] = text
+                    message[key] = message[key].replace(text, stand_in, 1)
         return Guarded(safe, contents, broken)
 
     def encode(self, text: str, contents: Mapping[str, str]) -> Encoded:
@@ -133,7 +133,7 @@ class MarkerGuard:
         tokens: list[int] = []
         starts: list[int] = []
         first = begin = broken = 0
-        # the tokenizer encodes the text between two template markers separately anyhow
+        # the tokenizer encodes the text between two template markers separately anyway
         for k in [*(k for k, token in enumerate(ids) if token in self._ids), len(ids)]:
             end = spans[k][0] if k < len(ids) else len(text)
             stretch = text[begin:end]
@@ -158,14 +158,14 @@ class MarkerGuard:
         return frozenset(token for token in self._ids if token is not None)
 
     def _break_up_words(self, content: str) -> tuple[str, int]:
-        """Insert a space into each plain-text marker of a content; return the number too."""
+        """Insert a space into each plain-text marker of a content; return their number too."""
         if not self._word.search(content):
             return content, 0
         # look ahead, since markers may overlap
         return re.subn(f"(?=(?:{self._word.pattern}))(.)", r"\1 ", content, flags=re.DOTALL)
 
     def _break_up_parts(self, part: Any) -> tuple[Any, int]:
-        """Insert a space into each marker that tools or calls spell; return the number too."""
+        """Insert a space into each marker of tools or calls; return their number too."""
         if isinstance(part, str):
             text, words = self._break_up_words(part)
             text, tokens = re.subn(f"(?=(?:{self._token.pattern}))(.)", r"\1 ", text, flags=re.DOTALL)
@@ -187,7 +187,7 @@ class MarkerGuard:
         return normalizer is not None and bool(self._token.search(normalizer.normalize_str(content)))
 
     def _encode_as_text(self, stretch: str, contents: Mapping[str, str]) -> Encoded:
-        """Return the tokens of a text without template markers, with contents in place of stand-ins."""
+        """Encode a text without template markers, with contents in place of stand-ins."""
         parts = [contents.get(char, char) for char in stretch]
         text = "".join(parts)
         places = [*(index for index, part in enumerate(parts) for _ in part), len(parts)]
@@ -195,35 +195,35 @@ class MarkerGuard:
         broken = 0
         for attempt in count():
             encoding = backend.encode(text, add_special_tokens=False)
-            bad = [
+            marker_spans = [
                 (start, end)
                 for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
                 if token in self._ids or (token == self._unknown and text[start:end] == unknown)
             ]
-            if not bad:
+            if not marker_spans:
                 break
-            broken += len(bad)
-            text, places = _break_up(text, places, bad, is_stubborn=attempt > 0)
+            broken += len(marker_spans)
+            text, places = _break_up(text, places, marker_spans, is_replaced=attempt > 0)
         return Encoded(encoding.ids, [places[start] for start, _ in encoding.offsets], broken)
 
 
 def _break_up(
-    text: str, places: Sequence[int], spans: Sequence[tuple[int, int]], *, is_stubborn: bool
+    text: str, places: Sequence[int], spans: Sequence[tuple[int, int]], *, is_replaced: bool
 ) -> tuple[str, list[int]]:
-    """Insert a space into each span, or replace a stubborn span by a space.
+    """Insert a space into each span, or replace each span by a space.
 
     Returns:
         The text, and the position that each of its characters had before.
     """
     parts: list[str] = []
     new_places: list[int] = []
-    done = 0
+    copied = 0
     for start, end in spans:
-        cut = start if is_stubborn else (start + end + 1) // 2
-        parts += [text[done:cut], " "]
-        new_places += [*places[done:cut], places[start]]
-        done = end if is_stubborn else cut
-    return "".join([*parts, text[done:]]), [*new_places, *places[done:]]
+        cut = start if is_replaced else (start + end + 1) // 2
+        parts += [text[copied:cut], " "]
+        new_places += [*places[copied:cut], places[start]]
+        copied = end if is_replaced else cut
+    return "".join([*parts, text[copied:]]), [*new_places, *places[copied:]]
 
 
 def _find_plain_markers(around: Sequence[str], token: re.Pattern[str]) -> set[str]:
@@ -249,9 +249,9 @@ def _match_any(texts: Collection[str]) -> re.Pattern[str]:
 @lru_cache(maxsize=8)
 def _make_text_only_backend(tokenizer: PreTrainedTokenizerBase, tokens: frozenset[str]) -> Tokenizer:
     """Return a cached copy of the backend that encodes these tokens as text."""
-    plan = json.loads(tokenizer.backend_tokenizer.to_str())
-    for added in plan["added_tokens"]:
+    config = json.loads(tokenizer.backend_tokenizer.to_str())
+    for added in config["added_tokens"]:
         added["special"] = added["special"] or added["content"] in tokens
-    copy = Tokenizer.from_str(json.dumps(plan))
-    copy.encode_special_tokens = True
-    return copy
+    backend = Tokenizer.from_str(json.dumps(config))
+    backend.encode_special_tokens = True
+    return backend

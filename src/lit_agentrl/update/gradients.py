@@ -1,4 +1,4 @@
-"""Gradient norms by bucket of groups, ordered by their reward std."""
+"""Gradient norms of buckets of groups, which are ordered by their reward std."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class SpreadBuckets:
     """Gradient norms by the std of returns within a group: RAGEN v2, arXiv 2604.06268.
 
     Before the first step of an iteration the groups are ordered by ``std(return_B)`` over their trajectories and cut
-    into buckets of near-equal numbers.  For each bucket alone, as if a filter had dropped all others, two norms over
-    the policy's weights are computed: ``|g₀|``, the regulariser, with all advantages 0, and ``|g − g₀|``, the task.
+    into buckets of near-equal numbers.  For each bucket, two norms over the policy's weights are computed as if a
+    filter had dropped all other buckets: ``|g₀|``, the regulariser, with all advantages 0, and ``|g − g₀|``, the task.
     No step is taken, so measuring does not change the run.
 
     Args:
@@ -48,9 +48,10 @@ def assign_buckets(
     """Assign each group to a bucket by its `group_std`; bucket 0 has the lowest.
 
     Args:
-        return_B: return of each row's trajectory; a group without returns is in no bucket.
-        group_B: number of the row's group.
-        trajectory_B: number of the row's trajectory, which counts once.
+        return_B: (B,), return of each row's trajectory in reward units, NaN if unknown; a group without returns is
+            in no bucket.
+        group_B: (B,), number of the row's group.
+        trajectory_B: (B,), number of the row's trajectory, which counts once however many rows it has.
         buckets: number of buckets.
 
     Returns:

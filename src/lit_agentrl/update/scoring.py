@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 
 def choose_form(networks: list[Any], packing: bool | str, *, is_cuda: bool) -> Form:
-    """Choose the form in which rows go through networks, and prepare these for it.
+    """Choose the form in which rows go through networks, and prepare the networks for it.
 
     Args:
         networks: all networks that read rows.
         packing: see `UpdateSettings`.
-        is_cuda: they are on a GPU, where ``auto`` packs rows if one kernel reads them.
+        is_cuda: whether the networks are on a GPU, where ``auto`` packs rows if one kernel can read them.
 
     Raises:
         ValueError: packed rows are requested and a network does not support them.
@@ -53,22 +53,22 @@ def score_rows(
     form: Form = "padded",
     routers: Routers | None = None,
 ) -> Tensor:
-    """Score every action token under ``network``: log-probs (B, T) in nats, without gradient.
+    """Compute the log-probs of all action tokens, (B, T) in nats, without gradient.
 
     Args:
         network: a causal LM.
         tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``.
         temperature: sampling temperature.
-        tokens_per_microbatch: tokens of a forward and backward pass; a forward pass alone gets twice as many.
+        tokens_per_microbatch: tokens of a forward and backward pass; the forward pass here takes twice as many.
         logits_chunk: see `score_tokens`.
-        form: see `micro_batches`.
-        routers: routers of the network; they use the ``experts_BK`` of the rows, if given.
+        form: see `split_micro_batches`.
+        routers: routers of the network; they use the ``experts_BK`` of the rows if these have them.
     """
 
     def score(**rows: Any) -> Tensor:
-        with route_rows(routers, rows) as plain:
+        with route_rows(routers, rows) as columns:
             return score_tokens(
-                network, **plain, temperature=temperature, logits_chunk=logits_chunk, is_checked=True
+                network, **columns, temperature=temperature, logits_chunk=logits_chunk, is_checked=True
             ).logp_BT
 
     return run_micro_batches(score, tensors, 2 * tokens_per_microbatch, form)
@@ -83,14 +83,14 @@ def evaluate_rows(
     form: Form = "padded",
     routers: Routers | None = None,
 ) -> Tensor:
-    """Evaluate the critic before every action token, (B, T) in reward, without gradient.
+    """Evaluate the critic before every action token, (B, T) in reward units, without gradient.
 
     The arguments are those of `score_rows`.
     """
 
     def score(**rows: Any) -> Tensor:
-        with route_rows(routers, rows) as plain:
-            values_BT: Tensor = critic(network, **plain)
+        with route_rows(routers, rows) as columns:
+            values_BT: Tensor = critic(network, **columns)
             return values_BT
 
     return run_micro_batches(score, tensors, 2 * tokens_per_microbatch, form)
@@ -115,34 +115,34 @@ def choose_experts(
     tokens_per_microbatch: int,
     form: Form = "padded",
 ) -> Tensor:
-    """Return the experts that the routers of ``network`` choose for the rows.
+    """Return the experts that the routers of ``network`` choose for the rows, int32.
 
     The format is that of `routing.Pass.collect_experts`; the arguments are those of `score_rows`.
     """
 
     def choose(packing: Packing | None, **rows: Tensor) -> Tensor:
-        with routers.trace(rows["tokens_BT"], packing) as seen:
+        with routers.trace(rows["tokens_BT"], packing) as trace:
             read_hidden_before(network, **rows, packing=packing)
-        experts_BK: Tensor = seen.collect_experts()
+        experts_BK: Tensor = trace.collect_experts()
         return experts_BK.reshape(len(experts_BK), -1, routers.num_choices)
 
-    bare = {name: tensors[name] for name in ("tokens_BT", "is_action_BT", "is_real_BT")}
-    experts_BTK = run_micro_batches(choose, bare, 2 * tokens_per_microbatch, form).to(torch.int32)
+    columns = {name: tensors[name] for name in ("tokens_BT", "is_action_BT", "is_real_BT")}
+    experts_BTK = run_micro_batches(choose, columns, 2 * tokens_per_microbatch, form).to(torch.int32)
     if experts_BTK.dim() == 2:  # a rank without rows
         experts_BTK = experts_BTK[..., None].expand(-1, -1, routers.num_choices)
-    # padding has no choices that could be replayed or counted
+    # padding has no choices to replay or to count
     return experts_BTK.masked_fill(~tensors["is_real_BT"][..., None], NO_EXPERT).flatten(1)
 
 
 @contextmanager
 def route_rows(routers: Routers | None, rows: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Make routers use the experts in the rows inside; yield the rows without them."""
-    plain = {name: value for name, value in rows.items() if name != "experts_BK"}
+    """Make routers use the experts of the rows inside; yield the other columns."""
+    other_columns = {name: value for name, value in rows.items() if name != "experts_BK"}
     if routers is None or "experts_BK" not in rows:
-        yield plain
+        yield other_columns
         return
     with routers.trace(rows["tokens_BT"], rows["packing"], rows["experts_BK"]):
-        yield plain
+        yield other_columns
 
 
 @contextmanager

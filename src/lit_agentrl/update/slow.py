@@ -12,12 +12,12 @@ from torch import Tensor, nn
 class SlowWeights(nn.Module):
     """Slow copy of the trained weights of a network; DDPG, arXiv 1509.02971.
 
-    Each step: ``slow <- (1 - rate) slow + rate weights``.  They are buffers: checkpoints hold them, and no optimizer
-    changes them.
+    Each step sets ``slow <- (1 - rate) slow + rate weights``.  The copies are buffers: checkpoints hold them, and no
+    optimizer changes them.
 
     Args:
         network: its trained weights are copied; no reference to it is kept.
-        rate: share of the weights in each step, in (0, 1]; 1: the weights themselves, bit-exactly.
+        rate: share of the current weights in each step, in (0, 1]; with 1 the copies equal them bit-exactly.
     """
 
     def __init__(self, network: nn.Module, rate: float) -> None:

@@ -53,8 +53,8 @@ class Stepper:
             tensors: all rows of this rank; ``old_logp_BT`` is replaced if the recorded log-probs differ too much.
             rows: indices of the minibatch's rows.
             loop: optimizers and backward pass.
-            is_fresh: it is the first step of an iteration.
-            is_warming_up: the policy is not changed.
+            is_fresh: whether this is the first step of an iteration.
+            is_warming_up: whether only the critic is trained.
         """
         minibatch = self._count({name: tensor[rows] for name, tensor in tensors.items()})
         loop.zero_grad()
@@ -80,7 +80,7 @@ class Stepper:
         torch.clear_autocast_cache()
         self._progress.count_step(moves_policy=not is_warming_up)
         if not is_fresh:
-            metrics = {name: v for name, v in metrics.items() if not name.startswith("logp_gap")}
+            metrics = {name: value for name, value in metrics.items() if not name.startswith("logp_gap")}
         return metrics, True
 
     @torch.no_grad()
@@ -97,8 +97,8 @@ class Stepper:
     def measure_gradients(self, tensors: Tensors, rows: Tensor, loop: Loop) -> tuple[Tensor, Tensor]:
         """Measure the gradient norms of the task and of the regulariser on some rows.
 
-        The second has all advantages 0, the first is that of the difference.  Weights do not change, and gradients are
-        cleared.
+        The regulariser's gradient is the one with all advantages 0, and the task's is the difference of the full
+        gradient from it.  Weights do not change, and gradients are cleared.
         """
         minibatch = self._count({name: tensor[rows] for name, tensor in tensors.items()})
         parameters = list(self._networks.policy.parameters())
@@ -144,8 +144,8 @@ class Stepper:
 
     def _count(self, minibatch: Tensors) -> Tensors:
         """Add the normalisers and weights of the losses, counted over all ranks."""
-        for name, counted in self._objective.count(minibatch).items():
-            minibatch[name] = sum_over_ranks(counted) if counted.dim() == 0 else counted
+        for name, value in self._objective.count(minibatch).items():
+            minibatch[name] = sum_over_ranks(value) if value.dim() == 0 else value
         if self._networks.critic is not None:
             is_target_BT = minibatch["is_value_target_BT"].to(minibatch["old_value_BT"].dtype)
             minibatch["value_weight_BT"] = is_target_BT / sum_over_ranks(is_target_BT.sum()).clamp(min=1)
@@ -159,7 +159,7 @@ class Stepper:
     def _compute_router_loss(self, part: Tensors, routed: Pass) -> tuple[Tensor, Tensors]:
         """Compute the weighted load-balancing loss of rows with actions, and router metrics.
 
-        The rows' part of the loss of the minibatch, so that micro-batches and ranks sum up to it.
+        The loss is the share of these rows: the shares of all micro-batches and ranks sum to the minibatch's loss.
         """
         metrics: Tensors = {}
         loss = torch.zeros((), device=part["tokens_BT"].device)
@@ -178,16 +178,16 @@ class Stepper:
         return loss, metrics
 
     def _clip(self, metrics: Tensors, loop: Loop) -> Tensor:
-        """Scale gradients down to the allowed norms; return the sum of the norms before."""
+        """Scale gradients down to the allowed norms; return the sum of the norms before scaling."""
         critic = self._networks.critic
         head = self._networks.head
         parameters = [*self._networks.policy.parameters(), *([] if head is None else head.parameters())]
         norm = loop.hooks.clip_gradient_norm(parameters, self._settings.grad_clip)
         metrics["grad_norm"] = torch.stack([norm, torch.ones_like(norm)])
         if critic is not None:
-            of_critic = loop.hooks.clip_gradient_norm(critic.parameters(), critic.grad_clip)
-            metrics["critic_grad_norm"] = torch.stack([of_critic, torch.ones_like(of_critic)])
-            norm = norm + of_critic
+            critic_norm = loop.hooks.clip_gradient_norm(critic.parameters(), critic.grad_clip)
+            metrics["critic_grad_norm"] = torch.stack([critic_norm, torch.ones_like(critic_norm)])
+            norm = norm + critic_norm
         return norm
 
     def _accumulate(self, minibatch: Tensors, loop: Loop) -> Tensors:
@@ -211,15 +211,16 @@ class Stepper:
     def _run_in_turn(
         self, minibatch: Tensors, parts: list[MicroBatch], loop: Loop, *, is_trained: bool = True
     ) -> Tensors:
-        most = max_count_over_ranks(len(parts), loop.device)
+        num_rounds = max_count_over_ranks(len(parts), loop.device)
         totals: Tensors = {}
         with self._place_reference(loop):
-            for number in range(most):
-                is_extra = number >= len(parts)  # another rank has more: take part with weight zero
+            for number in range(num_rounds):
+                # another rank has more parts: join its collectives with weight zero
+                is_extra = number >= len(parts)
                 part = parts[0].keep_first() if is_extra else parts[number]
                 rows = _cut_rows(minibatch, part)
                 with (
-                    nullcontext() if number == most - 1 else loop.hooks.block_backward_sync(),
+                    nullcontext() if number == num_rounds - 1 else loop.hooks.block_backward_sync(),
                     self._networks.observe_routers(rows, part.packing) as routed,
                 ):
                     loss, metrics = self._compute_loss(rows, part.packing, routed, self._networks)
@@ -261,12 +262,12 @@ class Stepper:
             part, packing, entropy_grad=needs("entropy_BT"), with_ref_kl=needs("ref_kl_BT")
         )
         part |= scores.columns
-        if "logp_BT" in part:  # NaN: unknown, and not needed before this step
-            own_BT = part["logp_BT"].detach()
+        if "logp_BT" in part:  # NaN marks values that were not computed: they equal those of this step
+            new_logp_BT = part["logp_BT"].detach()
             names = ("old_logp_BT", "sampler_logp_BT")
-            part |= {name: torch.where(part[name].isnan(), own_BT, part[name]) for name in names}
+            part |= {name: torch.where(part[name].isnan(), new_logp_BT, part[name]) for name in names}
         loss, metrics = self._objective.loss(part)
-        share = loss.detach()
+        objective_loss = loss.detach()
         if networks.critic is not None:
             value_loss, value_metrics = networks.compute_value_loss(
                 part, packing, scores.hidden_AD, self._objective
@@ -283,7 +284,7 @@ class Stepper:
                 gap_BT = (part["logp_BT"] - part["sampler_logp_BT"]).abs() * is_own_BT
                 metrics["logp_gap"] = torch.stack([gap_BT.sum(), is_own_BT.sum().float()])
                 metrics["logp_gap_max"] = gap_BT.max()
-            metrics["loss"] = torch.stack([share, torch.zeros_like(share)])
+            metrics["loss"] = torch.stack([objective_loss, torch.zeros_like(objective_loss)])
             if self._settings.stop is not None:
                 metrics["moved"] = bind(old_kl, self._objective.measured(part)).sum()
         return loss, metrics
@@ -292,7 +293,7 @@ class Stepper:
 def _is_current(tensors: Tensors) -> Tensor:
     """Return (B, 1), True for rows sampled by the weights before the update.
 
-    The log-probs of other rows are meant to differ.
+    The log-probs of other rows differ by design.
     """
     source_B = tensors["source_B"][:, None]
     return (source_B == Source.ROLLOUT) | (source_B == Source.HINT)

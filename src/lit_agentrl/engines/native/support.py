@@ -1,4 +1,4 @@
-"""Check whether slots can hold a network's state, by its configuration and by a trial."""
+"""Check by configuration and by trial whether slots can hold a network's state."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lit_agentrl.engines.native.inference import Inference
 from lit_agentrl.engines.native.ragged import pack_unread
 from lit_agentrl.engines.native.rows import Rows
 
-_LENGTHS = (5, 3)  # initial tokens of the two trial episodes; both then get two more
+_LENGTHS = (5, 3)  # initial tokens of the two trial episodes; each then gets two more
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # difference of logits, relative to the largest logit
 
 
 def require_positions(network: PreTrainedModel | None, max_context_tokens: int) -> None:
-    """Refuse contexts longer than the model's positions; without a network nothing is checked.
+    """Refuse contexts longer than the model's positions; without a network, check nothing.
 
     Raises:
         ValueError: If ``max_context_tokens`` exceeds the number of positions.
@@ -52,8 +52,8 @@ def find_obstacle(
             f"its attention looks back over {window} tokens, fewer than "
             f"rollout.max_context_tokens={max_context_tokens}"
         )
-    plain = {"full_attention", "sliding_attention"}
-    if unusual := set(getattr(config, "layer_types", None) or plain) - plain:
+    supported = {"full_attention", "sliding_attention"}
+    if unusual := set(getattr(config, "layer_types", None) or supported) - supported:
         return f"it has {', '.join(sorted(unusual))} layers"
     try:
         gap = _measure_gap(network, context)
@@ -64,7 +64,7 @@ def find_obstacle(
 
 
 def _measure_gap(network: PreTrainedModel, context: Callable[[], AbstractContextManager[object]]) -> float:
-    """Read two episodes packed in two parts, and compare with reading them whole.
+    """Read two episodes packed, in two parts each, and compare with reading each whole.
 
     Returns:
         The largest difference of logits divided by the tolerance.
@@ -83,11 +83,11 @@ def _measure_gap(network: PreTrainedModel, context: Callable[[], AbstractContext
                 rows.start(slot, TurnRequest(episode, prefix, 0, params))
             logits_AV = inference.read(cache, pack_unread(rows, slots_A, [], network.device))
             rows.cached_S[:] = rows.total_S
-    worst = 0.0
+    largest_gap = 0.0
     with Inference(network, None)(), context():
         for episode, logits_V in enumerate(logits_AV):
             row_1T = torch.from_numpy(rows.tokens_SL[episode : episode + 1, : rows.total_S[episode]])
             whole_V = network(input_ids=row_1T.to(network.device), use_cache=False).logits[0, -1]
-            gap, scale = (whole_V - logits_V).abs().max(), whole_V.abs().max()
-            worst = max(worst, float(gap) / max(1.0, float(scale)))
-    return worst / _TOLERANCE.get(logits_AV.dtype, 5e-2)
+            difference, scale = (whole_V - logits_V).abs().max(), whole_V.abs().max()
+            largest_gap = max(largest_gap, float(difference) / max(1.0, float(scale)))
+    return largest_gap / _TOLERANCE.get(logits_AV.dtype, 5e-2)

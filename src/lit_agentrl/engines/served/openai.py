@@ -24,7 +24,7 @@ from lit_agentrl.engines.served.usage import Usage
 from lit_agentrl.episode import FinishReason
 
 _POLL_TIMEOUT_S = 30.0  # poll() returns after this time even if nothing has finished
-_STEPPED_POLL_TIMEOUT_S = 0.05  # the same if poll() has ``steps``, since a game may have answered
+_STEPPED_POLL_TIMEOUT_S = 0.05  # the same for poll() with ``steps``: meanwhile a game may have answered
 _SEEDS = 2**63  # servers accept seeds below this
 
 
@@ -58,7 +58,7 @@ class OpenAIEngine:
         url: URL of the server, without ``/v1``.
         mode: ``tokens`` | ``chat``.
         model: Name of the model on the server.
-        key_variable: Environment variable with the key; None for none.
+        key_variable: Environment variable with the key; None sends no key.
         concurrency: Maximum number of simultaneous requests.
         timeout_s, retries, backoff_s: See `Server`.
         stop_texts: Texts at which the server ends a reply, to save tokens that would be cut off.
@@ -70,7 +70,7 @@ class OpenAIEngine:
         max_sync_gap: See `GivenEngine`.
 
     Raises:
-        ValueError: If an option has an invalid value; names the option.
+        ValueError: If an option has an invalid value; the message names the option.
     """
 
     def __init__(
@@ -175,14 +175,14 @@ class OpenAIEngine:
     def close(self, episode: int) -> None:
         self._history.pop(episode, None)
         self._pending = {
-            n: pending for n, pending in self._pending.items() if pending.request.episode != episode
+            serial: pending for serial, pending in self._pending.items() if pending.request.episode != episode
         }
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
         """Send the weights to the server; see `Engine`.
 
         Raises:
-            ServerError: If the server did not accept them.
+            ServerError: If the server did not accept the weights.
         """
         self._history.clear()
         self._pending.clear()
@@ -192,7 +192,7 @@ class OpenAIEngine:
 
     def score(self, tokens: Sequence[int]) -> list[float]:
         """Score tokens; see `GivenEngine`."""
-        # logprobs=1, since SGLang returns none of the prompt with 0
+        # logprobs=1, because with 0 SGLang returns no log-probs of the prompt
         body = {"prompt": list(tokens), "max_tokens": 1, "temperature": 1.0, "logprobs": 1, "echo": True}
         return self._server.ask(
             "/v1/completions", self._build_body(body), lambda raw: read_scores(raw, len(tokens))
@@ -263,7 +263,7 @@ class OpenAIEngine:
     def _make_result(self, pending: _PendingRequest) -> TurnResult:
         """Build the result of a request and update the engine's state.
 
-        Runs in the calling thread, which alone changes this state.
+        Only the calling thread runs this and changes this state.
         """
         answer, result = pending.answer, TurnResult(pending.request.episode, policy_version=self._version)
         if answer is None:
@@ -284,13 +284,13 @@ class OpenAIEngine:
     def _cut_reply(self, result: TurnResult, answer: Answer, limit: int) -> None:
         """Cut the reply where the stop rule completes it.
 
-        Tokens that the server wrote afterwards did not influence those before.
+        Tokens after that point did not influence the tokens before it.
         """
-        state_A, count, is_complete = np.zeros(1, dtype=np.int32), 0, False
+        state_1, count, is_complete = np.zeros(1, dtype=np.int32), 0, False
         while count < len(answer.tokens) and not is_complete:
             token = answer.tokens[count]
-            state_A, stopped_A = self._stops.advance(state_A, np.array([token]))
-            is_complete = bool(stopped_A[0]) or token in self._end_ids
+            state_1, stopped_1 = self._stops.advance(state_1, np.array([token]))
+            is_complete = bool(stopped_1[0]) or token in self._end_ids
             count += 1
         result.tokens, result.logps = answer.tokens[:count], answer.logps[:count]
         result.entropies = [math.nan] * count

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from lit_agentrl.checks import format_value
 from lit_agentrl.engines.served.http import Server
 
-_LOCK_NAME = "in_use"  # a file that its process locks while it lives
+_LOCK_NAME = "in_use"  # a file that the writing process locks while it lives
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -28,10 +28,10 @@ def check_weights_folder(folder: str, calls: Sequence[Mapping[str, Any]]) -> Non
 
     Args:
         folder: Folder of the weights.
-        calls: Calls that make a server read them.
+        calls: Calls that make a server read the weights.
 
     Raises:
-        ValueError: If there is no such folder, there are no calls, or one has no path.
+        ValueError: If there is no such folder, there are no calls, or a call has no path.
     """
     if not Path(str(folder)).is_dir():
         raise ValueError(f"weights_folder={folder} is not a folder; make one that the server sees as well")
@@ -49,16 +49,16 @@ class Pusher:
     """Writes one folder per version, with ``config.json`` and ``model.safetensors``, and notifies a server.
 
     The folders lie in a subfolder of ``folder``.  Nothing else in ``folder`` is touched, except the remains of killed
-    processes of this machine.  The last version stays until the next has arrived, or until `close`.
+    processes of this machine.  The last version stays until the server has read the next one, or until `close`.
 
     Args:
         server: The server to notify.
-        network: Its config is written.
+        network: The network whose config is written.
         folder: An existing folder that the server sees under the same name.
         calls: The calls in order, each ``{path: …, json: …}``.
 
     Raises:
-        ValueError: If there is no such folder, or a call without a path.
+        ValueError: If there is no network or no such folder, or a call has no path.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class Pusher:
 
         Raises:
             ServerError: If a call failed.
-            OSError: If they cannot be written.
+            OSError: If the weights cannot be written.
         """
         folder = Path(tempfile.mkdtemp(prefix=f"version_{version}_", dir=self._open_folder()))
         folder.chmod(0o755)
-        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-        save_file(plain, folder / "model.safetensors", metadata={"format": "pt"})
+        cpu_weights = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+        save_file(cpu_weights, folder / "model.safetensors", metadata={"format": "pt"})
         self._config.save_pretrained(folder)
         for call in self._calls:
             body = _fill_template(call.get("json") or {}, folder=str(folder), version=str(version))
@@ -125,7 +125,7 @@ class Pusher:
 def _make_prefix() -> str:
     """Return the prefix of folders made since this machine booted.
 
-    Locks need not show whether a process of another machine lives.
+    It names the boot, because locks may not show whether a process of another machine lives.
     """
     with suppress(OSError):
         return f"weights_{_BOOT.read_text(encoding='ascii').strip()[:8]}_"

@@ -91,7 +91,7 @@ class VLLMEngine:
         max_sync_gap: See `GivenEngine`.
         sleep: Level at which vLLM sleeps during updates, see `choose_sleep`.
 
-    In each of several training processes there is an engine of its own.
+    Each training process has its own engine.
 
     Raises:
         ValueError: If vLLM is missing or of an unsupported release, an option has an invalid value, or vLLM does not
@@ -129,14 +129,14 @@ class VLLMEngine:
             "max_num_batched_tokens": max(2048, num_slots), "enforce_eager": not on_gpu,
             "enable_sleep_mode": self._sleep > 0,
         }  # fmt: skip
-        choose = partial(
+        choose_memory_options = partial(
             choose_memory, cache_gb, network, on_gpu=on_gpu, itemsize=dtype.itemsize, num_slots=num_slots,
             max_context=max_context_tokens,
         )  # fmt: skip
-        shared = _open_engine(self, network, version, options, choose, str(cache_gb))
+        shared = _open_engine(self, network, version, options, choose_memory_options, str(cache_gb))
         self._llm, self._replies = shared.llm, shared.replies
         (self._sampling,) = import_modules("vllm.sampling_params")
-        self._abort(list(self._replies))  # requests of its last user
+        self._abort(list(self._replies))  # requests of the engine's last user
         vocabulary = network.config.get_text_config().vocab_size
         self._stops, self._end_ids = StopTable(stop, vocabulary), set(end_of_turn_ids)
         self.max_sync_gap, self.capacity, self.num_steps = max_sync_gap, num_slots, 0
@@ -185,8 +185,8 @@ class VLLMEngine:
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
         """See `Engine`; ``timeout`` is ignored, since the calling thread does the work."""
-        ends = None if steps is None else self.num_steps + steps
-        while self._replies and not self._ready and self.num_steps != ends:
+        last_step = None if steps is None else self.num_steps + steps
+        while self._replies and not self._ready and self.num_steps != last_step:
             for output in self._llm.step():
                 self._add_output(output)
             self.num_steps += 1
@@ -312,18 +312,18 @@ def _open_engine(
     network: PreTrainedModel,
     version: str,
     options: Mapping[str, Any],
-    choose: Callable[[], Mapping[str, Any]],
+    choose_memory_options: Callable[[], Mapping[str, Any]],
     cache: str,
 ) -> _SharedEngine:
     """Return a vLLM engine for networks of this structure, with arbitrary weights.
 
-    An existing engine of equal ``options`` and ``cache`` is reused if it has no user.  A new one also gets what
-    ``choose`` returns.
+    An existing engine of equal ``options`` and ``cache`` is reused if it has no user.  A new one also gets the
+    options that ``choose_memory_options`` returns.
     """
     config = copy.deepcopy(network.config)
     config.architectures = config.architectures or [type(network).__name__]
     signature = f"{config.to_json_string()} {options} {cache}"
-    gc.collect()  # free the engine user of the stage before, which may be part of a reference cycle
+    gc.collect()  # free the user of the last stage's engine, which may be part of a reference cycle
     unused = next(
         (shared for shared in _SHARED_ENGINES if shared.user() is None and shared.signature == signature),
         None,
@@ -334,7 +334,7 @@ def _open_engine(
     with tempfile.TemporaryDirectory() as folder, preserve_process_state():
         config.save_pretrained(folder)
         try:
-            llm = _make_llm(folder, {**options, **choose()})
+            llm = _make_llm(folder, {**options, **choose_memory_options()})
         except Exception as error:  # vLLM raises many types of errors, of many lines
             line = " ".join(str(error).split()) or type(error).__name__
             raise ValueError(f"vLLM {version} cannot be opened for this model: {line[:300]}") from error
@@ -342,15 +342,15 @@ def _open_engine(
     return _SHARED_ENGINES[-1]
 
 
-def _make_llm(folder: str, given: Mapping[str, Any]) -> Any:
+def _make_llm(folder: str, options: Mapping[str, Any]) -> Any:
     with join_ranks(torch.cuda.current_device() if torch.cuda.is_available() else 0) as ranks:
         if ranks:  # an engine that ends would end process groups of the training
             core: Any = import_modules("vllm.v1.engine.core")[0]
             core.cleanup_dist_env_and_memory = lambda: None
-        return _make_llm_of_rank(folder, {**ranks, **given})
+        return _make_llm_of_rank(folder, {**ranks, **options})
 
 
-def _make_llm_of_rank(folder: str, given: Mapping[str, Any]) -> Any:
+def _make_llm_of_rank(folder: str, options: Mapping[str, Any]) -> Any:
     arguments, engines, processors, platforms, layers = import_modules(
         "vllm.engine.arg_utils", "vllm.v1.engine.llm_engine", "vllm.v1.sample.logits_processor", "vllm.platforms",
         "vllm.model_executor.layers.utils",
@@ -360,7 +360,7 @@ def _make_llm_of_rank(folder: str, given: Mapping[str, Any]) -> Any:
     engine_args = arguments.EngineArgs(
         model=folder, skip_tokenizer_init=True, load_format="dummy", generation_config="vllm", seed=0,
         enable_prefix_caching=True, async_scheduling=False, disable_log_stats=True, logits_processors=[KeyedDraws],
-        **block, **given,
+        **block, **options,
     )  # fmt: skip
     with keep_weights_unpacked(layers):
         return engines.LLMEngine.from_engine_args(engine_args)

@@ -51,7 +51,7 @@ def read_tasks(path: str | Mapping[str, str]) -> Mapping[str, tuple[McpTask, ...
     A call is ``{"name": …, "arguments": {…}}``; an entry of ``check`` also has ``result``, a text.
 
     Raises:
-        ValueError: a file or row that cannot be used; names file, line, column and remedy.
+        ValueError: a file or row cannot be used; the message names file, line, column and remedy.
     """
     return _read(Source(find_files(path), "question", None))
 
@@ -87,7 +87,7 @@ def _parse_task(row: Row) -> McpTask:
 def _get_list(row: Row, name: str) -> list[Any]:
     entries = row.columns.get(name) or []
     if not isinstance(entries, list):
-        raise ValueError(f"path={row.location}: column {name} is no list; write a list of calls")
+        raise ValueError(f"path={row.location}: column {name} is not a list; write a list of calls")
     return entries
 
 

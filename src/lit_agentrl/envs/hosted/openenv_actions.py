@@ -21,8 +21,8 @@ class ActionFormat:
 
     Attributes:
         field: the one field of an action that a reply fills; None: the action is a tool call.
-        values: values by the names of the legal actions; None: any text.
-        tools: tools whose call is the action; empty: it is no call.
+        values: value of the field by the name of the legal action; None: any text is legal.
+        tools: tools whose call is the action; empty: the action is not a tool call.
         calls_server: whether the server itself lists these tools.
     """
 
@@ -44,10 +44,9 @@ class ActionFormat:
 def derive_format(schema: Mapping[str, Any], field: str | None) -> ActionFormat:
     """Derive the format of actions from their schema.
 
-    The field is the given one, or the only one that is required.
-
-    A text with a list of values gives names, other texts are free; an action of several fields is a call of the tool
-    ``act``.  If actions call tools, those must still be listed.
+    A reply fills ``field`` or, if it is None, the only required field.  The values that the schema lists for it are the
+    legal actions; without such a list, any text is legal.  An action of several fields is a call of the tool ``act``.
+    If actions call tools of the server, the result lacks them; `parse_listed` reads them.
 
     Raises:
         ValueError: the field is unknown, or the schema cannot be used.
@@ -95,13 +94,14 @@ def format_observation(observation: Mapping[str, Any], show: Sequence[str] | Non
     Args:
         observation: the server's observation.
         show: the fields to show, in this order; None: all but metadata.
-        max_chars: maximal number of characters; the rest is counted.
+        max_chars: number of characters to show; the text then says how many more there are.
 
     Raises:
         ValueError: a field is unknown.
     """
     fields = [name for name in observation if name != "metadata"]
-    if set(fields) == {"tool_name", "result", "error"}:  # of a tool call, whose name the policy knows
+    # the policy knows the name of the tool that it called
+    if set(fields) == {"tool_name", "result", "error"}:
         fields = ["error" if observation["error"] else "result"]
     for name in show or ():
         require(name in observation, "show", name, f"one of {', '.join(observation)}")
@@ -124,8 +124,8 @@ def _format_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _resolve_reference(schema: Mapping[str, Any], within: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve_reference(schema: Mapping[str, Any], root_schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Resolve a ``$ref`` to a definition of the same schema."""
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
-    definition = dict(within.get("$defs", {})).get(name, schema)
+    definition = dict(root_schema.get("$defs", {})).get(name, schema)
     return definition if isinstance(definition, dict) else schema

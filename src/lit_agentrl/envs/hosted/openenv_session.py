@@ -35,7 +35,7 @@ class Session:
     Args:
         url: ``http://HOST:PORT`` of the server, or ``https``.
         timeout_s: seconds for one message and its answer, and for the start.
-        patience_s: how long to wait for a server that cannot be reached, seconds.
+        patience_s: seconds to wait for a server that cannot be reached.
         max_mb: size of one answer, MiB.
 
     Raises:
@@ -44,14 +44,15 @@ class Session:
 
     def __init__(self, url: str, *, timeout_s: float, patience_s: float, max_mb: float) -> None:
         self._url = url
-        self._timeout_s, self._patience_s, self._most = timeout_s, patience_s, int(max_mb * 2**20)
+        self._timeout_s, self._patience_s, self._max_bytes = timeout_s, patience_s, int(max_mb * 2**20)
         self._connection: Any = None
         self._stack = ExitStack()
         try:
             import websockets
         except ImportError as error:
             raise make_missing_error("websockets", "openenv", error) from error
-        logging.getLogger("websockets").setLevel(logging.CRITICAL)  # it logs a line per broken connection
+        # otherwise it logs a line for each broken connection
+        logging.getLogger("websockets").setLevel(logging.CRITICAL)
         self._closed = websockets.ConnectionClosed
 
     @property
@@ -64,7 +65,7 @@ class Session:
 
         Raises:
             TimeoutError: the server accepts the connection, but does not answer.
-            ValueError: nobody listens, or the server has another protocol.
+            ValueError: no server listens, or the server has another protocol.
         """
         from websockets.exceptions import WebSocketException
         from websockets.sync.client import connect
@@ -76,18 +77,18 @@ class Session:
         )
         while self._connection is None:
             try:
-                opened = connect(
-                    address, open_timeout=self._timeout_s, close_timeout=1.0, max_size=self._most, proxy=None,
+                connection = connect(
+                    address, open_timeout=self._timeout_s, close_timeout=1.0, max_size=self._max_bytes, proxy=None,
                     ping_interval=None,  # a game that computes for long does not answer pings
                 )  # fmt: skip
-                self._connection = self._stack.enter_context(opened)
+                self._connection = self._stack.enter_context(connection)
             except TimeoutError as error:
                 raise self._make_timeout() from error
             except (OSError, WebSocketException, EOFError) as error:
                 if not isinstance(error, OSError) or time.monotonic() >= deadline:
                     reason = f"{type(error).__name__}: {error}"
                     raise self.make_error(
-                        f"cannot be reached ({reason}); see that it listens at /ws"
+                        f"cannot be reached ({reason}); check that it listens at /ws"
                     ) from error
                 time.sleep(PAUSE_S)
 
@@ -101,9 +102,9 @@ class Session:
 
         Raises:
             Gone: the server has ended.
-            Refused: it rejects the action.
-            TimeoutError: it hangs; the session is closed.
-            ValueError: it has no capacity, or its answer cannot be used; the session is closed.
+            Refused: the server rejects the action.
+            TimeoutError: the server hangs; the session is closed.
+            ValueError: the server has no capacity, or its answer cannot be used; the session is closed.
         """
         if self._connection is None:
             raise Gone
@@ -118,13 +119,13 @@ class Session:
         except self._closed as error:
             self.close()
             if error.sent is not None and error.sent.code == 1009:
-                raise self.make_error(f"answered more than {self._most / 2**20:g} MB (max_mb)") from None
+                raise self.make_error(f"answered more than {self._max_bytes / 2**20:g} MB (max_mb)") from None
             raise Gone from error
         try:
             return self._read(kind, parse(text.encode() if isinstance(text, str) else text))
         except ValueError as error:
             self.close()
-            raise self.make_error(f"answered to {kind} what cannot be used: {error}") from error
+            raise self.make_error(f"gave an unusable answer to {kind}: {error}") from error
 
     def make_error(self, problem: str) -> ValueError:
         """Return an error of one line that names the server."""
@@ -138,7 +139,7 @@ class Session:
                 raise Refused(f"{message} {str(data.get('errors', ''))[:_SHOWN]}".strip())
             raise ValueError(f"{code} {message}{_CAPACITY_REMEDY if code == 'CAPACITY_REACHED' else ''}")
         if answer_type != _ANSWERS[kind]:
-            raise ValueError(f"an answer of type {answer_type[:40]}")
+            raise ValueError(f"its type is {answer_type[:40]}")
         return data
 
     def _make_timeout(self) -> TimeoutError:

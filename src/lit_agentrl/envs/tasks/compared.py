@@ -34,21 +34,21 @@ class Compared:
     """A task and its answers with known scores.
 
     Attributes:
-        asked: the messages to answer.
+        prompt: the messages to answer.
         answers: the messages of each answer.
-        worth: score of each answer; of a single one a share from 0 to 1.
+        scores: score of each answer; the score of a single answer is a share from 0 to 1.
         location: file and line; empty for a generated task.
     """
 
-    asked: Messages
+    prompt: Messages
     answers: Sequence[Messages]
-    worth: Sequence[float]
+    scores: Sequence[float]
     location: str = ""
 
     @property
     def question(self) -> str:
         """The messages to answer, as text."""
-        return json.dumps(self.asked, ensure_ascii=False)
+        return json.dumps(self.prompt, ensure_ascii=False)
 
 
 def read_compared(files: Files) -> Mapping[str, tuple[Compared, ...]]:
@@ -70,18 +70,18 @@ def _read(files: Files) -> Mapping[str, tuple[Compared, ...]]:
 def _read_row(original: Mapping[str, Any], location: str) -> Compared:
     row = convert_row(original, Path(location.rsplit(" ", 2)[0]).suffix).row  # "FILE line 3"
     if row.get("chosen") is not None or row.get("rejected") is not None:
-        asked, answers = read_pair(row)
-        worth = read_pair_scores(row)
+        prompt, answers = read_pair(row)
+        scores = read_pair_scores(row)
     elif row.get("completions") is not None:
-        asked, answers, worth = read_ranked(row)
+        prompt, answers, scores = read_ranked(row)
     elif row.get("completion") is not None or row.get("messages") is not None:
-        share, (before, rest) = read_label(row), read_dialogue(row, "completion")
-        asked, answer = _separate_answer(before, rest)
+        share, (context, rest) = read_label(row), read_dialogue(row, "completion")
+        prompt, answer = _separate_answer(context, rest)
         if not 0 <= share <= 1:
             raise BadRow(
                 "bad_number", f"the score of a single answer is {share:g}; write a share from 0 to 1"
             )
-        answers, worth = [answer], [share]
+        answers, scores = [answer], [share]
     else:
         columns = ", ".join(map(str, original)) or "none"
         raise BadRow(
@@ -90,10 +90,10 @@ def _read_row(original: Mapping[str, Any], location: str) -> Compared:
         )
     if len(answers) > 1 and all(other == answers[0] for other in answers):
         raise BadRow("identical", "all answers are the same")
-    return Compared(spell_out(asked), [spell_out(answer) for answer in answers], worth, location)
+    return Compared(spell_out(prompt), [spell_out(answer) for answer in answers], scores, location)
 
 
-def _separate_answer(before: Messages, rest: Messages) -> tuple[Messages, Messages]:
+def _separate_answer(context: Messages, rest: Messages) -> tuple[Messages, Messages]:
     """Separate the prompt from the answer, which starts with the first assistant message.
 
     Raises:
@@ -102,15 +102,15 @@ def _separate_answer(before: Messages, rest: Messages) -> tuple[Messages, Messag
     first = next((index for index, message in enumerate(rest) if message["role"] == "assistant"), None)
     if first is None:
         raise BadRow("no_reply", "it has no assistant message to judge")
-    if not (asked := [*before, *rest[:first]]):
+    if not (prompt := [*context, *rest[:first]]):
         raise BadRow("no_prompt", "it begins with an assistant message, which answers nothing")
-    return asked, rest[first:]
+    return prompt, rest[first:]
 
 
 def draw_compared(rng: np.random.Generator, count: int) -> Iterator[Compared]:
-    """Draw an easy question of mathematics with one right answer, first, and wrong ones.
+    """Draw an easy question of mathematics, its right answer and then wrong ones.
 
-    Nothing is yielded if too few different wrong answers are drawn.
+    Yield nothing if too few different wrong answers are drawn.
 
     Args:
         rng: generator of the draws.

@@ -103,7 +103,7 @@ class Judging(TextEnv):
         require_whole("horizon", horizon, 1)
         if not self._is_running:
             return None
-        worth = self._task.worth
+        worth = self._task.scores
         best = [score if len(worth) == 1 else float(score == max(worth)) for score in worth]
         if self._asks == "better":
             return [self._criteria.write("better", "1" if best[0] else "2")]
@@ -124,14 +124,14 @@ class Judging(TextEnv):
             task = rows[int(keyed_rng(seed, 0, _TASK).integers(len(rows)))]
         order = keyed_rng(seed, 0, _ORDER).permutation(len(task.answers))
         self._task = Compared(
-            task.asked, [task.answers[k] for k in order], [task.worth[k] for k in order], task.location
+            task.prompt, [task.answers[k] for k in order], [task.scores[k] for k in order], task.location
         )
         self._shares = []
         return f"{task.question}\n{task.answers}"
 
     def _observe(self) -> str:
         shown = [
-            Episode(0, 0, 0, 0, "judging", 0, opening=[*self._task.asked, *answer], end=EndReason.TURN_LIMIT)
+            Episode(0, 0, 0, 0, "judging", 0, opening=[*self._task.prompt, *answer], end=EndReason.TURN_LIMIT)
             for answer in self._task.answers
         ]
         if self._asks == "better":
@@ -148,7 +148,7 @@ class Judging(TextEnv):
             return Outcome({"unread": -1.0}, terminated=True)
         if len(self._shares) < count:
             return Outcome()
-        is_right = has_best_first(self._shares, self._task.worth)
+        is_right = has_best_first(self._shares, self._task.scores)
         return Outcome({"judged": 1.0 if is_right else -1.0}, terminated=True, success=is_right)
 
     def _get_state(self) -> dict[str, Any]:

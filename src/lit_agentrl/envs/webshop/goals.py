@@ -23,7 +23,9 @@ class Goal:
 
     Attributes:
         product: id of the product from which the goal was made.
-        options: values, in lower case.
+        text: the instruction that the shopper reads.
+        attributes: traits that the purchase should have.
+        options: values that the purchase should have, in lower case.
         most: highest price, dollars; None: any price.
     """
 
@@ -61,8 +63,10 @@ def draw_goal(product: Product, kind: Kind, rng: np.random.Generator) -> Goal:
         chosen_text = ", and ".join(f"{name}: {value}" for name, value in chosen_values.items())
         text = f"{product.instruction.rstrip('. ')}{' with ' * bool(chosen_text)}{chosen_text}"
         attributes, options = product.wanted, tuple(chosen_values.values())
-    above = [bound for bound in _BOUNDS if bound > product.price][:4]
-    max_price = max(rng.choice(above, size=2, replace=False).tolist()) if len(above) > 1 else None
+    higher_bounds = [bound for bound in _BOUNDS if bound > product.price][:4]
+    max_price = (
+        max(rng.choice(higher_bounds, size=2, replace=False).tolist()) if len(higher_bounds) > 1 else None
+    )
     text += f", and price lower than {max_price:.2f} dollars" if max_price else ""
     return Goal(product.id, text, attributes, options, max_price)
 

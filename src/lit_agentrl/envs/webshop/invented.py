@@ -11,18 +11,19 @@ from lit_agentrl.envs.splits import keyed_rng
 from lit_agentrl.envs.webshop.catalogue import Product
 from lit_agentrl.envs.webshop.stock import KINDS, LINES, OPTIONS, SAYS, SYLLABLES, TRAITS, WANTS
 
-_STOCK = 72  # purpose key
+_STOCK = 72  # key of the random draws, see `seeds.py`
+_GROUPS = {"fit": "size", "shoe": "size", "volume": "size", "pack": "pack size"}  # names that the shop shows
 _SIGNS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @lru_cache(2)
 def invent(count: int) -> tuple[Product, ...]:
-    """Return the first ``count`` products; a larger shop contains those of a smaller one."""
+    """Return the first ``count`` products; a larger shop contains the products of a smaller one."""
     products: list[Product] = []
-    for number in range(count):
+    for family in range(count):
         if len(products) >= count:
             break
-        products += _draw_family(number)
+        products += _draw_family(family)
     return tuple(products[:count])
 
 
@@ -54,13 +55,10 @@ def _draw_family(family: int) -> Iterator[Product]:
         )
 
 
-_GROUPS = {"fit": "size", "shoe": "size", "volume": "size", "pack": "pack size"}
-
-
 def _draw_prices(price: float, rng: np.random.Generator) -> tuple[float, ...]:
     """Draw the prices of a product.
 
-    Mostly it is one; in 9 % of cases a range, and in 9 % the price of products without one.
+    9 % of the products have a lowest and a highest price, and 9 % the price of 100 that stands for a missing one.
     """
     kind = rng.random()
     if kind < 0.09:
@@ -85,7 +83,7 @@ def _make_product(
     # a search reads the first line only, so that a shopper must read the others to see all traits
     lines = [sentences[2], *(_choose(LINES, rng).format(trait=trait.capitalize()) for trait in traits)]
     wanted = tuple(_choose_some(traits, int(rng.integers(1, len(traits) + 1)), rng))
-    want = _choose(WANTS, rng).format(thing=query, traits=" and ".join(wanted))
+    instruction = _choose(WANTS, rng).format(thing=query, traits=" and ".join(wanted))
     return Product(
         id=id,
         title=title,
@@ -97,7 +95,7 @@ def _make_product(
         bullets=tuple(lines),
         options=options,
         attributes=tuple(traits),
-        instruction=want,
+        instruction=instruction,
         wanted=wanted,
     )
 

@@ -18,11 +18,11 @@ class Page:
     """Position of the shopper.
 
     Attributes:
-        words: the search; None: none yet.
+        words: the words of the last search; None: no search yet.
         number: index of the page of results, from 0.
         product: index of the product that is shown; None: none.
-        text: name of the text of the product that is shown; empty: none.
-        chosen: group -> value.
+        text: which of `TEXTS` of the product is shown; empty: none.
+        chosen: the chosen value of each option group.
         bought: whether the purchase was made, which ends the episode.
     """
 
@@ -82,10 +82,10 @@ class View:
     def list_options(self) -> Iterator[tuple[str, str, str]]:
         """Yield group, value and button of each option.
 
-        Where two groups share a value, the button names the group, too.
+        If two groups share a value, the button names the group, too.
         """
         groups = self._product.options
-        taken = [value for values in groups.values() for value in values] + [
+        labels = [value for values in groups.values() for value in values] + [
             BACK,
             PREVIOUS,
             NEXT,
@@ -94,7 +94,7 @@ class View:
         ]
         for group, values in groups.items():
             for value in values:
-                yield group, value, value if taken.count(value) == 1 else f"{group}: {value}"
+                yield group, value, value if labels.count(value) == 1 else f"{group}: {value}"
 
     @property
     def _product(self) -> Product:
@@ -113,8 +113,8 @@ class View:
     def _render_results(self) -> list[str]:
         count, listed = len(self.hits), self.listed
         first = self.page.number * self.per_page + 1
-        where = f"Results {first} to {first + len(listed) - 1} of {count}" if count else "Nothing was found"
-        lines = [where]
+        heading = f"Results {first} to {first + len(listed) - 1} of {count}" if count else "Nothing was found"
+        lines = [heading]
         for index in listed:
             product = self.products[index]
             lines.append(f"[{product.id.lower()}] {product.title}, {product.price_tag}")
@@ -135,14 +135,14 @@ class View:
         buttons: dict[str, list[str]] = {}
         for group, _, button in self.list_options():
             buttons.setdefault(group, []).append(f"[{button}]")
-        for group, shown in buttons.items():
-            lines.append(f"{group}: {' '.join(shown)} chosen: {page.chosen.get(group, 'none')}")
+        for group, group_buttons in buttons.items():
+            lines.append(f"{group}: {' '.join(group_buttons)} chosen: {page.chosen.get(group, 'none')}")
         return [*lines, self._render_links()]
 
     def _render_links(self) -> str:
-        shown = (BACK, PREVIOUS, NEXT, *TEXTS, BUY)
+        names = (BACK, PREVIOUS, NEXT, *TEXTS, BUY)
         targets = self.find_targets()
-        return " ".join(f"[{name}]" for name in shown if name in targets)
+        return " ".join(f"[{name}]" for name in names if name in targets)
 
 
 def to_json(page: Page) -> dict[str, Any]:

@@ -68,12 +68,12 @@ class SqliteIndex:
             raise ValueError(f"webshop needs SQLite with FTS5 ({error}); use a Python that has it") from error
         self._database.executemany("INSERT INTO shelf(rowid, text) VALUES (?, ?)", enumerate(texts))
 
-    def rank(self, words: Sequence[str], most: int) -> tuple[int, ...]:
-        """Return the indices of the texts with at least one of the words, best first."""
+    def rank(self, words: Sequence[str], limit: int) -> tuple[int, ...]:
+        """Return the indices of at most ``limit`` texts with one of the words, best first."""
         query = " OR ".join(f'"{word}"' for word in words)
         statement = "SELECT rowid FROM shelf WHERE shelf MATCH ? ORDER BY bm25(shelf), rowid LIMIT ?"
         with self._lock:
-            return tuple(number for (number,) in self._database.execute(statement, (query, most)))
+            return tuple(number for (number,) in self._database.execute(statement, (query, limit)))
 
 
 def _join_texts(product: Product) -> str:

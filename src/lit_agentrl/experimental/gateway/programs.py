@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 from lit_agentrl.experimental.gateway.exchange import Exchange, ProgramEnd
+from lit_agentrl.experimental.gateway.processes import Process
 from lit_agentrl.experimental.gateway.remote import Remote
 
 _TAIL = 65_536  # bytes of an output that are kept
@@ -25,8 +23,6 @@ _RUN = (
     "import sys; sys.path[:] = {path!r}; from lit_agentrl.experimental.gateway.runner import main; "
     "main({name!r}, {file})"
 )
-_PDEATHSIG = 1
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Program(Protocol):
@@ -40,26 +36,6 @@ class Program(Protocol):
 
     def close(self) -> None:
         """End all processes."""
-
-
-def _end_with_parent() -> None:
-    """Ask the kernel to end this process with its parent, where it can."""
-    if _libc is not None:
-        _libc.prctl(_PDEATHSIG, signal.SIGKILL)
-
-
-def _spawn(command: Sequence[str], env: dict[str, str], **pipes: Any) -> subprocess.Popen[bytes]:
-    """Start a process in a group of its own, which ends with this process."""
-    without_proxy = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))
-    return subprocess.Popen(
-        command, env={**os.environ, "NO_PROXY": without_proxy, "no_proxy": without_proxy, **env},
-        start_new_session=True, preexec_fn=_end_with_parent, **pipes,
-    )  # fmt: skip
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 class _Tail(threading.Thread):
@@ -96,7 +72,7 @@ class Command:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     def start(self, exchange: Exchange, task: str, url: str, token: str) -> None:
         """See `Program`.
@@ -106,14 +82,19 @@ class Command:
         """
         if len(task.encode()) > _MOST_TASK:
             raise ValueError(f"a task has more than {_MOST_TASK} bytes; name a file in it instead")
-        folder = tempfile.TemporaryDirectory(prefix="program-")
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="program-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise ValueError(
+                f"the folder of a program cannot be made ({error}); free space, or set TMPDIR to another folder"
+            ) from error
         result = Path(folder.name) / "result.json"
         env = {
             "LIT_AGENTRL_TASK": task, "LIT_AGENTRL_RESULT": str(result), "OPENAI_BASE_URL": url,
             "OPENAI_API_KEY": token,
         }  # fmt: skip
         try:
-            process = _spawn(
+            process = Process(
                 self._command, env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
         except OSError as error:
@@ -125,12 +106,11 @@ class Command:
 
         def watch() -> None:
             code = process.wait()
-            _kill(process)  # what it left behind
-            with folder:
-                if code:
-                    end = ProgramEnd(problem=_describe_failure(code, errors.read()))
-                else:
-                    end = _read_result(result, output.read())
+            if code:
+                end = ProgramEnd(problem=_describe_failure(code, errors.read()))
+            else:
+                end = _read_result(result, output.read())
+            folder.cleanup()
             exchange.finish(end)
 
         threading.Thread(target=watch, daemon=True, name="program").start()
@@ -138,19 +118,25 @@ class Command:
     def stop(self) -> None:
         """See `Program`."""
         if self._process is not None:
-            _kill(self._process)
-            self._process.wait()
+            self._process.kill()
             self._process = None
 
     close = stop
 
 
-def _read_result(file: Path, output: str) -> ProgramEnd:
+def _read_result(path: Path, output: str) -> ProgramEnd:
     lines = output.strip().splitlines()
     try:
-        text = file.read_text(encoding="utf-8") if file.is_file() else lines[-1] if lines else ""
+        text = lines[-1] if lines else ""
+        if path.is_file():
+            with path.open(encoding="utf-8") as file:
+                text = file.read(_TAIL)
+            if not text.strip():
+                return ProgramEnd(problem="the file LIT_AGENTRL_RESULT is empty; its disk may be full")
         return ProgramEnd(json.loads(text))
-    except ValueError:
+    except OSError as error:
+        return ProgramEnd(problem=f"the file LIT_AGENTRL_RESULT cannot be read ({error})")
+    except (ValueError, RecursionError):
         return ProgramEnd(
             problem='the program names no reward; print {"reward": 1.0} as its last line, or write that to the file '
             "LIT_AGENTRL_RESULT"
@@ -162,13 +148,13 @@ class Function:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._exchange: Exchange | None = None  # of the episode that runs
         self._lock = threading.Lock()
 
     def start(self, exchange: Exchange, task: str, url: str, token: str) -> None:
         """See `Program`."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None or not self._process.is_alive:
             self._open()
         assert self._process is not None and self._process.stdin is not None
         self._exchange = exchange
@@ -180,18 +166,23 @@ class Function:
             pass  # the thread that reads its results reports how it ended
 
     def _open(self) -> None:
+        """Start the process, with threads that wait for its results and its end.
+
+        What it leaves behind may hold the pipe of results open, and is killed at its end.
+        """
         reader, writer = os.pipe()
         run = _RUN.format(path=sys.path, name=self._name, file=writer)
-        process = _spawn(
+        process = Process(
             [sys.executable, "-c", run], {}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             pass_fds=[writer],
         )  # fmt: skip
         os.close(writer)
         assert process.stdout is not None
         errors, self._process = _Tail(process.stdout), process
+        threading.Thread(target=process.wait, daemon=True, name="agent's end").start()
         threading.Thread(target=self._read, args=(process, reader, errors), daemon=True, name="agent").start()
 
-    def _read(self, process: subprocess.Popen[bytes], reader: int, errors: _Tail) -> None:
+    def _read(self, process: Process, reader: int, errors: _Tail) -> None:
         with os.fdopen(reader) as results:
             for line in results:
                 plain = json.loads(line)
@@ -199,7 +190,7 @@ class Function:
         code = process.wait()
         self._finish(process, ProgramEnd(problem=_describe_failure(code, errors.read())))
 
-    def _finish(self, process: subprocess.Popen[bytes], end: ProgramEnd) -> None:
+    def _finish(self, process: Process, end: ProgramEnd) -> None:
         with self._lock:
             exchange, self._exchange = (
                 (self._exchange, None) if process is self._process else (None, self._exchange)
@@ -217,8 +208,7 @@ class Function:
         with self._lock:
             process, self._process, self._exchange = self._process, None, None
         if process is not None:
-            _kill(process)
-            process.wait()
+            process.kill()
 
 
 def make_program(

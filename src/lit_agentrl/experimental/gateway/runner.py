@@ -7,7 +7,6 @@ import importlib
 import inspect
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,9 +37,16 @@ def call_function(name: str, order: Mapping[str, Any]) -> Any:
 
 
 def main(name: str, results: int) -> None:
-    """Call the function once for each line of input, and write its result as JSON."""
-    with os.fdopen(results, "w") as output:
-        for line in sys.stdin:
+    """Call the function once for each line of input, and write its result as JSON.
+
+    What the function starts inherits neither the results nor the input, which it might read in place of this process.
+    """
+    os.set_inheritable(results, False)
+    orders = os.dup(0)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    with os.fdopen(results, "w") as output, os.fdopen(orders) as lines:
+        for line in lines:
             order = json.loads(line)
             try:
                 text = json.dumps({"result": call_function(name, order)})

@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 _MODEL = "policy"
 _MOST_REASON = 300  # characters
 _UNKNOWN = "the key is of no episode that runs: use OPENAI_API_KEY, and not after the end"
+_PATHS = "POST /v1/chat/completions, POST /v1/rewards and GET /v1/models are"
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 _REWARD_BYTES = 4096  # of a request with a reward
 _RETRIES = "x-stainless-retry-count"  # a header of the openai SDK, which names no request by itself
 _FORGOTTEN = 16  # times the most bytes of a request: how much of a larger one is read before the line is cut
@@ -52,6 +54,7 @@ class Gateway:
                 Route("/v1/chat/completions", self.complete, methods=["POST"]),
                 Route("/v1/rewards", self.reward, methods=["POST"]),
                 Route("/v1/models", self.list_models, methods=["GET"]),
+                Route("/{path:path}", self.refuse_path, methods=_METHODS),
             ]
         )
         config = uvicorn.Config(
@@ -129,6 +132,12 @@ class Gateway:
         except (BadRequest, Over) as error:
             return self._refuse_error(error, _REWARD_BYTES)
         return JSONResponse({"completion_id": completion, "reward": total})
+
+    async def refuse_path(self, request: Request) -> Response:
+        """Refuse a path that is not served, and name those that are."""
+        if self._find_exchange(request)[0] is None:
+            return self._refuse(401, _UNKNOWN)
+        return self._refuse(404, f"{request.method} {request.url.path} is not served here, but {_PATHS}")
 
     def _find_exchange(self, request: Request) -> tuple[Exchange | None, int]:
         """Return the exchange of a request and its most bytes, or None."""

@@ -38,3 +38,8 @@ class ProgramTask(Task):
         from lit_agentrl.experimental.gateway.play import ProgramInPlay
 
         return ProgramInPlay
+
+    @property
+    def remedy(self) -> str:
+        """See `Task`."""
+        return "mend the program, or the option that names it (docs/agents.md)"

@@ -19,14 +19,14 @@ from lit_agentrl.report.page.results import STAGES, Report
 
 PAGE, MARKDOWN = "index.html", "report.md"
 FILES = (PAGE, MARKDOWN, "runs.csv", "cells.csv", "comparisons.csv")
-MARKER = "lit_agentrl report"  # marks a page as ours, so that it may be replaced
+MARKER = "lit_agentrl report"  # marks a page of this program, which may be replaced
 
 
 def require_free(folder: Path) -> None:
     """Refuse a folder that holds anything other than an earlier report.
 
     Raises:
-        ValueError: naming the folder.
+        ValueError: the folder holds other files, or the path is not a folder.
     """
     if not folder.exists() and not folder.is_symlink():
         return
@@ -104,7 +104,7 @@ def _render_html(report: Report, folder: Path, command: str, sheets: list[tables
 
 
 def _list_saved(figure: Figure) -> list[tuple[str, str, str]]:
-    """Return kind, name and address of each file; the address holds the content."""
+    """Return kind, name and data URL of each file of a figure."""
     media = {"svg": "image/svg+xml", "png": "image/png"}
     return [
         (
@@ -151,13 +151,13 @@ def _build_csv(report: Report) -> dict[str, str]:
         ]
         for item in report.comparisons
     ]  # fmt: skip
-    bounded = [f"{stage}{end}" for stage in STAGES for end in ("", "_low", "_high")]
+    bound_columns = [f"{stage}{end}" for stage in STAGES for end in ("", "_low", "_high")]
     return {
         "runs.csv": tables.format_csv(
             ["cell", "label", "run", "seed", "status", "error", "iterations", "game", "split", *STAGES, "command"], runs
         ),
         "cells.csv": tables.format_csv(
-            ["cell", "label", "game", "split", "runs", "episodes", "chance", "oracle", *bounded,
+            ["cell", "label", "game", "split", "runs", "episodes", "chance", "oracle", *bound_columns,
              f"{report.stage}_coverage", "iqm", "iqm_low", "iqm_high", "iqm_coverage", "detectable",
              "detectable_by_episodes", "same_again"], results
         ),

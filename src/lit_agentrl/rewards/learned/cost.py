@@ -19,8 +19,8 @@ class LearnedCost(RewardPart):
     """Cost of an episode: the score of a model of ``algo=cost_model`` at its end.
 
     Rewards do not change.  ``algo/cost=lagrange`` keeps the mean cost of episodes below its limit.  A score is in the
-    unit of the model: above 0 the model considers the episode too costly, so ``algo.cost.limit=0`` is the natural
-    bound.
+    unit of the model: a score above 0 means that the model considers the episode too costly, so ``algo.cost.limit=0``
+    is the natural bound.
 
     Args:
         path: folder of a run that trained a cost model, or of the model itself.
@@ -47,7 +47,7 @@ class LearnedCost(RewardPart):
         """Load the model onto the device of the run's networks.
 
         Raises:
-            ValueError: it cannot be loaded, or uses another tokenizer than the policy.
+            ValueError: the model cannot be loaded, or uses another tokenizer than the policy.
         """
         self._scorer = Scorer([self.path], context, tokens_per_batch=self.tokens_per_batch, use="reward=cost")
 

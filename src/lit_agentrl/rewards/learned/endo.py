@@ -51,7 +51,7 @@ class Endogenous(Replacing):
         path: folder of a run that has ended, or of a model in Hugging Face's format.
         weight, replaces, keep_penalties: see `Replacing`.
         temperature: alpha.
-        centre: see above.
+        centre: whether that mean is subtracted.
         tokens_per_batch: number of tokens that are computed together.
 
     Raises:
@@ -59,7 +59,7 @@ class Endogenous(Replacing):
             the policy.
     """
 
-    sees: ClassVar[Literal["own", "all"]] = "all"  # the mean is that of all episodes
+    sees: ClassVar[Literal["own", "all"]] = "all"  # the mean is taken over all episodes
     path: str
     temperature: float = 1.0
     centre: bool = True
@@ -78,7 +78,7 @@ class Endogenous(Replacing):
         """Load the model onto the device of the run's networks.
 
         Raises:
-            ValueError: it cannot be loaded, or uses another tokenizer than the policy.
+            ValueError: the model cannot be loaded, or uses another tokenizer than the policy.
         """
         with name_errors(f"reward.{self.name}"):
             network = load_frozen(
@@ -106,9 +106,9 @@ class Endogenous(Replacing):
     def _compute_values(self, episodes: Sequence[Episode]) -> Rewards:
         rows = [list_sampled_rows(episode) for episode in episodes]
         flat = read_in_batches(list(chain.from_iterable(rows)), self.tokens_per_batch, self._read)
-        ends = [0, *accumulate(len(episode_rows) for episode_rows in rows)]
+        row_bounds = [0, *accumulate(len(episode_rows) for episode_rows in rows)]
         values = []
-        for episode, first, last in zip(episodes, ends, ends[1:], strict=False):
+        for episode, first, last in zip(episodes, row_bounds, row_bounds[1:], strict=False):
             reward_A = compute_endogenous_rewards(*torch.cat(flat[first:last]).unbind(1))
             turns = torch.split(reward_A, [len(turn.reply_tokens) for turn in episode.turns])
             values.append([float(turn.sum()) for turn in turns])
@@ -149,7 +149,7 @@ class Endogenous(Replacing):
 
 
 def list_sampled_rows(episode: Episode) -> list[tuple[list[int], list[int]]]:
-    """Return token ids and places of sampled tokens of each row of an episode."""
+    """Return the token ids and the positions of sampled tokens of each row."""
     rows = []
     turns = iter(episode.turns)
     for tokens, ends in list_rows(episode):

@@ -22,7 +22,7 @@ class Labels:
         answerer: the judge.
         criteria: the questions and the parsers of replies.
         seed: seed of sampling.
-        retries: how often to ask again for a reply that cannot be parsed.
+        retries: number of times to ask again for a reply that cannot be parsed.
     """
 
     answerer: Answerer
@@ -46,11 +46,15 @@ class Labels:
         questions = {(index, order) for index in range(len(pairs)) for order in (0, 1)}
         answers: dict[tuple[int, int], int] = {}
         for attempt in range(self.retries + 1):
-            open_ = sorted(questions - answers.keys())
-            texts = [self.criteria.ask_better(*(pairs[p][::-1] if order else pairs[p])) for p, order in open_]
-            keys = [seeds.make_key(self.seed, "compare", address, *question, attempt) for question in open_]
+            unanswered = sorted(questions - answers.keys())
+            texts = [
+                self.criteria.ask_better(*(pairs[p][::-1] if order else pairs[p])) for p, order in unanswered
+            ]
+            keys = [
+                seeds.make_key(self.seed, "compare", address, *question, attempt) for question in unanswered
+            ]
             replies = self.answerer.ask(list(zip(texts, keys, strict=True)))
-            for question, reply in zip(open_, replies, strict=True):
+            for question, reply in zip(unanswered, replies, strict=True):
                 with suppress(Unreadable):
                     answers[question] = self.criteria.read_better(reply)
         return [
@@ -60,7 +64,9 @@ class Labels:
     def criticise(
         self, episodes: Sequence[Episode], *, rounds: int, address: int
     ) -> tuple[list[str], Answers[str]]:
-        """Ask for critiques; return the questions, equal to those of ``scalar``, and answers.
+        """Ask for critiques, and return the questions with the answers.
+
+        The questions equal those of ``reward=judge`` with ``scalar``.
 
         Args:
             episodes: the episodes to criticise.
@@ -74,7 +80,7 @@ class Labels:
         )  # fmt: skip
 
     def revise(self, turns: Sequence[tuple[Episode, int]], *, address: int) -> Answers[str]:
-        """Ask for a better reply for each turn; none where it could not be parsed.
+        """Ask for a better reply to each turn; an unreadable one gives none.
 
         Args:
             turns: pairs of an episode and the index of a turn in it.
@@ -88,8 +94,8 @@ class Labels:
 
 
 def _combine_verdicts(first: int | None, swapped: int | None) -> float | Literal["inconsistent", "unread"]:
-    """Combine the answers in both orders: 1, 2, 0 for a tie, None if unreadable."""
+    """Combine the answers in both orders: 1, 2, 0 (a tie), or None (unreadable)."""
     if first is None or swapped is None:
         return "unread"
-    known: dict[tuple[int, int], float] = {(1, 2): 1.0, (2, 1): 0.0, (0, 0): 0.5}
-    return known.get((first, swapped), "inconsistent")
+    verdicts: dict[tuple[int, int], float] = {(1, 2): 1.0, (2, 1): 0.0, (0, 0): 0.5}
+    return verdicts.get((first, swapped), "inconsistent")

@@ -37,7 +37,7 @@ class BesideReference(Replacing):
 
     Args:
         path: folder of the run that trained the model, or of the model itself.
-        references: returns the best recorded episode of a prompt.
+        references: source of the best recorded episode of each prompt.
         weight, replaces, keep_penalties: see `Replacing`.
         max_missing_share: share of the episodes of an iteration that may have no reference.
         tokens_per_batch: number of tokens that are computed together.
@@ -47,7 +47,7 @@ class BesideReference(Replacing):
             that do not fit the policy.
     """
 
-    sees: ClassVar[Literal["own", "all"]] = "all"  # its metrics are over all episodes
+    sees: ClassVar[Literal["own", "all"]] = "all"  # its metrics are means over all episodes
     path: str
     references: ReferenceSource
     max_missing_share: float = 0.0
@@ -67,12 +67,13 @@ class BesideReference(Replacing):
         """Load the model onto the device of the run's networks.
 
         Raises:
-            ValueError: it cannot be loaded, or it or the references use another tokenizer than the policy.
+            ValueError: the model cannot be loaded, or the model or the references use another tokenizer than the
+                policy.
         """
         if self.references.tokenizer != hash_tokenizer(context.tokenizer):
             raise ValueError(
                 f"reward.{self.name}.references.path={self.references.path} holds token ids of another tokenizer than "
-                "the policy's; collect with a model of the same one"
+                "the policy's; collect with a model that has the policy's tokenizer"
             )
         self._scorer = Scorer(
             [self.path], context, tokens_per_batch=self.tokens_per_batch, use="reward=polar"
@@ -80,7 +81,7 @@ class BesideReference(Replacing):
 
     # ------------------------------------------------------------------ rewards
     def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
-        """Add the model's rewards to the game's, or replace them; 0 for those of `left_out`.
+        """Add the model's rewards to the game's, or replace them; those of `left_out` get 0.
 
         Raises:
             ValueError: more than ``max_missing_share`` of all episodes have no reference.
@@ -90,8 +91,8 @@ class BesideReference(Replacing):
         if sum(missing) > self.max_missing_share * len(missing):
             raise ValueError(
                 f"reward.{self.name}.references.path={self.references.path} has no reference for {sum(missing):.0f} of "
-                f"{len(missing)} episodes (max_missing_share={self.max_missing_share:g}); train on its prompts, as "
-                "rollout.instances and collect trained_in=SEED do, or collect theirs"
+                f"{len(missing)} episodes (max_missing_share={self.max_missing_share:g}); train on the "
+                "recorded prompts (rollout.instances, collect trained_in=SEED), or collect episodes of the missing ones"
             )
         return self.combine_rewards(rewards, episodes, at_end(episodes, [value or 0.0 for value in values]))
 
@@ -102,10 +103,10 @@ class BesideReference(Replacing):
 
     def _compute_values(self, episodes: Sequence[Episode]) -> list[float | None]:
         joined = [self.references.put_before(episode) for episode in episodes]
-        referred = [episode for episode in joined if episode is not None]
-        if not referred:
+        with_reference = [episode for episode in joined if episode is not None]
+        if not with_reference:
             return [None] * len(episodes)
-        rows = iter(self._scorer.split_by_turn(self._scorer.values(referred)[0], referred))
+        rows = iter(self._scorer.split_by_turn(self._scorer.values(with_reference)[0], with_reference))
         return [None if episode is None else next(rows)[-1] for episode in joined]
 
     # ------------------------------------------------------------------ metrics and state
@@ -114,10 +115,10 @@ class BesideReference(Replacing):
 
         ``missing`` is the share of episodes without a reference.
         """
-        judged = list(zip(episodes, self._values.get(episodes), strict=True))
-        values = self.gather_numbers([value for _, value in judged if value is not None])
-        solved = self.gather_numbers([float(e.success) for e, value in judged if value is not None])
-        missing = self.gather_numbers([float(value is None) for _, value in judged])
+        pairs = list(zip(episodes, self._values.get(episodes), strict=True))
+        values = self.gather_numbers([value for _, value in pairs if value is not None])
+        solved = self.gather_numbers([float(e.success) for e, value in pairs if value is not None])
+        missing = self.gather_numbers([float(value is None) for _, value in pairs])
         metrics = self._comparison.measure(values, solved) if values else {}
         return metrics | {"missing": sum(missing) / max(len(missing), 1)}
 

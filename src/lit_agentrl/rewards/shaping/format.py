@@ -15,10 +15,10 @@ _RULES = ("valid", "structure", "think")
 
 @dataclass(kw_only=True)
 class Format(Shaping):
-    """Score ``ok`` for each reply that follows the rule, ``bad`` for each other reply.
+    """Reward of ``ok`` for each reply that follows the rule, else ``bad``.
 
-    The dialect decides: ``Turn.is_valid``, ``is_well_formed`` and ``has_think``.  The game's own penalty for invalid
-    replies (``env.invalid_penalty``) is not changed.
+    The dialect sets what the rules read: ``Turn.is_valid``, ``is_well_formed`` and ``has_think``.  The game's own
+    penalty for invalid replies (``env.invalid_penalty``) is not changed.
 
     Args:
         rule: ``valid``: the reply could be played; ``structure``: its tags are in order, whatever they contain;

@@ -1,4 +1,4 @@
-"""Base class of novelty bonuses: normalised, and annealed to 0."""
+"""Base class of novelty bonuses, which are normalised and annealed to 0."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Novelty(Shaping):
     arXiv 1810.12894).
 
     Args:
-        anneal_iterations: iterations until the bonus is 0; null does not anneal.
-        normalise: divide by sigma.
+        anneal_iterations: number of iterations until the bonus is 0; null: no annealing.
+        normalise: whether the bonus is divided by sigma.
     """
 
     sees: ClassVar[Literal["own", "all"]] = "all"
@@ -61,8 +61,8 @@ class Novelty(Shaping):
     def score(self, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
         """Return the bonus of each turn."""
         bonuses = self.novelty([turn for e in episodes for turn in e.turns[1:]], episodes)
-        rest = iter(bonuses)
-        rows = [[next(rest) for _ in e.turns[1:]] + [0.0] for e in episodes]
+        remaining = iter(bonuses)
+        rows = [[next(remaining) for _ in e.turns[1:]] + [0.0] for e in episodes]
         self._pending = self._moments.merge(self.gather_numbers([math.fsum(row) for row in rows]))
         factor = self.coef(iteration) / (self._pending.scale if self.normalise else 1.0)
         return [[factor * bonus for bonus in row] for row in rows]

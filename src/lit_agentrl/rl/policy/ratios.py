@@ -1,9 +1,10 @@
 """Importance ratios between the current policy and the policy that sampled.
 
-``delta_t = logp_t - old_logp_t`` in nats.  Gradient flows through ``logp_BT`` only.  Every function returns
-``ratio_BT`` of shape (B, T), exactly 1 where ``is_action_BT`` is False, whatever the inputs hold there.  Log-ratios are
-clamped to [-20, 20] before the exponential, per token and after any sum; a clamped log-ratio carries no gradient.  All
-raise ValueError when shapes disagree.
+``delta_t = logp_t - old_logp_t`` in nats, ``T_i`` is the number of sampled tokens of trajectory i, and ``sg`` stops the
+gradient.  Gradient flows through ``logp_BT`` only.  Every function returns ``ratio_BT`` of shape (B, T), exactly 1
+where ``is_action_BT`` is False, whatever the inputs hold there.  Log-ratios are clamped to [-20, 20] before the
+exponential, per token and after any sum; a clamped log-ratio carries no gradient.  All functions raise ValueError when
+shapes disagree.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def turn(*, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor, turn_BT:
     """
     check_shapes(logp_BT=logp_BT, old_logp_BT=old_logp_BT, is_action_BT=is_action_BT, turn_BT=turn_BT)
     if bool((is_action_BT & (turn_BT < 0)).any()):
-        raise ValueError("turn_BT is negative at a sampled token; algo/ratio=turn needs a turn for each")
+        raise ValueError("turn_BT is negative at a sampled token; algo/ratio=turn needs a turn number there")
     delta_BT = _compute_log_ratio(logp_BT, old_logp_BT, is_action_BT)
     index_BT = turn_BT.clamp(min=0).long()
     num_turns = int(index_BT.max()) + 1 if index_BT.numel() else 1

@@ -1,7 +1,7 @@
-"""SPPO and QRPO: regress the log-ratio of a trajectory on its rank in the group.
+"""SPPO and QRPO: regress a trajectory's log-ratio towards its rank in the group.
 
-``D_i = sum over sampled tokens of (logp - reference logp)``, nats.  Both are losses of `GroupLoss`: sums over groups of
-means of squared errors over their N scored trajectories.  Trajectories may have several rows.
+``D_i = sum over sampled tokens of (logp - reference logp)``, nats.  Both are losses of `GroupLoss`: the mean of
+squared errors over the N scored trajectories of each group, summed over groups.  Trajectories may have several rows.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ def sppo_loss(
         group_B: groups must be complete.
         trajectory_B: rows of one trajectory share a number.
         eta: nats, finite and > 0.
+
+    Raises:
+        ValueError: ``eta`` is out of range, or shapes disagree.
     """
     require(0 < eta < math.inf, "eta", eta, "finite and > 0")
     return _sum_squared_errors(
@@ -67,8 +70,11 @@ def qrpo_loss(
     ``transform=identity``, ``r = q`` and ``Z = beta (e^(1 / beta) - 1)``; with ``log``, ``r = log q`` and
     ``Z = beta / (1 + beta)``.
 
-    ``advantage_BT`` is ``q_i`` at each sampled token, in (0, 1]; ``beta`` is per nat, finite and > 0; the others are as
-    for `sppo_loss`.  Gradient flows through ``logp_BT``.
+    ``advantage_BT`` is ``q_i`` at each sampled token, in (0, 1]; ``beta`` is per nat, finite and > 0; the other
+    arguments are those of `sppo_loss`.  Gradient flows through ``logp_BT``.
+
+    Raises:
+        ValueError: an option is out of range, or shapes disagree.
     """
     require(0 < beta < math.inf, "beta", beta, "finite and > 0")
     require(transform in ("identity", "log"), "transform", transform, "identity or log")
@@ -82,18 +88,18 @@ def qrpo_loss(
     )  # fmt: skip
 
 
-qrpo_loss.min_members = 1  # type: ignore[attr-defined]  # its errors are of single trajectories
+qrpo_loss.min_members = 1  # type: ignore[attr-defined]  # each error concerns a single trajectory
 
 
 def _sum_squared_errors(
-    ratio_BT: Tensor, goal_BT: Tensor, *, slope: float, scale: float, shift: float, is_action_BT: Tensor,
+    log_ratio_BT: Tensor, goal_BT: Tensor, *, slope: float, scale: float, shift: float, is_action_BT: Tensor,
     return_B: Tensor, group_B: Tensor, trajectory_B: Tensor,
 ) -> Tensor:  # fmt: skip
     """Return ``sum over groups of 1/N sum_i (scale goal_i + shift - slope D_i)^2``.
 
     ``goal_i`` is the mean of ``goal_BT`` over sampled tokens.
     """
-    check_shapes(ratio_BT=ratio_BT, goal_BT=goal_BT, is_action_BT=is_action_BT, return_B=return_B)
+    check_shapes(log_ratio_BT=log_ratio_BT, goal_BT=goal_BT, is_action_BT=is_action_BT, return_B=return_B)
     trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     is_scored_B = trajectories.index_B >= 0
 
@@ -102,8 +108,10 @@ def _sum_squared_errors(
         x_B = torch.where(is_action_BT, x_BT, torch.zeros_like(x_BT)).double().sum(1)
         return segment_sum(x_B[is_scored_B], trajectories.index_B[is_scored_B], len(trajectories.return_S))
 
-    length_S = sum_per_trajectory(torch.ones_like(ratio_BT))
+    length_S = sum_per_trajectory(torch.ones_like(log_ratio_BT))
     goal_S = sum_per_trajectory(goal_BT.detach()) / length_S.clamp(min=1)
-    error_S = torch.where(length_S > 0, scale * goal_S + shift - slope * sum_per_trajectory(ratio_BT), 0.0)
+    error_S = torch.where(
+        length_S > 0, scale * goal_S + shift - slope * sum_per_trajectory(log_ratio_BT), 0.0
+    )
     size = segment_sum((length_S > 0).double(), trajectories.group_S, trajectories.num_groups)
-    return (error_S.square() / size.clamp(min=1)[trajectories.group_S]).sum().to(ratio_BT.dtype)
+    return (error_S.square() / size.clamp(min=1)[trajectories.group_S]).sum().to(log_ratio_BT.dtype)

@@ -2,8 +2,8 @@
 
 AOT compares distributions instead of pairs: two kinds of numbers are sorted separately over a batch, and numbers of the
 same rank are compared.  A loss sees only a part of the batch, so the partner of each number is determined before the
-first step of an iteration and stored in a column.  No gradient.  Shapes: N, M numbers, P pairs, B rows, K pairs of a
-row.
+first step of an iteration and stored in a column.  Nothing here carries gradient.  Shapes: N and M numbers, P pairs, B
+rows, K pairs of a row.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from lit_agentrl.rl.preference.scores import reverse_kl
 
 
 def at_same_rank(own_N: Tensor, other_M: Tensor) -> Tensor:
-    """The number of the same rank among the others, for each number, (N,).
+    """The other number of the same rank, for each own number, (N,).
 
-    Equal numbers are ranked in their order.  If N and M differ, it is the number at the same quantile: for rank r, from
-    0, the one of rank ``floor((r + 1/2) M / N)``.  NaN if there are no others.
+    Equal numbers are ranked in their order.  If N and M differ, the other number is that at the same quantile: for rank
+    r, counted from 0, that of rank ``floor((r + 1/2) M / N)``.  NaN if there are no other numbers.
 
     >>> at_same_rank(torch.tensor([0.3, 0.1, 0.2]), torch.tensor([7.0, 9.0, 8.0])).tolist()
     [9.0, 7.0, 8.0]
@@ -40,11 +40,10 @@ def at_same_rank(own_N: Tensor, other_M: Tensor) -> Tensor:
 def reordered(
     pairs: Pairs, score: Callable[..., Tensor], *, policy_BT: Tensor, reference_BT: Tensor
 ) -> Tensor:
-    """``v_i - v_j``, which AOT adds to ``u_i - v_i`` of a pair, (P,).
+    """``v_i - v_j`` (P,) in nats, which AOT adds to ``u_i - v_i``; float64.
 
-    In nats, float64.
-    ``u`` and ``v`` are the differences of the scores of chosen and rejected side under policy and reference; j is the
-    pair whose ``v`` has the rank of ``u_i``.
+    ``u`` is the score of the chosen side minus that of the rejected side under the policy, ``v`` the same difference
+    under the reference.  Pair j is the one whose ``v`` has the rank of ``u_i``.
 
     Args:
         pairs: all pairs that are sorted together.
@@ -71,7 +70,7 @@ def check_sorted(
     """Refuse parts that cannot be combined with a margin that sorts pairs.
 
     Raises:
-        ValueError: names the part and the remedy.
+        ValueError: a part does not fit; the message names it and the remedy.
     """
     if "ref_logp_BT" not in tensor_names(reference):
         raise ValueError("margin sorts pairs by a frozen reference: use algo/reference=frozen")
@@ -89,7 +88,7 @@ def check_sorted(
 def to_rows(x_P: Tensor, pairs: Pairs, is_action_BT: Tensor) -> Tensor:
     """Convert numbers of pairs to a column of rows, (B, K), padded with NaN.
 
-    The k-th number of a row is that of the k-th pair whose chosen unit begins in the row.
+    The k-th number of a row belongs to the k-th pair whose chosen unit begins in that row.
     """
     row_P, place_P, count_B = _locate_pairs(pairs, is_action_BT)
     max_count = int(count_B.max()) if len(row_P) else 0
@@ -101,7 +100,7 @@ def to_rows(x_P: Tensor, pairs: Pairs, is_action_BT: Tensor) -> Tensor:
 def of_rows(x_BK: Tensor, pairs: Pairs, is_action_BT: Tensor) -> Tensor:
     """Convert a column of `to_rows` back to numbers of pairs, (P,).
 
-    The rows may be a part of all rows.
+    ``x_BK`` may hold only some of the rows.
 
     Raises:
         ValueError: the pairs of a row have changed.
@@ -110,8 +109,8 @@ def of_rows(x_BK: Tensor, pairs: Pairs, is_action_BT: Tensor) -> Tensor:
     is_same_B = count_B == (~x_BK.isnan()).sum(1)
     if not bool(is_same_B[row_P].all()):
         raise ValueError(
-            "margin sorts pairs, and the loss finds other pairs than before the first step: use a pairing whose pairs "
-            "do not change, and not algo/structure=two_level, which removes tokens in between"
+            "margin sorts pairs, and the loss finds other pairs than the preparation did before the first step: use a "
+            "pairing whose pairs do not change, and not algo/structure=two_level, which removes tokens in between"
         )
     return x_BK[row_P, place_P]
 

@@ -24,9 +24,10 @@ class Units:
             along the row.
         unit_A: int64, unit of each token, 0..N-1.
         turn_A: turn of each token, counted from 0 within the unit.
-        value_N: float64, value by which units are ranked, in reward units; the return of the trajectory.
+        value_N: float64, return of the unit's trajectory, by which units are ranked; in reward units.
         set_N: int64, units with the same number can be compared, such as those of a group.
-        visits_N: float64, episodes of the group that hold the unit; None where each unit is of one episode.
+        visits_N: float64, number of the group's episodes that contain the unit; None if each unit lies in one
+            episode.
         is_pooled: values depend on other units of the group, so a group must be kept or dropped as a whole.
     """
 
@@ -82,7 +83,11 @@ def trajectory_units(
 ) -> Units:
     """Return one unit per scored trajectory with a sampled token.
 
-    Trajectories of a group can be compared.
+    Trajectories of a group can be compared.  The arguments are those of `units_of`; ``group_B`` and ``trajectory_B``
+    are (B,), the numbers of each row's group and trajectory.
+
+    Raises:
+        ValueError: shapes disagree.
     """
     check_shapes(is_action_BT=is_action_BT, turn_BT=turn_BT, return_B=return_B, group_B=group_B)
     return units_of(
@@ -105,10 +110,10 @@ def turn_units(
     """Return one unit per turn of scored trajectories.
 
     Turns of a group that begin in the same state can be compared.  Column k of ``state_key_BK`` is the state before the
-    k-th turn of the row.
+    k-th turn of the row.  The other arguments are those of `trajectory_units`.
 
     Raises:
-        ValueError: a turn has no column in ``state_key_BK``.
+        ValueError: a turn has no column in ``state_key_BK``, or shapes disagree.
     """
     check_shapes(is_action_BT=is_action_BT, turn_BT=turn_BT, return_B=return_B, group_B=group_B)
     first_B = torch.where(turn_BT >= 0, turn_BT, turn_BT.new_tensor(2**30)).amin(1, keepdim=True)
@@ -124,8 +129,8 @@ def turn_units(
 
 
 def units_of(
-    names: tuple[Tensor, ...],
-    sets: tuple[Tensor, ...],
+    unit_keys: tuple[Tensor, ...],
+    set_keys: tuple[Tensor, ...],
     *,
     return_B: Tensor,
     is_action_BT: Tensor,
@@ -135,38 +140,38 @@ def units_of(
     """Group the sampled tokens into units.
 
     Args:
-        names: (B, T) each; tokens with equal numbers in all of them are one unit.
-        sets: (B, T) each; units with equal numbers in all of them can be compared.
-        return_B: in reward units; rows where it is NaN belong to no unit.
-        is_action_BT: sampled tokens.
-        turn_BT: turn number within the trajectory.
-        first_turn_B: orders the rows of a trajectory.
+        unit_keys: (B, T) each; tokens with equal numbers in all of these belong to one unit.
+        set_keys: (B, T) each; units with equal numbers in all of these can be compared.
+        return_B: (B,), in reward units; rows where it is NaN belong to no unit.
+        is_action_BT: (B, T), True at sampled tokens.
+        turn_BT: (B, T), turn number within the trajectory.
+        first_turn_B: (B,), number of the row's first turn, which orders the rows of a trajectory.
     """
     place_A = (is_action_BT & ~return_B.isnan()[:, None]).flatten().nonzero().squeeze(1)
     row_A = place_A // max(is_action_BT.shape[1], 1)
-    unit_A = _number_tokens(names, place_A)[0]
-    order = torch.argsort(first_turn_B[row_A], stable=True)
-    order = order[torch.argsort(unit_A[order], stable=True)]
-    place_A, row_A, unit_A = place_A[order], row_A[order], unit_A[order]
-    set_A, _ = _number_tokens(sets, place_A)
-    count = int(unit_A[-1]) + 1 if len(unit_A) else 0
+    unit_A = _number_tokens(unit_keys, place_A)[0]
+    order_A = torch.argsort(first_turn_B[row_A], stable=True)
+    order_A = order_A[torch.argsort(unit_A[order_A], stable=True)]
+    place_A, row_A, unit_A = place_A[order_A], row_A[order_A], unit_A[order_A]
+    set_A, _ = _number_tokens(set_keys, place_A)
+    num_units = int(unit_A[-1]) + 1 if len(unit_A) else 0
     turn_A = turn_BT.flatten()[place_A].long()
-    first_N = turn_A.new_full((count,), 2**30).scatter_reduce_(0, unit_A, turn_A, "amin")
-    value_N = return_B.new_zeros(count, dtype=torch.float64)
+    first_N = turn_A.new_full((num_units,), 2**30).scatter_reduce_(0, unit_A, turn_A, "amin")
+    value_N = return_B.new_zeros(num_units, dtype=torch.float64)
     value_N[unit_A] = return_B.detach()[row_A].double()
-    set_N = unit_A.new_zeros(count)
+    set_N = unit_A.new_zeros(num_units)
     set_N[unit_A] = set_A
     return Units(
         place_A=place_A, unit_A=unit_A, turn_A=turn_A - first_N[unit_A], value_N=value_N, set_N=set_N
     )
 
 
-def _number_tokens(names: tuple[Tensor, ...], place_A: Tensor) -> tuple[Tensor, int]:
-    """Number the distinct combinations of names from 0, in sorted order.
+def _number_tokens(keys: tuple[Tensor, ...], place_A: Tensor) -> tuple[Tensor, int]:
+    """Number the distinct combinations of keys from 0, in sorted order.
 
     Returns:
         The number of each token, and the count of numbers.
     """
-    keys_AX = torch.stack([name.flatten()[place_A].long() for name in names], dim=1)
-    ids, number_A = torch.unique(keys_AX, dim=0, return_inverse=True)
-    return number_A, len(ids)
+    keys_AX = torch.stack([key_BT.flatten()[place_A].long() for key_BT in keys], dim=1)
+    distinct, number_A = torch.unique(keys_AX, dim=0, return_inverse=True)
+    return number_A, len(distinct)

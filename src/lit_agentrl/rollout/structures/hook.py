@@ -45,11 +45,13 @@ class Training:
         values: The critic's values of the states of an episode, with the current weights.
         reference: The reference network; None without one.
         policy: The policy's network.
+        tokenizer: Its tokenizer.
     """
 
     values: Values
     reference: Any = None
     policy: Any = None
+    tokenizer: Any = None
 
 
 class StructureHook:

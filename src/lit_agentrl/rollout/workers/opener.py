@@ -18,7 +18,7 @@ class PlayingError(RuntimeError):
 class LostWorker(Exception):
     """A worker died or was killed; another one can play its share.
 
-    The message says how it ended.
+    The message says how the worker ended.
     """
 
 
@@ -32,36 +32,36 @@ class WorkerHandle(Protocol):
 
         Raises:
             LostWorker: The worker died, or `kill` was called.
-            PlayingError: It failed in a way that would repeat.
+            PlayingError: The worker failed in a way that would repeat.
         """
 
     @property
     def is_alive(self) -> bool:
-        """True if it can receive a share."""
+        """True if the worker can receive a share."""
 
     @property
     def progress(self) -> int:
         """A number that changes as long as a share makes progress."""
 
     def is_ready(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` for it to start; return whether it has.
+        """Wait at most ``seconds`` until the worker has started; return whether it has.
 
         Raises:
-            LostWorker: It died.
-            PlayingError: It failed in a way that would repeat.
+            LostWorker: The worker died.
+            PlayingError: The worker failed in a way that would repeat.
         """
 
     def end(self) -> None:
-        """Request that it stops and closes its games, without waiting; callable from any thread."""
+        """Request without waiting that the worker ends and closes its games; callable from any thread."""
 
     def kill(self, why: str) -> None:
-        """Kill it at once, even if it hangs; callable from any thread.
+        """Kill the worker at once, even if it hangs; callable from any thread.
 
         ``why`` becomes the message of `LostWorker`.
         """
 
     def close(self) -> None:
-        """End it if it is alive, and wait until it has ended."""
+        """End the worker if it is alive, and wait until it has ended."""
 
 
 class WorkerOpener(Protocol):
@@ -71,7 +71,7 @@ class WorkerOpener(Protocol):
 
     @property
     def num_workers(self) -> int:
-        """The number of workers that there should be; it may grow."""
+        """The intended number of workers; it may grow."""
 
     def open(self, slot: int) -> WorkerHandle:
         """Open a new worker for this slot of the pool; it may still be starting."""

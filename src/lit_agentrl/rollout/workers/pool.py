@@ -28,10 +28,10 @@ class _Job:
     shares: list[Share]
     waiting: deque[Share]
     version: int
-    load: int
+    load: int  # number of the load of the weights
     lost: dict[int, int] = field(default_factory=dict)  # by share: how often it was lost
     played: dict[int, Played] = field(default_factory=dict)
-    started: float = 0.0
+    started: float = 0.0  # ``time.perf_counter``, as is ``ended``
     ended: float = 0.0
     attempts: int = 0
 
@@ -43,7 +43,7 @@ class Pool:
         opener: Opens the workers.
         share: Prompts of a share; None for one share per wave.
         seed: Seed of the run.
-        threads: CPU threads that it uses while the trainer trains.
+        threads: CPU threads that the workers use while the trainer trains.
         patience: Seconds without progress after which a worker counts as hung.
         start_patience: Seconds in which a worker must start before it is replaced.
         attempts: How often a share may be lost before the run ends.
@@ -131,9 +131,9 @@ class Pool:
             handles = list(self._handles.values())
         for handle in handles:
             handle.end()
-        ends = time.monotonic() + _STOP_S  # for all of them together
+        deadline = time.monotonic() + _STOP_S  # for all threads together
         for thread in self._threads:
-            thread.join(max(0.0, ends - time.monotonic()))
+            thread.join(max(0.0, deadline - time.monotonic()))
         for slot, thread in enumerate(self._threads):
             if thread.is_alive() and slot in self._handles:
                 self._handles[slot].kill("was ended")
@@ -198,7 +198,7 @@ class Pool:
                 patience *= 2  # a busy machine may need longer; otherwise no worker would ever start
                 handle.kill("did not start")
                 handle.close()
-                self._count_restart()  # not a failure: it may wait for resources, and `take` has a limit for that
+                self._count_restart()  # no failure: the worker may wait for resources, which `take` limits
             except LostWorker as lost:
                 handle.close()
                 if self._ends:
@@ -275,13 +275,13 @@ class Pool:
             job.ended = max(job.ended, now)
             self._changed.notify_all()
 
-    def _record_loss(self, job: _Job, share: Share, slot: int, how: str) -> None:
+    def _record_loss(self, job: _Job, share: Share, slot: int, cause: str) -> None:
         with self._changed:
             self._busy.discard(slot)
-            lost = job.lost[share.number] = job.lost.get(share.number, 0) + 1
-            if lost >= self._attempts and not self._is_over:
-                times = "" if lost == 1 else f"; these episodes were lost {lost} times"
-                self._error = PlayingError(f"the playing process (worker={self._opener.name}) {how}{times}")
+            losses = job.lost[share.number] = job.lost.get(share.number, 0) + 1
+            if losses >= self._attempts and not self._is_over:
+                times = "" if losses == 1 else f"; these episodes were lost {losses} times"
+                self._error = PlayingError(f"the playing process (worker={self._opener.name}) {cause}{times}")
             job.waiting.appendleft(share)
             self._changed.notify_all()
 
@@ -294,12 +294,12 @@ class Pool:
         """
         for slot in sorted(self._busy):
             handle = self._handles[slot]
-            progress, waited = self._unchanged.get(slot, (handle.progress, 0.0))
-            now = handle.progress
-            waited = waited + seconds if now == progress else 0.0
-            self._unchanged[slot] = (now, waited)
+            last_progress, waited = self._unchanged.get(slot, (handle.progress, 0.0))
+            progress = handle.progress
+            waited = waited + seconds if progress == last_progress else 0.0
+            self._unchanged[slot] = (progress, waited)
             if waited >= self._patience:
                 handle.kill(
-                    f"finished no reply for {self._patience:g} s; a game may hang (worker=none rollout.overlap=false "
-                    "shows where), or raise worker.patience"
+                    f"finished no reply for {self._patience:g} s; if a game hangs, worker=none rollout.overlap=false "
+                    "shows where; otherwise raise worker.patience"
                 )

@@ -33,10 +33,10 @@ from lit_agentrl.rollout.workers.settings import PoolSettings
 from lit_agentrl.rollout.workers.shares import Share
 from lit_agentrl.rollout.workers.weights import differing
 
-_ASK_S = 2.0  # how often a playing worker is asked for a sign of life
-_STOP_S = 5.0
-_PATIENT_S = 5 * _ASK_S  # minimum patience: signs of life are up to two requests old
-_MOST = 10_000
+_ASK_S = 2.0  # seconds between requests to a playing worker for a sign of life
+_STOP_S = 5.0  # time limit for an actor to close its games
+_MIN_PATIENCE_S = 5 * _ASK_S  # signs of life are up to two requests old
+_MAX_COUNT = 10_000
 
 
 def import_ray() -> ModuleType:
@@ -68,7 +68,7 @@ class RaySettings(PoolSettings):
     """
 
     address: str | None = None
-    count: int | str = AUTO  # type: ignore[assignment]  # the one of other pools is a number
+    count: int | str = AUTO  # type: ignore[assignment]  # other pools have a number here
     cpus: float = 1
     gpus: float = 0
 
@@ -76,7 +76,7 @@ class RaySettings(PoolSettings):
         if isinstance(self.count, str):
             require(self.count == AUTO, "count", self.count, "a whole number >= 1, or auto")
         else:
-            require_whole("count", self.count, 1, _MOST, alternative=", or auto")
+            require_whole("count", self.count, 1, _MAX_COUNT, alternative=", or auto")
         if self.address is not None and self.address != AUTO:
             split_address(self.address)
         require_number("cpus", self.cpus, "a number > 0", lambda number: number > 0)
@@ -86,7 +86,10 @@ class RaySettings(PoolSettings):
         self.check_pool()
         if self.patience is not None:
             require_number(
-                "patience", self.patience, f"a number >= {_PATIENT_S:g}", lambda s: s >= _PATIENT_S
+                "patience",
+                self.patience,
+                f"a number >= {_MIN_PATIENCE_S:g}",
+                lambda seconds: seconds >= _MIN_PATIENCE_S,
             )
         import_ray()
 
@@ -100,13 +103,13 @@ class RaySettings(PoolSettings):
         if self.address is not None:
             require_head(self.address)
         else:
-            # given a number of actors, Ray is started with as many cores as they request
+            # with a fixed number of actors, Ray is started with as many cores as they request
             cores = {"cpus": self.cpus} if self.count == AUTO else {}
             require_room({"gpus": self.gpus, **cores}, count_resources())
 
     @property
     def requires(self) -> list[Requirement]:
-        """One training process, or a running cluster and a number of actors for each process."""
+        """One training process, or a running cluster and a fixed number of actors for each."""
         if self.address is not None and not isinstance(self.count, str):
             return []
         remedy = "worker.address=auto worker.count=N next to a cluster that runs already (ray start --head)"
@@ -120,12 +123,12 @@ class RaySettings(PoolSettings):
 
 
 class Actors:
-    """An opener of actors, which puts the weights where all actors find them.
+    """Opens actors, and stores the weights where all actors can read them.
 
     Args:
         settings: Options of ``worker=ray``.
         payload: Serialised parts of an actor.
-        is_ahead: Whether the trainer trains while they play.
+        is_ahead: Whether the trainer trains while the actors play.
 
     Raises:
         PlayingError: No cluster answers at the address, or none can be started.
@@ -142,7 +145,7 @@ class Actors:
         self._threads = settings.choose_threads(is_ahead=is_ahead)
         options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "concurrency_groups": {"life": 1}}
         self._actor = ray.remote(**options)(PlayingActor)
-        self._payload = ray.put(payload)  # a reference, so that later actors can be made from it too
+        self._payload = ray.put(payload)  # stored once, so that later actors can be made from it too
         self._snapshot: dict[str, Tensor] = {}
         self.weights: Any = None
 
@@ -150,10 +153,10 @@ class Actors:
     def num_workers(self) -> int:
         if isinstance(self._settings.count, int):
             return self._settings.count
-        have, need = self._ray.cluster_resources(), self._settings
-        room = have.get("CPU", 0.0) / need.cpus
-        if need.gpus:
-            room = min(room, have.get("GPU", 0.0) / need.gpus)
+        resources, settings = self._ray.cluster_resources(), self._settings
+        room = resources.get("CPU", 0.0) / settings.cpus
+        if settings.gpus:
+            room = min(room, resources.get("GPU", 0.0) / settings.gpus)
         return max(1, int(room))
 
     def open(self, number: int) -> Actor:
@@ -166,7 +169,7 @@ class Actors:
                 self._snapshot[name].copy_(tensor)
             else:
                 self._snapshot[name] = tensor.detach().to("cpu", copy=True)
-        # drops the reference to the previous ones
+        # drops the reference to the previous weights
         self.weights = self._ray.put(serialize_weights(self._snapshot))
 
     def differing(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -192,11 +195,11 @@ class Actor:
         self._why = ""
         self._signs = 0
         self._is_dead = False
-        self._is_idle = False  # whether it would receive a request to close its games
-        self._asked: Any = self._ask()
-        self._asked_at = time.monotonic()
+        self._is_idle = False  # whether it would answer a request to close its games
+        self._request: Any = self._request_signs()
+        self._requested_at = time.monotonic()
 
-    def _ask(self) -> Any:
+    def _request_signs(self) -> Any:
         return self._handle.get_signs.options(concurrency_group="life").remote()
 
     @property
@@ -205,35 +208,35 @@ class Actor:
         if self._is_dead:
             return False
         try:
-            self._signs = self._ray.get(self._ask(), timeout=30.0)
+            self._signs = self._ray.get(self._request_signs(), timeout=30.0)
         except self._ray.exceptions.RayError:
             return False
         return True
 
     @property
     def progress(self) -> int:
-        """The signs of the last answer.
+        """The number of signs of life in the last answer.
 
-        The next request waits for that answer, so an actor that hangs gets only one request.
+        The next request is sent only after that answer, so an actor that hangs gets only one request.
         """
-        if time.monotonic() - self._asked_at < _ASK_S:
+        if time.monotonic() - self._requested_at < _ASK_S:
             return self._signs
-        ready, _ = self._ray.wait([self._asked], timeout=0)
+        ready, _ = self._ray.wait([self._request], timeout=0)
         if ready:
             with suppress(self._ray.exceptions.RayError):  # `play` raises the error
-                self._signs = self._ray.get(self._asked)
-            self._asked, self._asked_at = self._ask(), time.monotonic()
+                self._signs = self._ray.get(self._request)
+            self._request, self._requested_at = self._request_signs(), time.monotonic()
         return self._signs
 
     def is_ready(self, seconds: float) -> bool:
-        ready, _ = self._ray.wait([self._asked], timeout=seconds)
+        ready, _ = self._ray.wait([self._request], timeout=seconds)
         if ready:
             try:
-                self._signs = self._ray.get(self._asked)
+                self._signs = self._ray.get(self._request)
             except self._ray.exceptions.RayTaskError as error:
                 raise self._make_error(error) from error
             except self._ray.exceptions.RayActorError as error:
-                if error.actor_init_failed:  # it would repeat
+                if error.actor_init_failed:  # another actor would fail in the same way
                     raise PlayingError(
                         f"a playing worker (worker=ray) failed: {_find_error_line(str(error))}"
                     ) from error
@@ -258,7 +261,7 @@ class Actor:
         return played
 
     def end(self) -> None:
-        if not self._is_idle:  # otherwise it closes its games before it ends, see close()
+        if not self._is_idle:  # an idle actor first closes its games, see close()
             self.kill("was ended")
 
     def kill(self, why: str) -> None:
@@ -267,13 +270,13 @@ class Actor:
             self._ray.kill(self._handle)
 
     def close(self) -> None:
-        """Close its games if possible, and end it."""
+        """Close the actor's games if possible, and end the actor."""
         if self._is_idle and not self._why and not self._is_dead:
             with suppress(Exception):
                 self._ray.get(self._handle.close.remote(), timeout=_STOP_S)
         self.kill("was ended")
 
-    def _make_error(self, error: Any) -> PlayingError:  # error: a RayTaskError
+    def _make_error(self, error: Any) -> PlayingError:  # of a RayTaskError
         cause = error.cause
         line = (str(cause).strip().splitlines() or [""])[0]
         return PlayingError(f"a playing worker (worker=ray) failed: {type(cause).__name__}: {line}")
@@ -284,7 +287,7 @@ class Actor:
 
 
 def _find_error_line(stack: str) -> str:
-    """Return the error line of a stack trace: the line after the last place."""
+    """Return the error line of a stack trace: the line after the last indented one."""
     lines = stack.strip().splitlines() or [""]
-    places = [number for number, line in enumerate(lines[:-1]) if line.startswith("  ")]
-    return lines[places[-1] + 1] if places else lines[-1]
+    indented = [number for number, line in enumerate(lines[:-1]) if line.startswith("  ")]
+    return lines[indented[-1] + 1] if indented else lines[-1]

@@ -30,36 +30,38 @@ def serve(
     """Answer requests until the parent exits or ends this process; then close the games.
 
     Args:
-        requests: ``(number of the load, version of the weights, share)``, answered by ``("played", Played)``; any
-            failure by ``("error", (summary, stack))``.
-        payload: Rules, network and forward context, as written by ``torch.save``.
-        weights: Weights that are loaded.
-        ticks: One number, incremented at each sign of life; negative until the process is ready.
-        device: Device of the network.
-        threads: Torch threads.
+        requests: each is ``(number of the load, version of the weights, share)``; the answer is ``("played", Played)``,
+            or ``("error", (summary, stack))`` after any failure.
+        payload: rules, network and forward context, as written by ``torch.save``.
+        weights: shared memory from which weights are loaded.
+        ticks: one number, incremented at each sign of life; negative until the process is ready.
+        device: device of the network.
+        threads: number of torch threads.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches parent and child; the parent decides
     signal.signal(signal.SIGTERM, _end)  # the parent's way to end this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     is_ended = False
 
     def count_sign() -> None:
-        if ticks[0] >= 0:  # negative until ready: an engine may try its network before that
+        if ticks[0] >= 0:  # negative until ready: an engine may call its network before that
             ticks[0] += 1
 
     with ExitStack() as games:  # closed after an error was sent to the parent
         try:
-            playing = SharePlayer(payload.numpy().tobytes(), device, threads, count_sign)
-            games.callback(playing.close)
+            player = SharePlayer(payload.numpy().tobytes(), device, threads, count_sign)
+            games.callback(player.close)
             del payload
             ticks[0] = 0
             while (request := _receive_request(requests)) is not None:
                 load, version, share = request
-                requests.send(("played", playing.play(share, load, version, weights.get_views)))
+                requests.send(("played", player.play(share, load, version, weights.get_views)))
         except _Ended:
             is_ended = True
         except BaseException as error:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the parent gives games some time to close
+            signal.signal(
+                signal.SIGTERM, signal.SIG_IGN
+            )  # let the games close, for which the parent waits a while
             lines = str(error).strip().splitlines() or [""]
             requests.send(("error", (f"{type(error).__name__}: {lines[0]}", traceback.format_exc())))
     if is_ended:

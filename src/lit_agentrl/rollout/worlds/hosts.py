@@ -1,4 +1,4 @@
-"""Hosts that run the environments of a worker thread, or refuse every call."""
+"""Hosts, which run the environments of a worker thread or refuse every call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lit_agentrl.rollout.worlds.environments import Answer, Call, Environments, 
 
 
 class Host(Protocol):
-    """An object that executes calls, in its thread or in a process."""
+    """An object that executes calls on environments, in its thread or in a process."""
 
     def __call__(self, call: Call) -> Answer | None: ...
     def forget(self, key: int) -> None: ...
@@ -25,7 +25,7 @@ class ThreadHost:
 
     def __call__(self, call: Call) -> Answer | None:
         if call.key not in self._environments.envs and call.kind != "reset":
-            return None  # it was given up
+            return None  # `forget` dropped this environment
         return serve(self._environments, call)
 
     def forget(self, key: int) -> None:
@@ -47,6 +47,6 @@ class FailedHost:
     def __call__(self, call: Call) -> Answer | None:
         return None if call.kind == "release" else Answer(error=self._error)
 
-    def forget(self, key: int) -> None: ...  # nothing is held
+    def forget(self, key: int) -> None: ...  # this host holds no environment
     def abort(self) -> None: ...
     def close(self) -> None: ...

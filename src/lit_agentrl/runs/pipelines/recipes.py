@@ -1,6 +1,7 @@
 """Read the recipe of a pipeline, and expand it into the commands of each round.
 
-A stage is a command and its words (overrides), which may contain placeholders in braces.  They are replaced as follows:
+A stage is a command and its words (overrides), which may contain placeholders in braces.  Placeholders are replaced as
+follows:
 
 - ``{policy}``, ``{env}`` and ``{judge}``: by overrides that the user gave; once a policy is trained, ``{policy}`` names
   its weights.
@@ -27,11 +28,11 @@ from lit_agentrl.paths import CONFIG_DIR, PACKAGE_DIR
 
 CONFIG = CONFIG_DIR / "pipeline.yaml"
 FOLDER = PACKAGE_DIR / "recipes"
-# command -> its option that names the folder to create
-PLACE_OF = {"train": "hydra.run.dir", "collect": "out", "label": "out"}
+# the option of each command that names the folder to create
+FOLDER_OPTIONS = {"train": "hydra.run.dir", "collect": "out", "label": "out"}
 _LISTS = ("policy", "env", "judge")  # placeholders that stand for several words, and must be a whole word
 _NUMBERS = ("round", "first", "prompts", "members", "seed")
-_PLACE = re.compile(r"\{([^{}]*)\}")
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -94,14 +95,14 @@ class PipelineOptions:
         env: the overrides of the game.
         policy: the overrides of the initial model, its engine and its prompts.
         judge: the overrides of ``reward=judge``.
-        own: the overrides of single stages, by the name of the stage.
+        by_stage: overrides of single stages, by the name of the stage.
     """
 
     numbers: Mapping[str, int]
     env: tuple[str, ...]
     policy: tuple[str, ...] = ()
     judge: tuple[str, ...] = ()
-    own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    by_stage: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def list_recipes() -> list[str]:
@@ -129,9 +130,9 @@ def read(name: str) -> Recipe:
 
 def _parse_recipe(content: Any, text: str) -> Recipe:
     refuse_first(_find_problems(content))
-    first = text.partition("\n")[0]
+    first_line = text.partition("\n")[0]
     return Recipe(
-        description=first.removeprefix("#").strip() if first.startswith("#") else "",
+        description=first_line.removeprefix("#").strip() if first_line.startswith("#") else "",
         rounds=content["rounds"],
         policy=tuple(content["policy"]),
         stages={name: tuple(words) for name, words in content["stages"].items()},
@@ -151,13 +152,13 @@ def _find_problems(content: Any) -> Iterator[str]:
     stages = content["stages"]
     if not isinstance(stages, dict) or not stages:
         yield "stages must hold NAME: [COMMAND, words …], at least one"
-    taken = (*_LISTS, *_NUMBERS, "weights", "all", *_list_option_keys())
+    reserved = (*_LISTS, *_NUMBERS, "weights", "all", *_list_option_keys())
     for name, words in stages.items():
-        if not _NAME.fullmatch(str(name)) or name in taken:
+        if not _NAME.fullmatch(str(name)) or name in reserved:
             yield f"stages.{name}: choose another name, of lower-case letters, digits and _"
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
             yield f"stages.{name} must be a list of texts, the command first"
-        require(words[0] in PLACE_OF, f"stages.{name}[0]", words[0], ", ".join(PLACE_OF))
+        require(words[0] in FOLDER_OPTIONS, f"stages.{name}[0]", words[0], ", ".join(FOLDER_OPTIONS))
     policy = content["policy"]
     if not isinstance(policy, list) or any(stages.get(name, [""])[0] != "train" for name in policy):
         yield "policy must be a list of stages that train a policy"
@@ -197,8 +198,8 @@ def plan_stages(recipe: Recipe, options: PipelineOptions, *, rounds: int, out: P
                 for word in words
                 for filled_word in _fill_word(word, f"stages.{name}", lists, fill)
             ]
-            user_words = options.own.get(name, ())
-            folder_option = format_overrides({PLACE_OF[command]: str(folder)})
+            user_words = options.by_stage.get(name, ())
+            folder_option = format_overrides({FOLDER_OPTIONS[command]: str(folder)})
             arguments = (*_replace_words(filled, user_words), *folder_option)
             stages.append(Stage(round_number, name, command, arguments, folder))
             folders.setdefault(name, []).append(folder)
@@ -224,17 +225,17 @@ def _fill_word(
     word: str, where: str, lists: Mapping[str, Sequence[str]], fill: Callable[[str], str]
 ) -> Iterator[str]:
     """Yield a word of a stage with its placeholders replaced: one word, several, or none."""
-    alone = _PLACE.fullmatch(word)
-    if alone and alone[1] in lists:
-        yield from lists[alone[1]]
+    match = _PLACEHOLDER.fullmatch(word)
+    if match and match[1] in lists:
+        yield from lists[match[1]]
         return
     try:
         key, _, value = word.partition("=")
-        places = _PLACE.findall(value)
-        if places and value == f"{{{places[0]}}}":
-            yield f"{key}={fill(places[0])}"
+        placeholders = _PLACEHOLDER.findall(value)
+        if placeholders and value == f"{{{placeholders[0]}}}":
+            yield f"{key}={fill(placeholders[0])}"
         else:
-            yield f"{key}={_PLACE.sub(lambda match: fill(match[1]), value)}" if places else word
+            yield f"{key}={_PLACEHOLDER.sub(lambda found: fill(found[1]), value)}" if placeholders else word
     except KeyError as error:
         raise UserError(
             f"{where}: {word} has the placeholder {{{error.args[0]}}}, which has no value there"

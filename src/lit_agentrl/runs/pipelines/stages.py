@@ -30,7 +30,7 @@ from lit_agentrl.runs.run_folder import LOCK, lock_folder
 from lit_agentrl.runs.sweeps import resumption
 
 RECORD = "pipeline.json"
-_OF_STAGE = re.compile(r"([a-z][a-z0-9_]*)\.([^=]*=.*)", re.DOTALL)
+_STAGE_OPTION = re.compile(r"([a-z][a-z0-9_]*)\.([^=]*=.*)", re.DOTALL)
 _PASSED_ON = {  # patterns of the overrides that are passed on to stages
     "env": re.compile(r"env\."),
     "policy": re.compile(r"(model|engine|dialect|prompt|context|worlds|rollout\.max_\w+)[./=]"),
@@ -77,13 +77,13 @@ class Pipeline:
             if _has_model(passed_on)
             else ("model=nano", *passed_on["policy"]),
             judge=tuple(passed_on["judge"]),
-            own={key: tuple(value) for key, value in by_stage.items()},
+            by_stage={key: tuple(value) for key, value in by_stage.items()},
         )
         out = Path(str(options["out"]))
-        _require_own(out)
+        _require_pipeline_folder(out)
         stages = plan_stages(recipe, pipeline_options, rounds=rounds, out=out)
         for stage in stages[: len(recipe.stages)]:
-            _compose(stage)
+            _check_stage(stage)
         return cls(out, stages)
 
     def run(self) -> Iterator[str]:
@@ -106,18 +106,18 @@ class Pipeline:
             started[stage.place] = [*stage.arguments]
             with lock_folder(self.out):  # only while writing: each stage locks its own folder
                 write_atomic(self.out / RECORD, json.dumps(started, indent=1) + "\n")
-            _call(stage, where)
+            _run_stage(stage, where)
             yield f"{where}: {_describe_result(stage)}"
-        trained = [shlex.quote(str(s.folder)) for s in self.stages if s.command == "train"]
-        yield f"{self.out}: all stages are done; lit-agentrl report {' '.join(trained)}"
+        train_folders = [shlex.quote(str(s.folder)) for s in self.stages if s.command == "train"]
+        yield f"{self.out}: all stages are done; lit-agentrl report {' '.join(train_folders)}"
 
     def _read_started(self) -> dict[str, list[str]]:
         """Return the command and words of each recorded stage, by its place.
 
         Raises:
-            UserError: the folder holds something else, or a stage that was started with other words.
+            UserError: the folder holds no pipeline, or a stage that was started with other words.
         """
-        _require_own(self.out)
+        _require_pipeline_folder(self.out)
         file = self.out / RECORD
         if not file.exists():
             return {}
@@ -127,31 +127,31 @@ class Pipeline:
         except (ValueError, AttributeError, TypeError) as error:
             raise UserError(f"{file} is damaged ({error}); name a new folder") from error
         for stage in self.stages:
-            before = started.get(stage.place)
+            earlier = started.get(stage.place)
             if (
-                before is not None
-                and before != [*stage.arguments]
+                earlier is not None
+                and earlier != [*stage.arguments]
                 and (_is_done(stage) or _has_started(stage))
             ):
                 now = [*stage.arguments]
-                new = [f"{word} is new" for word in now if word not in before]
-                gone = [f"{word} is missing" for word in before if word not in now]
-                differs = (*new, *gone, "the options are in another order")[0]
+                new = [f"{word} is new" for word in now if word not in earlier]
+                missing = [f"{word} is missing" for word in earlier if word not in now]
+                difference = (*new, *missing, "the options are in another order")[0]
                 raise UserError(
-                    f"out={self.out} holds {stage.place} of another command ({differs}); name another folder"
+                    f"out={self.out} holds {stage.place} of another command ({difference}); name another folder"
                 )
         return started
 
 
-def _require_own(out: Path) -> None:
-    """Refuse a folder that holds something else than a pipeline.
+def _require_pipeline_folder(out: Path) -> None:
+    """Refuse a folder that holds anything other than a pipeline.
 
     Raises:
-        UserError: it does, or it is a file.
+        UserError: the folder holds other files, or the path is a file.
     """
     if out.exists() and not out.is_dir():
         raise UserError(f"out={out} is not a folder; name a new folder")
-    if out.exists() and not (out / RECORD).exists() and any(inside.name != LOCK for inside in out.iterdir()):
+    if out.exists() and not (out / RECORD).exists() and any(path.name != LOCK for path in out.iterdir()):
         raise UserError(f"out={out} exists and holds no pipeline; name a new folder")
 
 
@@ -170,7 +170,7 @@ def _split_options(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, list
         kind = next((kind for kind, pattern in _PASSED_ON.items() if pattern.match(word)), None)
         if kind is not None:
             passed_on[kind].append(word)
-        elif stage_match := _OF_STAGE.match(word):
+        elif stage_match := _STAGE_OPTION.match(word):
             by_stage.setdefault(stage_match[1], []).append(stage_match[2])
         else:
             own_words.append(word)
@@ -201,7 +201,7 @@ def _check_passed_on(name: str, recipe: Recipe, passed_on: Mapping[str, Sequence
         raise UserError(f"recipe={name} needs a judge; set reward=judge reward.judge.engine.url=…")
 
 
-def _compose(stage: Stage) -> None:
+def _check_stage(stage: Stage) -> None:
     """Check the options of a stage by composing its config, before any stage starts.
 
     Raises:
@@ -242,7 +242,7 @@ def _is_done(stage: Stage) -> bool:
     return folder is not None and folder.is_complete
 
 
-def _call(stage: Stage, where: str) -> None:
+def _run_stage(stage: Stage, where: str) -> None:
     """Run the command of a stage to its end.
 
     Raises:
@@ -271,14 +271,13 @@ def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
         caught.append(signal_number)
         child.send_signal(signal_number)
 
-    forwarded = [
-        signal_number for signal_number in _SIGNALS if signal.getsignal(signal_number) is not signal.SIG_IGN
-    ]  # nohup ignores SIGHUP
-    before = {signal_number: signal.signal(signal_number, forward) for signal_number in forwarded}
+    # nohup ignores SIGHUP, and so does the child
+    numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    earlier_handlers = {number: signal.signal(number, forward) for number in numbers}
     try:
         yield caught
     finally:
-        for signal_number, handler in before.items():
+        for signal_number, handler in earlier_handlers.items():
             signal.signal(signal_number, handler)
 
 

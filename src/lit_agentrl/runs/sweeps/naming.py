@@ -1,4 +1,4 @@
-"""Name the run folders of a sweep, and so their TensorBoard lines, by what differs."""
+"""Name the run folders of a sweep, and so their TensorBoard lines, by their options."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from hydra.core.override_parser.types import Override
 _SUBDIR = "hydra.sweep.subdir"
 _SEED = "seed"
 _PLAIN = re.compile(r"[\w.+-]{1,40}")  # values that may be part of a folder's name
-_MOST = 120  # maximum length of a name in characters
+_MAX_LENGTH = 120  # characters of a name
 
 
 def name_folders(overrides: Sequence[Override], groups: Container[str]) -> list[str]:
     """Return the override that names the folders of a sweep, such as ``algo=grpo,seed=1_0``.
 
-    What differs between cells comes first and the seed after it, since TensorBoard cuts long names at their end.  The
-    number of the run is last: it makes names unique if a search tries a value twice.
+    The options that differ between runs come first and the seed after them, since TensorBoard cuts long names at their
+    end.  The number of the run is last: it makes names unique if a search tries a value twice.
 
     Args:
         overrides: the overrides of the sweep.
         groups: the names of the config groups.
 
     Returns:
-        The override as a list; empty if the user has named the folders, or if no difference can be shown.
+        The override as a list; empty if the user has named the folders, or if no option fits into a name.
     """
     if any(override.key_or_group == _SUBDIR for override in overrides):
         return []
-    shown, length = [], 0
+    parts, length = [], 0
     for override in sorted(overrides, key=lambda override: override.key_or_group == _SEED):
         if not override.is_sweep_override() or not all(
             _PLAIN.fullmatch(text) for text in _list_values(override)
@@ -36,14 +36,14 @@ def name_folders(overrides: Sequence[Override], groups: Container[str]) -> list[
             continue
         key = override.key_or_group
         length += len(key) + max((len(text) for text in _list_values(override)), default=20) + 2
-        if length <= _MOST:
+        if length <= _MAX_LENGTH:
             key_path = f"hydra.runtime.choices.{key}" if key in groups else key
-            shown.append(f"{key.replace('/', '.')}=${{{key_path}}}")
-    return [f"{_SUBDIR}='{','.join(shown)}_${{hydra.job.num}}'"] if shown else []
+            parts.append(f"{key.replace('/', '.')}=${{{key_path}}}")
+    return [f"{_SUBDIR}='{','.join(parts)}_${{hydra.job.num}}'"] if parts else []
 
 
 def keep_earlier_names(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with the folder names of earlier versions: number first."""
+    """Return the overrides with the folder names of earlier versions, which begin with the number."""
     ending = "_${hydra.job.num}'"
     start = f"{_SUBDIR}='"
     return [

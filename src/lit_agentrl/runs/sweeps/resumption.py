@@ -21,14 +21,14 @@ from lit_agentrl.runs.sweeps import sweepers
 from lit_agentrl.runs.sweeps.naming import keep_earlier_names
 
 CONFIG = ".hydra"  # config folder of a run
-_LAST_OF_CONFIG = "overrides.yaml"
+_LAST_CONFIG_FILE = "overrides.yaml"  # written last, so it marks a complete config
 _SWEEP_DIR = "hydra.sweep.dir"
 _RESUME = "resume"
 _NO_CONFIG = "hydra.output_subdir=null"
 
 
 class ResumeOptions(NamedTuple):
-    """The overrides of a sweep, with those about resuming taken out.
+    """The overrides of a sweep, split into those about resuming and all others.
 
     Attributes:
         folder: the folder of the sweep to resume; None for a new sweep.
@@ -100,11 +100,15 @@ def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]
         )
     planned = dict(enumerate(jobs))
     for entry in records.list_latest(records.read(folder)):
-        before, now = entry["overrides"], planned.get(entry["run"])
-        if now is None or sorted(before) != sorted(now):
-            reason = "is not among them" if now is None else f"would be {' '.join(now) or 'without options'}"
+        earlier, now = entry["overrides"], planned.get(entry["run"])
+        if now is None or sorted(earlier) != sorted(now):
+            reason = (
+                "is not among the runs of this command"
+                if now is None
+                else f"would be {' '.join(now) or 'without options'}"
+            )
             raise UserError(
-                f"resume={folder}: run {entry['run']} was {' '.join(before) or 'without options'}, and {reason}; give "
+                f"resume={folder}: run {entry['run']} was {' '.join(earlier) or 'without options'}, and {reason}; give "
                 "the options that the sweep was started with"
             )
 
@@ -123,7 +127,7 @@ def read_final_summary(folder: Path) -> reports.Summary | None:
 
 def has_started(folder: Path) -> bool:
     """Return whether a run has left the complete config from which it can be resumed."""
-    return (folder / CONFIG / _LAST_OF_CONFIG).is_file()
+    return (folder / CONFIG / _LAST_CONFIG_FILE).is_file()
 
 
 def write_config(cfg: DictConfig, folder: Path) -> None:
@@ -140,7 +144,7 @@ def write_config(cfg: DictConfig, folder: Path) -> None:
     for name, node in (
         ("config.yaml", cfg),
         ("hydra.yaml", OmegaConf.create({"hydra": hydra_config})),
-        (_LAST_OF_CONFIG, overrides),
+        (_LAST_CONFIG_FILE, overrides),
     ):
         OmegaConf.save(node, path / name)
 

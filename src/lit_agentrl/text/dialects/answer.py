@@ -127,9 +127,8 @@ class Answer:
         Raises:
             ValueError: If action names are ambiguous or contain the separator.  No ``text`` raises.
         """
-        names = _canonicalise_names(
-            actions.names, self.separator
-        )  # raises for any reply: the game's names are wrong
+        # raises for any reply if the names of the game are wrong
+        names = _canonicalise_names(actions.names, self.separator)
         parts = TAG.find_parts(text, think=think)
         played: tuple[str, ...] = ()
         problem = _find_problem(parts.answers, may_hold_tags=actions.format != "names")

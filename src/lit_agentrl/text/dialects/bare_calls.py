@@ -21,21 +21,21 @@ from lit_agentrl.text.dialects.blocks import (
 )
 
 THINK_END = "</think>"
-_END = re.compile(r"(?:\s|<\|\w+\|>|</s>)*")  # end-of-reply tokens as text
-_ENDS = re.compile(r"(?:<\|\w+\|>|</s>)\s*\Z")
+_ONLY_ENDS = re.compile(r"(?:\s|<\|\w+\|>|</s>)*")  # end-of-reply tokens and white space, and nothing else
+_TRAILING_ENDS = re.compile(r"(?:<\|\w+\|>|</s>)\s*\Z")
 
 
 class NotACall(ValueError):
-    """Error of a reply without valid calls; its message completes "it had"."""
+    """Error of a reply without valid calls; its message lacks its beginning, "it had"."""
 
 
 @dataclass(frozen=True)
 class BareCalls:
-    """A think block, then calls up to the end that the model gives the reply.
+    """Base of dialects whose reply is a think block and then calls until its end.
 
     The first call that is malformed, of an unknown tool or with wrong arguments ends the reply: that call and the
-    rest are not played, the reply is charged once and answered by a message.  A missing think block is accepted and
-    recorded.
+    rest are not played, and the reply gets one penalty and a message as its answer.  A missing think block is accepted
+    and recorded.
 
     Args:
         parallel: Whether a reply may hold several calls, up to ``env.max_actions_per_turn``.
@@ -68,13 +68,13 @@ class BareCalls:
         raise NotImplementedError
 
     def join_calls(self, actions: Sequence[str]) -> str:
-        """Write these calls in the form."""
+        """Write calls in the form of the dialect."""
         raise NotImplementedError
 
     def instructions(self, actions: Actions, *, max_actions: int, think: bool) -> str:
         """See `Dialect`."""
-        many = self.parallel and max_actions > 1
-        beginning = f"Each reply calls up to {max_actions}" if many else "Each reply calls one"
+        allows_many = self.parallel and max_actions > 1
+        beginning = f"Each reply calls up to {max_actions}" if allows_many else "Each reply calls one"
         if self.in_template:
             return "\n".join([*write_think_lines(think), f"{beginning} of the tools."])
         lines = [
@@ -113,8 +113,8 @@ class BareCalls:
 
     def write(self, actions: Sequence[str], *, thought: str | None) -> str:
         """See `Dialect`; each action is a call's JSON."""
-        before = "" if thought is None else f"{THINK_START}{thought}{THINK_END}"
-        return before + self.join_calls(actions)
+        think_block = "" if thought is None else f"{THINK_START}{thought}{THINK_END}"
+        return think_block + self.join_calls(actions)
 
 
 def split_thinking(text: str, *, think: bool) -> tuple[str, str, bool]:
@@ -132,8 +132,8 @@ def find_thinking(text: str, *, in_think: bool) -> list[Block]:
         return [Block("think", 0, 0, len(text), len(text), False)] if in_think else _make_answer(text, 0)
     start = 0 if in_think else max(text.find(THINK_START, 0, at), 0)
     end = at + len(THINK_END)
-    opened = start if in_think or not text.startswith(THINK_START, start) else start + len(THINK_START)
-    return [Block("think", start, opened, at, end, True), *_make_answer(text, end)]
+    text_start = start if in_think or not text.startswith(THINK_START, start) else start + len(THINK_START)
+    return [Block("think", start, text_start, at, end, True), *_make_answer(text, end)]
 
 
 def _make_answer(text: str, start: int) -> list[Block]:
@@ -159,9 +159,9 @@ def skip_blank(text: str, start: int) -> int:
 
 def is_end(text: str, start: int) -> bool:
     """Return whether only end-of-reply tokens and white space follow."""
-    return _END.fullmatch(text, start) is not None
+    return _ONLY_ENDS.fullmatch(text, start) is not None
 
 
 def strip_end_marks(text: str) -> str:
     """Return the text without the end-of-reply tokens at its end."""
-    return _ENDS.sub("", text)
+    return _TRAILING_ENDS.sub("", text)

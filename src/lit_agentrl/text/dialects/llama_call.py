@@ -13,7 +13,7 @@ _TAG = "<|python_tag|>"  # some of these models write it before a call
 
 @dataclass(frozen=True)
 class LlamaCalls(BareCalls):
-    """JSON after an optional ``<|python_tag|>``; a semicolon separates several calls."""
+    """Grammar of JSON calls after an optional ``<|python_tag|>``, separated by semicolons."""
 
     key: ClassVar[str] = "parameters"
     form: ClassVar[str] = (
@@ -22,20 +22,20 @@ class LlamaCalls(BareCalls):
 
     def split_calls(self, text: str) -> list[str]:
         """See `BareCalls`."""
-        at = skip_blank(text, 0)
-        at = skip_blank(text, at + len(_TAG)) if text.startswith(_TAG, at) else at
+        position = skip_blank(text, 0)
+        position = skip_blank(text, position + len(_TAG)) if text.startswith(_TAG, position) else position
         calls: list[str] = []
         while True:
-            if not text.startswith("{", at):
+            if not text.startswith("{", position):
                 raise NotACall("no call" if not calls else "something else than a call after a semicolon")
-            end = find_json_end(text, at)
-            calls.append(text[at:end])
+            end = find_json_end(text, position)
+            calls.append(text[position:end])
             if is_end(text, end):
                 return calls
-            at = skip_blank(text, end)
-            if not text.startswith(";", at):
+            position = skip_blank(text, end)
+            if not text.startswith(";", position):
                 raise NotACall("something else after its call")
-            at = skip_blank(text, at + 1)
+            position = skip_blank(text, position + 1)
 
     def join_calls(self, actions: Sequence[str]) -> str:
         """See `BareCalls`."""

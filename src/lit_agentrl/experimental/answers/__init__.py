@@ -1,0 +1,1 @@
+"""Rewards and metrics from the answer that a world knows."""

@@ -1,0 +1,1 @@
+"""Replies and actions chosen by a critic: SVPO and AgentQ."""

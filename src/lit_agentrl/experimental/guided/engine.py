@@ -1,0 +1,146 @@
+"""An engine that writes several replies, and hands on the one that a rule chooses."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from lit_agentrl.engines.base import Capabilities, Engine, TurnRequest, TurnResult
+from lit_agentrl.episode import FinishReason
+from lit_agentrl.seeds import make_key
+
+GUIDED = "guided"  # `Turn.player` of replies that are chosen
+Choose = Callable[[Sequence[int], Sequence[Sequence[int]]], int]
+_FIRST_ID = 1 << 40  # of the inner engine's sequences, beyond all episodes
+
+
+@dataclass
+class _Choice:
+    """The replies of a request so far."""
+
+    request: TurnRequest
+    history: list[int]
+    results: dict[int, TurnResult] = field(default_factory=dict)
+
+
+class GuidedEngine:
+    """An engine of a single reply around one that samples several.
+
+    A request of the player `GUIDED` is answered by one of ``samples`` replies, sampled independently after the whole
+    dialogue, each in a sequence of its own; all others are handed on.  The first reply has the key of the request.
+
+    Args:
+        engine: engine that reads and writes token ids.
+        choose: returns the number of the reply to keep, from the tokens before it and the tokens of the replies.
+        samples: replies of a guided request.
+        temperature: their sampling temperature, in place of that of the request.
+    """
+
+    def __init__(self, engine: Engine, choose: Choose, *, samples: int, temperature: float) -> None:
+        self._engine, self._choose = engine, choose
+        self._samples, self._temperature = samples, temperature
+        self._histories: dict[int, list[int]] = {}  # all tokens of each guided episode
+        self._open: dict[int, _Choice] = {}
+        self._waiting: deque[tuple[int, int]] = deque()  # episode and number of a reply
+        self._running: dict[int, tuple[int, int]] = {}  # the same, by the id of the sequence
+        self._next_id = _FIRST_ID
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._engine.capabilities
+
+    @property
+    def capacity(self) -> int:
+        return self._engine.capacity
+
+    @property
+    def num_steps(self) -> int:
+        return self._engine.num_steps
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._open) + self._engine.num_pending - len(self._running)
+
+    def submit(self, request: TurnRequest) -> None:
+        if request.player != GUIDED:
+            self._engine.submit(request)
+            return
+        history = self._histories.setdefault(request.episode, [])
+        history.extend(request.prefix)
+        self._open[request.episode] = _Choice(request, history)
+        self._waiting.extend((request.episode, number) for number in range(self._samples))
+
+    def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
+        """Return the finished replies, of guided requests the chosen ones; see `Engine`."""
+        while True:
+            self._start_waiting()
+            finished = [
+                answer
+                for result in self._engine.poll(timeout, steps=steps)
+                if (answer := self._take(result)) is not None
+            ]
+            if finished or not self.num_pending or timeout is not None or steps is not None:
+                return finished
+
+    def _start_waiting(self) -> None:
+        while self._waiting and len(self._running) < self._engine.capacity:
+            episode, number = self._waiting.popleft()
+            choice = self._open[episode]
+            request, key = choice.request, choice.request.key
+            self._running[self._next_id] = (episode, number)
+            self._engine.submit(
+                replace(
+                    request, episode=self._next_id, prefix=list(choice.history), player="",
+                    key=make_key(key, "guided", number) if number else key,
+                    params=replace(request.params, temperature=self._temperature),
+                )
+            )  # fmt: skip
+            self._next_id += 1
+
+    def _take(self, result: TurnResult) -> TurnResult | None:
+        """Return a result to hand on; None if further replies of its request are missing."""
+        if (place := self._running.pop(result.episode, None)) is None:
+            return result
+        self._engine.close(result.episode)
+        episode, number = place
+        choice = self._open[episode]
+        choice.results[number] = result
+        if len(choice.results) < self._samples:
+            return None
+        results = [choice.results[k] for k in range(self._samples)]
+        written = [k for k, each in enumerate(results) if each.tokens and not each.error]
+        chosen = written[self._choose(choice.history, [results[k].tokens for k in written])] if written else 0
+        del self._open[episode]
+        kept = results[chosen]
+        if kept.finish != FinishReason.CONTEXT:
+            choice.history.extend(kept.tokens)
+        read, shared = (
+            sum(getattr(each, name) for each in results) for name in ("num_prefilled", "num_shared")
+        )
+        return replace(kept, episode=episode, num_prefilled=read, num_shared=shared)
+
+    def fork(self, parent: int, child: int, at: int) -> None:
+        self._engine.fork(parent, child, at)
+
+    def close(self, episode: int) -> None:
+        if self._histories.pop(episode, None) is None:
+            self._engine.close(episode)
+            return
+        if self._open.pop(episode, None) is not None:  # abandoned, as after an error of its game
+            self._waiting = deque(place for place in self._waiting if place[0] != episode)
+            for sequence in [k for k, place in self._running.items() if place[0] == episode]:
+                del self._running[sequence]
+                self._engine.close(sequence)
+
+    def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
+        self._engine.load(weights, version)
+        self._histories.clear()
+        self._open.clear()
+        self._waiting.clear()
+        self._running.clear()
+
+    def stop(self) -> None:
+        self._engine.stop()

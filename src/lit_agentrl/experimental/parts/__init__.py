@@ -1,0 +1,1 @@
+"""Parts of a reply in the loss: thought, state, answer, and tags of the user."""

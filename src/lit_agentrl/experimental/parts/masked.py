@@ -1,0 +1,128 @@
+"""A structure whose loss leaves out parts of replies, down to the token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.episode import Segment
+from lit_agentrl.rollout.structures.base import Progress
+from lit_agentrl.rollout.structures.hook import StructureHook, Training
+from lit_agentrl.rollout.structures.refill import Refill
+from lit_agentrl.text.token_bytes import get_token_pieces
+
+SEGMENTS = {"think": Segment.THINK, "answer": Segment.ANSWER, "other": Segment.OTHER}
+_TAG = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
+def find_tagged(pieces: Sequence[bytes], tags: Sequence[str]) -> list[str]:
+    """Return the tag in which each token of a reply lies; empty outside.
+
+    A block goes from ``<tag>`` to the first ``</tag>``, or to the end of the reply; a tag inside another one is text.
+    As in the ledger, a block has its tags, a token that touches two blocks belongs to the first, and white space at the
+    start of a token does not count.  Tags are matched in any ASCII case.
+
+    Args:
+        pieces: the bytes of each token.
+        tags: names of tags, without brackets.
+    """
+    names = "|".join(map(re.escape, tags))
+    pattern = re.compile(rf"<({names})>(?:.*?</\1>|.*)", re.IGNORECASE | re.ASCII | re.DOTALL)
+    # Latin-1 maps each byte to one character, so that positions are byte positions
+    blocks = list(pattern.finditer(b"".join(pieces).decode("latin-1"))) if tags else []
+    found, current = [], 0
+    for piece, end in zip(pieces, accumulate(map(len, pieces)), strict=True):
+        start = end - len(piece.lstrip() or piece)
+        while current < len(blocks) and blocks[current].end() <= start:
+            current += 1
+        is_inside = current < len(blocks) and blocks[current].start() < max(end, start + 1)
+        found.append(blocks[current][1].lower() if is_inside else "")
+    return found
+
+
+class Parts(StructureHook, Refill):
+    """A structure that leaves parts of replies out of the loss: the masks of TRICO.
+
+    With m_t = 0 for sampled tokens of ``masked`` parts and 1 for all others, the loss sums ``m_t l_t`` over sampled
+    tokens; weights and denominators count the tokens that are left, and gradient flows through these alone.  The part
+    of a token is the tag of ``tags`` in which it lies, also inside a thought; outside of them its segment of the token
+    ledger: ``think``, ``answer``, or ``other``.
+
+    Departs: the paper of TRICO (turn-aware reason-interaction chain optimization, of VAGEN) was not at hand.  From
+    memory it also has such a mask for the tokens over which advantages are computed; here advantages are those of whole
+    replies, and the policy is not asked for the tags.  Groups are refilled as by `Refill`.
+
+    Args:
+        masked: parts without a loss.
+        tags: names of further tags, without brackets.
+        max_waves: see `Refill`.
+
+    Raises:
+        ValueError: a part is unknown, a name is no tag or that of a segment, nothing is masked, or all parts are.
+    """
+
+    curves = ("masked_share",)
+
+    def __init__(
+        self, *, masked: Sequence[str] = ("think",), tags: Sequence[str] = (), max_waves: int | None = None
+    ) -> None:
+        self._tags = [str(tag).lower() for tag in _list_names("tags", tags)]
+        for tag in self._tags:
+            if tag in SEGMENTS or not _TAG.fullmatch(tag):
+                raise ValueError(
+                    f"tags={list(tags)}: {tag} is no name of a tag; write it without brackets, other than "
+                    f"{', '.join(SEGMENTS)}"
+                )
+        self._masked = {str(name).lower() for name in _list_names("masked", masked)}
+        known = [*SEGMENTS, *self._tags]
+        if unknown := self._masked - {*known}:
+            raise ValueError(
+                f"masked={list(masked)}: {min(unknown)} is no part; choose of {', '.join(known)}, or name it in tags"
+            )
+        if not self._masked:
+            raise ValueError("masked=[] leaves nothing out; set algo/structure=refill")
+        if self._masked >= {*known}:
+            raise ValueError(f"masked={list(masked)} leaves no part to learn; mask fewer")
+        self._counts = (0, 0)
+        super().__init__(max_waves)
+
+    def setup(self, training: Training) -> None:
+        self._piece_of = get_token_pieces(training.tokenizer)
+
+    def mask_tokens(self, iteration: int, rows: TrajectoryBatch) -> Tensor:
+        """Return the mask (B, T) that is True at sampled tokens of masked parts."""
+        segments = [SEGMENTS[name] for name in SEGMENTS if name in self._masked]
+        mask_BT = torch.isin(rows.segment_BT, torch.tensor(segments, dtype=rows.segment_BT.dtype))
+        for row, places in self._list_replies(rows):
+            pieces = [self._piece_of(token) for token in rows.tokens_BT[row, places].tolist()]
+            for place, tag in zip(places.tolist(), find_tagged(pieces, self._tags), strict=True):
+                if tag:
+                    mask_BT[row, place] = tag in self._masked
+        mask_BT &= rows.is_action_BT
+        self._counts = (int(mask_BT.sum()), int(rows.is_action_BT.sum()))
+        return mask_BT
+
+    def _list_replies(self, rows: TrajectoryBatch) -> list[tuple[int, Tensor]]:
+        """Return the row and the places of each reply; none without ``tags``."""
+        replies = []
+        for row in range(rows.num_rows if self._tags else 0):
+            places = rows.is_action_BT[row].nonzero().squeeze(1)
+            _, sizes = torch.unique_consecutive(rows.turn_BT[row, places], return_counts=True)
+            replies += [(row, part) for part in torch.split(places, sizes.tolist()) if len(part)]
+        return replies
+
+    def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
+        counts, self._counts = self._counts, (0, 0)
+        return {"masked_share": counts}
+
+
+def _list_names(option: str, names: Any) -> list[Any]:
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise ValueError(f"{option}={names} must be a list of names, such as [think]")
+    return list(names)

@@ -1,0 +1,176 @@
+"""Processes of programs end with their episode and with the trainer, and all that they have started with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_agentrl.experimental.gateway.exchange import Exchange, ProgramEnd
+from lit_agentrl.experimental.gateway.processes import Process
+from lit_agentrl.experimental.gateway.programs import Command, Function
+from lit_agentrl.experimental.gateway.server import Gateway
+from tests.conftest import ROOT
+from tests.integration.conftest import command, environment
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="processes are found in /proc"
+)
+AGENTS = "tests.experimental.gateway_forks"
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open(sys.argv[1], "w").write(str(os.getpid()))
+        time.sleep(60)
+    os._exit(0)
+while not (os.path.exists(sys.argv[1]) and open(sys.argv[1]).read()):
+    time.sleep(0.01)
+"""
+
+
+def is_running(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(is_true: Callable[[], bool], seconds: float = 20.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_true()
+
+
+def play(program: Any, seconds: float = 20.0) -> ProgramEnd:
+    """The end of an episode without a call."""
+    exchange = Exchange(is_parallel=False)
+    program.start(exchange, "{}", "http://127.0.0.1:9/v1", "key")
+    end = exchange.take_next(seconds)
+    assert isinstance(end, ProgramEnd)
+    return end
+
+
+def test_a_program_outlives_the_thread_that_asked_for_it() -> None:
+    """The thread of a game that hung is given up, and its other games go on in another one."""
+    started: list[Process] = []
+    thread = threading.Thread(target=lambda: started.append(Process(["sleep", "60"], {})))
+    thread.start()
+    thread.join()
+    assert not wait_until(lambda: not started[0].is_alive, 0.2)
+    started[0].kill()
+    assert not started[0].is_alive and started[0].wait() == -signal.SIGKILL
+
+
+def test_a_daemon_ends_with_its_episode(tmp_path: Path) -> None:
+    script, place = DAEMON + "print('{\"reward\": 1}')", tmp_path / "number"
+    assert play(Command([sys.executable, "-S", "-c", script, str(place)])) == ProgramEnd({"reward": 1})
+    assert not is_running(int(place.read_text()))
+
+
+@pytest.mark.slow
+def test_a_function_that_forks_and_dies_is_reported_at_once() -> None:
+    end = play(Function(f"{AGENTS}.fork_and_die"))
+    assert "killed by signal 9" in end.problem
+
+
+@pytest.mark.slow
+def test_a_function_cannot_read_the_tasks_that_follow() -> None:
+    program = Function(f"{AGENTS}.read_input")
+    assert [play(program).result for _ in range(3)] == [1.0, 1.0, 1.0]
+    program.close()
+
+
+TRAINER = """
+import sys, time
+from lit_agentrl.experimental.gateway.processes import Process
+Process([sys.executable, "-S", "-c", *sys.argv[1:]], {})
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_all_processes_of_a_program_end_with_a_killed_trainer(tmp_path: Path) -> None:
+    """Its child, and a daemon of another session."""
+    place, child = tmp_path / "number", tmp_path / "child"
+    script = (
+        DAEMON
+        + 'import subprocess\nopen(sys.argv[2], "w").write(str(subprocess.Popen(["sleep", "60"]).pid))\ntime.sleep(60)'
+    )
+    command = [sys.executable, "-c", TRAINER, script, str(place), str(child)]
+    trainer = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
+    assert wait_until(lambda: child.exists() and bool(child.read_text()))
+    numbers = [int(file.read_text()) for file in (place, child)]
+    assert all(map(is_running, numbers))
+    trainer.kill()
+    trainer.wait()
+    assert wait_until(lambda: not any(map(is_running, numbers)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGKILL"])
+def test_no_program_outlives_a_trainer_that_is_ended(name: str, tmp_path: Path) -> None:
+    """In the middle of two episodes."""
+    place = tmp_path / "numbers"
+    options = [
+        "env=program", "context=program", "env.game.mode=function", f"env.game.function={AGENTS}.linger",
+        "experiment=quick", "test.episodes=0", "val.episodes=2", f"hydra.run.dir={tmp_path / 'run'}",
+    ]  # fmt: skip
+    variables = {**environment(), "LINGERING": str(place)}
+    with (tmp_path / "out").open("w") as out:
+        trainer = subprocess.Popen(command(*options), cwd=ROOT, env=variables, stdout=out, stderr=out)
+    assert wait_until(lambda: place.exists() and place.read_text().count("\n") == 2, 240.0)
+    trainer.send_signal(signal.Signals[name])
+    assert trainer.wait(60.0) != 0
+    numbers = [int(number) for number in place.read_text().split()]
+    assert wait_until(lambda: not any(map(is_running, numbers)))
+
+
+def test_a_program_of_a_killed_trainer_is_refused_by_the_resumed_one() -> None:
+    """Also if the system gives the resumed trainer the same port: no key follows from the seeds of the run."""
+    gateway, keys, exchanges = Gateway(), [], [Exchange(is_parallel=False) for _ in range(2)]
+    for exchange in exchanges:
+        random.seed(0)
+        keys.append(gateway.open(exchange, max_bytes=1000))
+    gateway.close(keys[0])  # as the end of its trainer does
+    body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": "go"}]}).encode()
+    head = {"Authorization": f"Bearer {keys[0]}"}
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(urllib.request.Request(gateway.url + "/chat/completions", body, head))
+    with pytest.raises(TimeoutError):
+        exchanges[1].take_next(0.05)
+    assert len({*keys}) == 2
+
+
+def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(ValueError, match="folder of a program cannot be made .*set TMPDIR"):
+        play(Command(["true"]))
+
+
+RESULTS = {
+    "deep": ("head -c 60000 /dev/zero | tr '\\0' '[' > $LIT_AGENTRL_RESULT", "names no reward"),
+    "empty": (": > $LIT_AGENTRL_RESULT; echo 1", "is empty; its disk may be full"),
+    "a folder in its place": ("mkdir $LIT_AGENTRL_RESULT", "names no reward"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_file_without_a_reward_is_an_error_at_once(name: str) -> None:
+    script, problem = RESULTS[name]
+    assert problem in play(Command(["sh", "-c", script])).problem
