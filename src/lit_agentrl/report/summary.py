@@ -281,7 +281,6 @@ def _format_normalised(success: Estimate | None, chance: Estimate | None, oracle
 
 
 LEGEND = "success with 95 % interval; normalised: 0 is chance, 1 is the oracle"
-_ONE_RUN = "one run, one seed"
 
 
 def format_judge(summary: Summary) -> str:
@@ -297,20 +296,10 @@ def format_judge(summary: Summary) -> str:
         if abs(played[0]["mean"] - best["value"]) > 1e-6:
             note += "; played again for this table"
     extreme = "highest" if best["mode"] == "max" else "lowest"
-    line = f"best: chosen by the {extreme} {best['name']}, {best['value']:.4g}{note}"
-    start = _find_start(summary, best["name"])
-    if start is None or not (start > best["value"] if best["mode"] == "max" else start < best["value"]):
-        return line
-    return f"{line}; the start was better, {start:.4g}"
-
-
-def _find_start(summary: Summary, name: str) -> float | None:
-    """Return the monitored score of the start; None if it is not known, or of several games."""
-    if name != "val/success":
-        return summary["held_out"].get("start", {}).get(name.removeprefix("val/data_"))
-    starts = [game["start"] for game in summary["games"] if game["split"] == "val" and game["start"]]
-    success = starts[0]["success"] if len(starts) == 1 and starts[0] else None
-    return success["mean"] if success else None
+    start = held_out.find_start(summary, best["name"])
+    if start is not None and (start > best["value"] if best["mode"] == "max" else start < best["value"]):
+        note += f"; the start was better, {start:.4g}"
+    return f"best: chosen by the {extreme} {best['name']}, {best['value']:.4g}{note}"
 
 
 def build_closing_tables(summary: Summary) -> list[Table | str]:
@@ -329,7 +318,9 @@ def _format_status(summary: Summary) -> str:
 
 def build_held_out_table(summary: Summary) -> Table:
     """Build the table of held-out data by stage: start, best, last."""
-    caption = "; ".join(filter(None, [f"held-out data (data.held_out), {_ONE_RUN}", format_judge(summary)]))
+    caption = "; ".join(
+        filter(None, ["held-out data (data.held_out), one run, one seed", format_judge(summary)])
+    )
     table = Table(title=_format_status(summary), caption=caption, min_width=60)
     (first, *columns), *rows = held_out.list_rows(summary["held_out"], STAGES)
     table.add_column(first)
@@ -347,7 +338,7 @@ def build_closing_table(summary: Summary) -> Table:
     """
     are_unknown = any(game["chance"] is None and game["oracle"] is None for game in summary["games"])
     hint = "chance and oracle not measured: lit-agentrl levels" if are_unknown else ""
-    caption = "; ".join(filter(None, [LEGEND, _ONE_RUN, hint, format_judge(summary)]))
+    caption = "; ".join(filter(None, [LEGEND, "one run, one seed", hint, format_judge(summary)]))
     table = start_score_table(_format_status(summary), caption, "iter.")
     for game in summary["games"]:
         scores: dict[str, Score | None] = {
