@@ -37,6 +37,8 @@ ELLIPSIS = re.compile(
     re.IGNORECASE,
 )
 NO_SUBJECT = re.compile(r"\w+: (?:names|says|naming|saying) |; (?:names|says) ")
+# a comment behind the closing bracket of a split statement, far from what it explains
+TRAILING = re.compile(r"^ *[\])}]+ +# (?!fmt|type|noqa)(.*)", re.MULTILINE)
 # rooms that a reader has not been through yet
 UNREAD: tuple[str, ...] = ()
 
@@ -165,6 +167,9 @@ def check_file(file: Path) -> list[str]:
         for word in split_name(name):
             if word in WORDS["banned_in_names"] and name not in PARTS:
                 found.append((number, f"name {name}: instead of {word!r}, {WORDS['banned_in_names'][word]}"))
+    for match in TRAILING.finditer(source):
+        number = source.count("\n", 0, match.start(1)) + 1
+        found.append((number, f"comment after a closing bracket, move it above the statement: {match[1]!r}"))
     # finding comments takes long, so only where a phrase stands anywhere in the file
     for number, text in find_texts(file, tree) if BANNED.search(source) else ():
         for phrase in BANNED.findall(text):
@@ -197,7 +202,7 @@ def test_what_is_not_plain_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     file.write_text(
         '"""What is odd."""\n\n\ndef told():\n    """A thing, lest it fails"""\n    spread = 1\n\n\n'
-        f'def tell():\n    """Tell it.\n\n{raises}    """\n'
+        f'def tell():\n    """Tell it.\n\n{raises}    """\n    return (\n        1,\n    )  # one\n'
     )
     assert [line.split(": ", 1)[1].split(":")[0] for line in check_file(file)] == [
         "first line begins with 'What'",
@@ -209,6 +214,7 @@ def test_what_is_not_plain_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "name spread",
         "the condition leaves out its noun or verb",
         "write that the message names it",
+        "comment after a closing bracket, move it above the statement",
     ]
 
 

@@ -89,9 +89,8 @@ class Summary(TypedDict):
     versions: dict[str, str]  # package -> version
     git_revision: str | None
     games: list[Game]
-    held_out: dict[
-        str, dict[str, float]
-    ]  # stage -> what validation measured on data.held_out, and the iteration
+    # stage -> what validation measured on data.held_out, and the iteration
+    held_out: dict[str, dict[str, float]]
     monitored: Monitored | None  # None: there is no best checkpoint (yet)
     iterations: int  # completed
     planned_iterations: int

@@ -57,9 +57,10 @@ class Gateway:
                 Route("/{path:path}", self.refuse_path, methods=_METHODS),
             ]
         )
+        # h11 bounds the size of a header
         config = uvicorn.Config(
             app, http="h11", ws="none", log_config=None, log_level="error", access_log=False, lifespan="off"
-        )  # h11 bounds the size of a header
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [listener]}, daemon=True, name="gateway"
@@ -152,9 +153,8 @@ class Gateway:
         return self._refuse(400, str(error))
 
     def _refuse(self, status: int, reason: str) -> Response:
-        reason = (
-            " ".join(reason.split())[:_MOST_REASON].encode(errors="backslashreplace").decode()
-        )  # it may repeat the request
+        # the reason may repeat the request, so shorten and escape it
+        reason = " ".join(reason.split())[:_MOST_REASON].encode(errors="backslashreplace").decode()
         if reason not in self._warned and len(self._warned) < 20:
             self._warned.add(reason)
             _log.warning("a request of a program is refused with status %d: %s", status, reason)
