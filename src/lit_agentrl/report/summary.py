@@ -291,8 +291,7 @@ def format_judge(summary: Summary) -> str:
     note = ""
     if best["name"] == "val/success" and len(played) == 1:
         note = f" over {played[0]['n']} episodes"
-        # new draws: the chosen score was the highest of several, so the second is usually lower
-        if abs(played[0]["mean"] - best["value"]) > 1e-6:
+        if abs(played[0]["mean"] - best["value"]) > 1e-6:  # the highest of several draws is usually too high
             note += "; played again for this table"
     extreme = "highest" if best["mode"] == "max" else "lowest"
     start = held_out.find_start(summary, best["name"])
@@ -317,9 +316,8 @@ def _format_status(summary: Summary) -> str:
 
 def build_held_out_table(summary: Summary) -> Table:
     """Build the table of held-out data by stage: start, best, last."""
-    caption = "; ".join(
-        filter(None, ["held-out data (data.held_out), one run, one seed", format_judge(summary)])
-    )
+    judge = format_judge(summary)
+    caption = "held-out data (data.held_out), one run, one seed" + (f"; {judge}" if judge else "")
     table = Table(title=_format_status(summary), caption=caption, min_width=60)
     (first, *columns), *rows = held_out.list_rows(summary["held_out"], STAGES)
     table.add_column(first)
