@@ -118,7 +118,7 @@ def check_targets(cfg: DictConfig, modules: tuple[str, ...] = ("",)) -> None:
 
 
 def check_sources(cfg: DictConfig) -> None:
-    """Check the arguments of parts of this package by their source, and run the checks at its start.
+    """Check the arguments of shipped parts by their source, and run their first checks.
 
     Nothing is imported, which would load torch; `check_targets` and the parts check the rest.
 
@@ -140,12 +140,12 @@ def check_sources(cfg: DictConfig) -> None:
 
 def _is_later(option: str, value: Any) -> bool:
     """Return whether only a run knows the value of an option."""
-    return _holds_part(value) or option in SEPARATE or (value == "auto" and option in BY_DEVICE)
+    return _has_part(value) or option in SEPARATE or (value == "auto" and option in BY_DEVICE)
 
 
-def _holds_part(value: Any) -> bool:
+def _has_part(value: Any) -> bool:
     return next(find_targets(value), None) is not None or (
-        isinstance(value, list) and any(_holds_part(each) for each in value)
+        isinstance(value, list) and any(_has_part(each) for each in value)
     )
 
 
@@ -156,7 +156,7 @@ def _list_nodes(cfg: DictConfig) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _check_node(path: str, node: Mapping[str, Any], hints: Mapping[str, Any], *, takes_any: bool) -> None:
-    """Check the names and types of the options of a node against the arguments of its target."""
+    """Check the names and types of a node's options against its target."""
     for name, value in node.items():
         option = f"{path}.{name}"
         if name in _HYDRA_KEYS or option in SEPARATE or (value == "auto" and option in BY_DEVICE):

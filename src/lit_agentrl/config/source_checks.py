@@ -1,4 +1,4 @@
-"""Run the checks at the start of a part, read from its source, without importing it.
+"""Run the first checks of a part from its source, without importing it.
 
 Only statements are run whose names are all known: arguments with a value, constants, functions of `lit_agentrl.checks`,
 and functions that call only these.
@@ -29,7 +29,7 @@ _NOT_RUN = (ast.Return, ast.Import, ast.ImportFrom, ast.Yield, ast.YieldFrom, as
 
 
 def run_checks(target: str, values: Mapping[str, Any], unknown: Collection[str] = ()) -> None:
-    """Run the checks at the start of a part, as far as the values are known.
+    """Run the first checks of a part whose values are known.
 
     Args:
         target: the full name of a class or function of this package.
@@ -133,7 +133,7 @@ class _Runner:
             return UNKNOWN
 
     def _execute(self, statement: ast.stmt) -> bool:
-        """Run a statement and keep the names that it sets; return False if it cannot be run.
+        """Run a statement, keep what it sets, and return whether it could run.
 
         Raises:
             ValueError: from the statement.
@@ -150,7 +150,7 @@ class _Runner:
         return True
 
     def _check_made(self, statement: ast.stmt) -> None:
-        """Run the checks of an object, or of the base of a class, that a statement makes.
+        """Run the checks of an object or base that a statement makes.
 
         Raises:
             ValueError: from a check.

@@ -44,7 +44,7 @@ class Argument(NamedTuple):
 
 
 class Checks(NamedTuple):
-    """What runs when a part is made.
+    """Statements that run when a part is made.
 
     Attributes:
         module: the name of its module.
@@ -58,7 +58,7 @@ class Checks(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What the source of a part shows.
+    """Arguments and checks that the source of a part shows.
 
     Attributes:
         arguments: the arguments by name.
@@ -75,7 +75,7 @@ class Description(NamedTuple):
 
 @functools.cache
 def describe(target: str) -> Description | None:
-    """Describe a class or function of this package by its source; None if the source does not show it."""
+    """Describe a shipped class or function by its source; None if unknown."""
     module, _, name = target.rpartition(".")
     try:
         return describe_definition(*find_definition(module, name))
@@ -182,7 +182,7 @@ def _is_hidden(value: ast.expr | None) -> bool:
 
 
 def _get_name(node: ast.expr) -> str:
-    """Return the name of a base or decorator, without what it is called or indexed with."""
+    """Return the name of a base or decorator, without its arguments."""
     while isinstance(node, ast.Call | ast.Subscript):
         node = node.func if isinstance(node, ast.Call) else node.value
     return ast.unparse(node)
@@ -227,7 +227,7 @@ def _read_default(module: str, node: ast.expr | None) -> Any:
 
 @functools.cache
 def _parse(module: str) -> dict[str, ast.stmt]:
-    """Parse a module of this package; return its top-level statements by the names that they set.
+    """Parse a module and return its top-level statements by name.
 
     Raises:
         Unreadable: there is no such module in this package.
@@ -268,7 +268,7 @@ def find_definition(module: str, name: str) -> tuple[str, _Definition]:
 
 @functools.cache
 def get_value(module: str, name: str) -> Any:
-    """Return the value of a global name without importing what is slow; `UNKNOWN` if it is not shown."""
+    """Return the value of a global name, `UNKNOWN` if only an import shows it."""
     try:
         node = _parse(module).get(name)
     except Unreadable:

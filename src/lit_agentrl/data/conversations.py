@@ -180,7 +180,7 @@ class Reader:
                 names.append(self.row_name)
 
     def write_notes(self, num_rows: int) -> Iterator[str]:
-        """Write a line for unknown words, for each kind of loss, and for rows that were split."""
+        """Write a line for unknown words, each kind of loss, and split rows."""
         if is_spelt(self._chat.tokenizer, self._first_texts):
             yield (
                 "data: the model's tokenizer spells the words letter by letter: it has not learnt them, and will "

@@ -283,7 +283,7 @@ LEGEND = "success with 95 % interval; normalised: 0 is chance, 1 is the oracle"
 
 
 def format_judge(summary: Summary) -> str:
-    """Format by which score the best weights were chosen, and whether it fell; empty without best weights."""
+    """Format by which score the best weights were chosen; may be empty."""
     best = summary["monitored"]
     if best is None:
         return ""
