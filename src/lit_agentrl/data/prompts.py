@@ -200,7 +200,11 @@ class PromptStream(LightningDataModule):
         """Return this rank's share of the prompts."""
         if self.trainer is None or self.trainer.world_size == 1:
             return batch
-        mine = slice(self.trainer.global_rank, None, self.trainer.world_size)
+        own_slice = slice(self.trainer.global_rank, None, self.trainer.world_size)
         return StepBatch(
-            batch.iteration, batch.seed_P[mine], batch.task_P[mine], batch.group_P[mine], wave=batch.wave
+            batch.iteration,
+            batch.seed_P[own_slice],
+            batch.task_P[own_slice],
+            batch.group_P[own_slice],
+            wave=batch.wave,
         )
