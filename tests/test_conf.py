@@ -161,6 +161,8 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         overrides += ["env.max_turns=60", "env.max_actions=60"]
     if choices.get("env/user") == "model":
         overrides.append("env.user.speaker.url=http://localhost:1")
+    if choices.get("algo/structure") == "ranked":
+        overrides.append("algo.structure.engine.url=http://localhost:1")
     if choices.get("data") == "spin":  # which reads folders
         overrides += [f"data.path={tiny}", f"data.demonstrations={tiny}"]
     elif choices.get("data", "rollouts") != "rollouts":

@@ -31,6 +31,14 @@ CONTRACTS = (
     "rollout/structures/hook.py", "rollout/workers/base.py", "rewards/base.py", "rewards/shaping/novelty.py",
     "rl/objective.py", "rl/preference/critic_terms.py",
 )  # fmt: skip
+# an entry of "Raises:" whose sentence leaves out the noun or the verb of its condition, or who names something
+ELLIPSIS = re.compile(
+    r"\w+: (?:also )?(?:if )?(?:it|they) (?:do|does|did|is|are|was|were|can|cannot|has|have)(?: not| none)?(?:[.;,]|$)",
+    re.IGNORECASE,
+)
+NO_SUBJECT = re.compile(r"\w+: (?:names|says|naming|saying) |; (?:names|says) ")
+# a comment behind the closing bracket of a split statement, far from what it explains
+TRAILING = re.compile(r"^ *[\])}]+ +# (?!fmt|type|noqa)(.*)", re.MULTILINE)
 # rooms that a reader has not been through yet
 UNREAD: tuple[str, ...] = ()
 
@@ -89,6 +97,16 @@ def check_first_line(node: ast.AST, is_function: bool) -> Iterator[str]:
         yield f"first line begins with {first!r}: {line!r}"
 
 
+def check_raises(node: ast.AST) -> Iterator[str]:
+    """Yield what the entries of ``Raises:`` leave out."""
+    _, heading, entries = (ast.get_docstring(node) or "").partition("Raises:\n")  # type: ignore[arg-type]
+    for line in entries.splitlines() if heading else ():
+        if ELLIPSIS.match(line.strip()):
+            yield f"the condition leaves out its noun or verb: {line.strip()!r}"
+        if NO_SUBJECT.search(line):
+            yield f"write that the message names it: {line.strip()!r}"
+
+
 def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any("property" in ast.unparse(each) for each in node.decorator_list)
 
@@ -137,6 +155,8 @@ def check_file(file: Path) -> list[str]:
     is_maths = (SOURCE / "rl") in file.parents
     found: list[tuple[int, str]] = [(1, line) for line in check_first_line(tree, is_function=False)]
     for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found += [(node.lineno, line) for line in check_raises(node)]
         if isinstance(node, ast.ClassDef):
             found += [(node.lineno, line) for line in check_first_line(node, is_function=False)]
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -147,6 +167,9 @@ def check_file(file: Path) -> list[str]:
         for word in split_name(name):
             if word in WORDS["banned_in_names"] and name not in PARTS:
                 found.append((number, f"name {name}: instead of {word!r}, {WORDS['banned_in_names'][word]}"))
+    for match in TRAILING.finditer(source):
+        number = source.count("\n", 0, match.start(1)) + 1
+        found.append((number, f"comment after a closing bracket, move it above the statement: {match[1]!r}"))
     # finding comments takes long, so only where a phrase stands anywhere in the file
     for number, text in find_texts(file, tree) if BANNED.search(source) else ():
         for phrase in BANNED.findall(text):
@@ -179,7 +202,13 @@ def test_every_unread_room_exists() -> None:
 def test_what_is_not_plain_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     file = tmp_path / "odd.py"
-    file.write_text('"""What is odd."""\n\n\ndef told():\n    """A thing, lest it fails"""\n    spread = 1\n')
+    raises = (
+        "    Raises:\n        ValueError: it is not.\n        OSError: If a file is lost; names the file.\n"
+    )
+    file.write_text(
+        '"""What is odd."""\n\n\ndef told():\n    """A thing, lest it fails"""\n    spread = 1\n\n\n'
+        f'def tell():\n    """Tell it.\n\n{raises}    """\n    return (\n        1,\n    )  # one\n'
+    )
     assert [line.split(": ", 1)[1].split(":")[0] for line in check_file(file)] == [
         "first line begins with 'What'",
         "first line does not begin with a verb (Return, Compute, …)",
@@ -188,6 +217,9 @@ def test_what_is_not_plain_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "instead of 'lest', write 'so that … not'",
         "name told",
         "name spread",
+        "the condition leaves out its noun or verb",
+        "write that the message names it",
+        "comment after a closing bracket, move it above the statement",
     ]
 
 

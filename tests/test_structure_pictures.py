@@ -41,6 +41,7 @@ def test_the_docs_show_each_that_is_drawn() -> None:
         "mcts_critic",
         "opponent_mixture",
         "parts",
+        "ranked",
     }  # the same pictures with other numbers
     assert {path.stem for path in structures} - variants <= shown
     assert all((ROOT / "docs" / "images" / f"structure_{name}.svg").exists() for name in shown)

@@ -118,9 +118,8 @@ def read_call(text: str, tools: Iterable[ToolSpec], *, key: str = "arguments") -
             "unknown_tool", f"there is no tool {shorten(json.dumps(name))}; the tools are {', '.join(known)}"
         )
     if reason := explain_mismatch(arguments, known[name].schema):
-        return BadCall(
-            "bad_arguments", f"{name} was called wrongly: {reason}"
-        )  # policies read these messages: their words never change
+        # policies read these messages: their words never change
+        return BadCall("bad_arguments", f"{name} was called wrongly: {reason}")
     return ToolCall(name, arguments)
 
 
@@ -128,7 +127,7 @@ def require_shallow(value: Any) -> None:
     """Check that a value of JSON is not nested too deeply for later readers.
 
     Raises:
-        ValueError: it is.
+        ValueError: the value is nested too deeply.
     """
     level = [value]
     for _ in range(_MAX_DEPTH):

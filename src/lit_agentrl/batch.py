@@ -206,9 +206,8 @@ class StepBatch:
     outcomes: list[Outcome] = field(default_factory=list)  # outcomes of all ranks, in evaluations
     num_groups: int = 0  # groups rolled out
     num_kept_groups: int = 0  # groups selected for training
-    greedy_episodes: list[Episode] = field(
-        default_factory=list
-    )  # one per prompt if a greedy baseline is used
+    # one per prompt if a greedy baseline is used
+    greedy_episodes: list[Episode] = field(default_factory=list)
     wave: int = 0  # number of the iteration's draw of prompts
     used: dict[str, float] = field(default_factory=dict)  # usage of the engines of all ranks, if counted
     columns: dict[str, Tensor] = field(default_factory=dict)  # further columns of the trajectories

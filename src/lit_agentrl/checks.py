@@ -99,7 +99,7 @@ def require(condition: bool, option: str, value: object, valid: str) -> None:
     """Check that a condition holds; ``valid`` completes "must be".
 
     Raises:
-        ValueError: it does not.
+        ValueError: the condition is False.
     """
     if not condition:
         # a text such as '2026', from ${now:%Y}, is quoted, or it would read as a number
@@ -122,7 +122,7 @@ def require_number(
     """Check that a value is a finite number; ``valid`` completes "must be".
 
     Raises:
-        ValueError: it is not, or ``is_valid`` returns False.
+        ValueError: the value is no finite number, or ``is_valid`` returns False.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     require(is_number and is_valid(value), option, value, valid)  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ def require_positive(option: str, value: object) -> None:
     """Check that a value is a number > 0; ``inf`` means no limit.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the value is no number > 0.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     require(is_number and value > 0, option, value, "a number > 0")  # type: ignore[operator]
@@ -146,7 +146,7 @@ def require_whole(
     ``alternative`` is added to the message and names another valid value.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the value is no whole number in this range.
     """
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     is_valid = is_whole and low <= value and (high is None or value <= high)  # type: ignore[operator]
@@ -189,9 +189,9 @@ def require_local(option: str, path: object) -> None:
 
 
 def require_one_of(option: str, value: object, valid: tuple[str, ...]) -> None:
-    """Check that a value is one of the valid ones.
+    """Check that a value is one of the valid values.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the value is not valid.
     """
     require(value in valid, option, value, f"one of {', '.join(valid)}")

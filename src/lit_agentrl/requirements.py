@@ -122,11 +122,12 @@ def match(parts: Iterable[Part], *, undecided: Collection[str] = ()) -> None:
     """Refuse a run in which a part requires a fact that no part provides.
 
     Args:
-        parts: all of them; the first requirement that is unmet is reported, in this order.
+        parts: all parts of the run; in their order, the first unmet requirement is reported.
         undecided: options whose parts are not known yet; facts that they own are not missed.
 
     Raises:
-        ValueError: naming what asks, what is missing, whose part does not provide it, and the remedy.
+        ValueError: a requirement is unmet; the message names the part that requires the fact, the fact, the option
+            whose part does not provide it, and the remedy.
     """
     parts = list(parts)
     for part in parts:

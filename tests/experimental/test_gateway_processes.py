@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,7 @@ import pytest
 from lit_agentrl.experimental.gateway.exchange import Exchange, ProgramEnd
 from lit_agentrl.experimental.gateway.processes import Process
 from lit_agentrl.experimental.gateway.programs import Command, Function
+from lit_agentrl.experimental.gateway.server import Gateway
 from tests.conftest import ROOT
 from tests.integration.conftest import command, environment
 
@@ -134,6 +139,22 @@ def test_no_program_outlives_a_trainer_that_is_ended(name: str, tmp_path: Path) 
     assert trainer.wait(60.0) != 0
     numbers = [int(number) for number in place.read_text().split()]
     assert wait_until(lambda: not any(map(is_running, numbers)))
+
+
+def test_a_program_of_a_killed_trainer_is_refused_by_the_resumed_one() -> None:
+    """Also if the system gives the resumed trainer the same port: no key follows from the seeds of the run."""
+    gateway, keys, exchanges = Gateway(), [], [Exchange(is_parallel=False) for _ in range(2)]
+    for exchange in exchanges:
+        random.seed(0)
+        keys.append(gateway.open(exchange, max_bytes=1000))
+    gateway.close(keys[0])  # as the end of its trainer does
+    body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": "go"}]}).encode()
+    head = {"Authorization": f"Bearer {keys[0]}"}
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(urllib.request.Request(gateway.url + "/chat/completions", body, head))
+    with pytest.raises(TimeoutError):
+        exchanges[1].take_next(0.05)
+    assert len({*keys}) == 2
 
 
 def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

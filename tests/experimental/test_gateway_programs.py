@@ -139,6 +139,17 @@ REFUSALS = {
 }
 
 
+@pytest.mark.parametrize("path", ["/responses", "/v1/chat/completions"])
+def test_a_path_that_is_not_served_is_refused_with_those_that_are(path: str) -> None:
+    gateway = open_gateway()
+    token = gateway.open(Exchange(is_parallel=False), max_bytes=1000)
+    request = urllib.request.Request(gateway.url + path, b"{}", {"Authorization": f"Bearer {token}"})
+    with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+        urllib.request.urlopen(request)
+    assert f"POST /v1{path} is not served here, but POST /v1/chat/completions" in caught.value.read().decode()
+    gateway.close(token)
+
+
 @pytest.mark.parametrize("name", REFUSALS)
 def test_a_refused_request_leaves_the_episode_whole(name: str) -> None:
     call, status = REFUSALS[name]

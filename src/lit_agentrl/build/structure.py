@@ -43,7 +43,7 @@ def _refuse_old_members(structure: Structure) -> None:
     """Refuse a structure of 0.2 whose declarations would be ignored.
 
     Raises:
-        ValueError: naming the member and the remedy.
+        ValueError: there is such a declaration; the message names it and the remedy.
     """
     declared = {name for kind in type(structure).__mro__ if kind is not StructureHook for name in vars(kind)}
     for name in _UNREAD:

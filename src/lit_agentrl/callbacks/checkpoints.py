@@ -46,8 +46,8 @@ class LastCheckpoint(Checkpoint):
 
     Args:
         dirpath: the run's checkpoint folder.
-        every: iterations between saves; ``auto``: so many that saves take at most 5 % of the time (`SavePeriod`), and a
-            save that is due before the last one is written waits for the next iteration.  The end is always saved.
+        every: iterations between saves; ``auto``: as many as let saves take at most 5 % of the time (`SavePeriod`), and
+            a save that is due before the last one is written waits for the next iteration.  The end is always saved.
         keep: 1 keeps only the newest file, 2 also its predecessor in case the newest is damaged.
     """
 

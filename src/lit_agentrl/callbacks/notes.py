@@ -19,24 +19,24 @@ class Notes(Callback):
     """
 
     def __init__(self, folder: str | Path, texts: Callable[[], Mapping[str, str]]) -> None:
-        self._folder, self._texts = Path(folder), texts
+        self._folder, self._get_texts = Path(folder), texts
         self._written: dict[str, str] = {}
 
     def rewind(self, iterations: int) -> None:
-        """Delete texts of later iterations that an earlier launch left; see `Rewinds`."""
-        for name in self._texts():
+        """Delete texts that an earlier launch wrote after ``iterations`` iterations; see `Rewinds`."""
+        for name in self._get_texts():
             for file in (self._folder / name).glob("iteration_*.txt"):
                 number = file.stem.removeprefix("iteration_")
                 if number.isdecimal() and int(number) > iterations:
-                    file.unlink(missing_ok=True)  # every rank deletes
+                    file.unlink(missing_ok=True)  # missing if another rank has deleted it
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the texts that are already written."""
-        self._written = dict(self._texts())
+        self._written = dict(self._get_texts())
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the texts that have changed."""
-        for name, text in self._texts().items():
+        for name, text in self._get_texts().items():
             if text != self._written.get(name) and trainer.is_global_zero:
                 write_atomic(self._folder / name / f"iteration_{trainer.current_epoch + 1}.txt", text)
             self._written[name] = text

@@ -47,6 +47,8 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
+_AT_START = "at the start"  # of a score that training has not measured yet
+
 # metrics of held-out data, and their labels
 _HELD_OUT = (
     ("val/data_loss", "val loss"), ("val/data_reward_accuracy", "val accuracy"),
@@ -65,7 +67,7 @@ def list_fields(
     metrics: Mapping[str, float],
     references: Mapping[str, float],
     val: float | None,
-    held_out: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    held_out: Mapping[str, Sequence[float | None]] = MappingProxyType({}),
     *,
     is_short: bool = False,
 ) -> list[tuple[str, str]]:
@@ -74,9 +76,10 @@ def list_fields(
     Args:
         metrics: the metrics of the iteration.
         references: success of ``start``, ``chance`` and ``oracle`` on the validation split, if known.
-        val: the latest validation success.
-        held_out: by name, the latest value of each metric of held-out data, and that of the start if known.
-        is_short: leave out what the update measured, for a line of a file; the loss stays where nothing was played.
+        val: the latest validation success of training; None: that of the start is shown, if known.
+        held_out: by name, the latest value of each metric of held-out data (None: not measured in training yet), and
+            that of the start if known.
+        is_short: whether to leave out metrics of the update, as plain lines do; the loss stays if nothing was played.
     """
     shown = []
     for label, key in (("success", "success"), ("return", "return_mean"), ("entropy", "entropy")):
@@ -86,13 +89,17 @@ def list_fields(
     if not is_short or not shown:  # training on data plays nothing, and its lines have the loss
         trained = _TRAINED if not is_short else [("train/loss", "loss")]
         shown += [(label, f"{metrics[key]:.4g}") for key, label in trained if key in metrics]
-    if val is not None:
-        known = [f"{name} {value:.3f}" for name, value in references.items()]
-        shown.append(("val success", f"{val:.3f}" + (f" ({', '.join(known)})" if known else "")))
+    if val is not None or "start" in references:
+        is_start = val is None
+        value = f"{_AT_START} {references['start']:.3f}" if val is None else f"{val:.3f}"
+        known = [f"{name} {x:.3f}" for name, x in references.items() if not (is_start and name == "start")]
+        shown.append(("val success", value + (f" ({', '.join(known)})" if known else "")))
     for name, label in _HELD_OUT:
         latest, *start = held_out.get(name, (None,))
         if latest is not None:
             shown.append((label, f"{latest:.4g}" + "".join(f" (start {value:.4g})" for value in start)))
+        elif start:
+            shown.append((label, f"{_AT_START} {start[0]:.4g}"))
     phases = [
         f"{name} {format_duration(metrics[f'time/{name}'])}" for name in PHASES if f"time/{name}" in metrics
     ]
@@ -140,10 +147,11 @@ class LiveDisplay(ProgressBar):
         self._is_enabled = True
         self._references: dict[str, float] = {}
         self._val: float | None = None
-        self._held_out: dict[str, tuple[float, ...]] = {}  # latest value, and that of the start if known
+        # latest value of training (None: none yet), and that of the start if known
+        self._held_out: dict[str, tuple[float | None, ...]] = {}
         self._durations: deque[float] = deque(maxlen=20)
-        self._validation = 0.0  # duration of the last validation, seconds
-        self._clock = 0.0
+        self._validation_s = 0.0  # duration of the last validation, seconds
+        self._iteration_began = 0.0
         self._printed_at = -float("inf")
         self._live: Live | None = None
         self._bar: Progress | None = None
@@ -173,15 +181,14 @@ class LiveDisplay(ProgressBar):
         """Record the score of a validation before training as the start."""
         score = get_iteration_metrics(pl_module).get("val/success")
         if score is not None and trainer.state.fn == TrainerFn.VALIDATING and trainer.current_epoch == 0:
-            self._val = float(score)
-            self._references.setdefault("start", self._val)
+            self._references.setdefault("start", float(score))
         if trainer.state.fn == TrainerFn.VALIDATING and trainer.current_epoch == 0:
             row = get_iteration_metrics(pl_module)
-            self._held_out |= {name: (row[name], row[name]) for name, _ in _HELD_OUT if name in row}
+            self._held_out |= {name: (None, row[name]) for name, _ in _HELD_OUT if name in row}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the panel if the output is a terminal."""
-        self._clock = time.monotonic()
+        self._iteration_began = time.monotonic()
         self._durations.clear()
         console = self._console or Console(file=sys.stdout)
         # also check isatty: environment variables can make rich report a terminal where there is none
@@ -203,7 +210,7 @@ class LiveDisplay(ProgressBar):
         """Show the rollout phase, with which an iteration begins."""
         self._begin("rollout")
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *which: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Show the update phase: the rollout callback, the first of all, has played the episodes."""
         self._begin("update")
 
@@ -220,9 +227,9 @@ class LiveDisplay(ProgressBar):
         now = time.monotonic()
         metrics = get_iteration_metrics(pl_module)
         validation = metrics.get("time/validate", 0.0)
-        self._validation = validation or self._validation
-        self._durations.append(now - self._clock - validation)
-        self._clock = now
+        self._validation_s = validation or self._validation_s
+        self._durations.append(now - self._iteration_began - validation)
+        self._iteration_began = now
         if not self._is_enabled:
             return
         self._val = metrics.get("val/success", self._val)
@@ -230,17 +237,17 @@ class LiveDisplay(ProgressBar):
             if name in metrics:
                 self._held_out[name] = (metrics[name], *self._held_out.get(name, ())[1:])
         iteration = trainer.current_epoch + 1
-        left = self.estimate_seconds_left(trainer, iteration)
+        seconds_left = self.estimate_seconds_left(trainer, iteration)
         if self._live is not None and self._bar is not None:
-            end = None if left is None else self._bar.get_time() + left
+            end = None if seconds_left is None else self._bar.get_time() + seconds_left
             self._bar.update(self._bar.task_ids[0], completed=iteration, end=end)
             self._live.update(self._build_panel(metrics, self._live.console.width))
         elif self._is_due(trainer, iteration, now):
             self._printed_at = now
             total = f"/{trainer.max_epochs}" if trainer.max_epochs != -1 else ""
             shown = [f"{label} {value}" for label, value in self._list_fields(metrics, is_short=True)]
-            if left:
-                shown.append(f"left {format_duration(left)}")
+            if seconds_left:
+                shown.append(f"left {format_duration(seconds_left)}")
             file = self._console.file if self._console else sys.stdout
             print(" | ".join([f"iteration {iteration}{total}", *shown]), file=file, flush=True)
 
@@ -264,7 +271,7 @@ class LiveDisplay(ProgressBar):
         end = max(trainer.max_epochs or 0, iteration)
         every = trainer.check_val_every_n_epoch or 1
         validations = end // every - iteration // every
-        return statistics.median(self._durations) * (end - iteration) + self._validation * validations
+        return statistics.median(self._durations) * (end - iteration) + self._validation_s * validations
 
     def _list_fields(self, metrics: Mapping[str, float], *, is_short: bool = False) -> list[tuple[str, str]]:
         return list_fields(metrics, self._references, self._val, self._held_out, is_short=is_short)

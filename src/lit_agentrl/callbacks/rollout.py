@@ -39,7 +39,7 @@ class RolloutCallback(Callback):
     Args:
         collector: fills the batches of training.
         player: plays episodes.
-        val, test: fill the batches of validation and test; ``test`` may be replaced.
+        val, test: fill the batches of validation and test; the attribute ``test`` may be replaced.
     """
 
     def __init__(self, collector: Collector, player: Player, *, val: Evaluation, test: Evaluation) -> None:
@@ -84,11 +84,11 @@ class RolloutCallback(Callback):
         self._player.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what reward parts and the structure have learnt."""
+        """Return the learnt state of reward parts and the structure."""
         return self.collector.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.collector.load_state_dict(state_dict)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Any) -> None:
@@ -132,17 +132,17 @@ class RolloutCallback(Callback):
         self._warn_of_lost_characters("rollout", agent, batch)
         agent.row |= self._player.begin_update(batch.trajectories, version, trainer.current_epoch, device)
 
-    def on_train_batch_end(self, *where: Any) -> None:
+    def on_train_batch_end(self, *indices: Any) -> None:
         self._player.end_update()
 
     def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *indices: int
     ) -> None:
         _raise_on_sigterm(trainer)
         if batch.given is not None:  # read from a data set
             return
         started, agent = time.perf_counter(), as_agent(pl_module)
-        self.val.collect(batch, self._player.play_evaluation, agent.version, is_first=not any(where))
+        self.val.collect(batch, self._player.play_evaluation, agent.version, is_first=not any(indices))
         agent.row["time/validate"] = agent.row.get("time/validate", 0.0) + time.perf_counter() - started
 
         self._warn_of_lost_characters("val", agent, batch)
@@ -174,28 +174,28 @@ class RolloutCallback(Callback):
         )
 
     def on_test_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *indices: int
     ) -> None:
         _raise_on_sigterm(trainer)
         if batch.given is None:
             self.test.collect(
-                batch, self._player.play_evaluation, as_agent(pl_module).version, is_first=not any(where)
+                batch, self._player.play_evaluation, as_agent(pl_module).version, is_first=not any(indices)
             )
             self._warn_of_lost_characters("test", as_agent(pl_module), batch)
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
     ) -> None:
-        """Take the module's results for a batch from a data set."""
+        """Store the module's results for a batch from a data set."""
         if batch.given is not None:
-            self.val.take(batch, is_first=not any(where))
+            self.val.take(batch, is_first=not any(indices))
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
     ) -> None:
-        """Take the module's results for a batch from a data set."""
+        """Store the module's results for a batch from a data set."""
         if batch.given is not None:
-            self.test.take(batch, is_first=not any(where))
+            self.test.take(batch, is_first=not any(indices))
 
 
 def _raise_on_sigterm(trainer: Trainer) -> None:

@@ -25,11 +25,11 @@ class StartKL(Callback):
 
     It is the mean of k3 over the action tokens of scored validation episodes.  The start is the weights with which
     the run began.  If a KL term keeps them, or adapters are trained, nothing more is stored; otherwise a copy of the
-    network is.  The run's results do not change.
+    network is stored.  The run's results do not change.
 
     Args:
         episodes: number of episodes to score for each validated game, on each rank.
-        temperature: temperature of the log-probs; 0 stands for 1.
+        temperature: temperature of the log-probs; 0 means 1.
 
     Raises:
         ValueError: a value is out of range; or, in `setup`, the KL cannot be measured in this run.
@@ -66,7 +66,7 @@ class StartKL(Callback):
         self._sums = torch.zeros(2, dtype=torch.float64)
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *_: int
     ) -> None:
         """Score some of the episodes under the policy and the start."""
         assert self._networks is not None, "setup() comes first"

@@ -41,8 +41,8 @@ class UpdateNotes:
         """
         if "trajectory_B" not in self._rows:
             return {"trained": [[0] * len(turn.reply_tokens) for turn in episode.turns], "advantages": None}
-        is_mine_B = self._rows["trajectory_B"] == get_trajectory_id(episode)
-        rows = {name: column[is_mine_B].cpu() for name, column in self._rows.items()}
+        is_own_row_B = self._rows["trajectory_B"] == get_trajectory_id(episode)
+        rows = {name: column[is_own_row_B].cpu() for name, column in self._rows.items()}
         is_trained_BT = rows["is_action_BT"] & rows.get("is_kept_BT", rows["is_action_BT"]).bool()
         trained, advantages = [], []
         for number, turn in enumerate(episode.turns):

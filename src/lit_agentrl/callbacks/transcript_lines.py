@@ -1,4 +1,4 @@
-"""Lines of transcript files: an episode each, as JSON; no torch is imported."""
+"""Lines of transcript files, one episode each, as JSON; no torch is imported."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from lit_agentrl.episode import EndReason, Episode, FinishReason, Turn
 from lit_agentrl.files import read_complete_lines
 
-# line: {schema, iteration, split, episode: all fields of Episode but seconds, enums by name}; besides, where they are
-# known, texts: text by token id, and update: see `UpdateNotes.describe`
+# line: {schema, iteration, split, episode: all fields of Episode but seconds, enums by name}; if known, also texts:
+# the text by token id, and update: see `UpdateNotes.describe`
 SCHEMA = 1
 
 
@@ -26,14 +26,14 @@ def to_line(episode: Episode, iteration: int, split: str, notes: Mapping[str, An
     record = asdict(episode)
     del record["env_seconds"]  # a clock time: lines must be reproducible
     record["end"] = episode.end.name
-    for turn, plain in zip(episode.turns, record["turns"], strict=True):
-        plain["finish"] = turn.finish.name
+    for turn, turn_record in zip(episode.turns, record["turns"], strict=True):
+        turn_record["finish"] = turn.finish.name
     line = {"schema": SCHEMA, "iteration": iteration, "split": split, "episode": record, **(notes or {})}
     return json.dumps(line, default=np.ndarray.tolist) + "\n"
 
 
 def from_line(line: str) -> tuple[int, Episode]:
-    """Parse the iteration and the episode that :func:`to_line` wrote.
+    """Parse the iteration and the episode that `to_line` wrote.
 
     Raises:
         ValueError: the line does not have this schema.

@@ -107,13 +107,15 @@ class Transcripts(Callback):
         if not self._is_due(iteration):
             return
         # each rank picks among its own; rank 0 then makes the choice that a single process would
-        mine, notes = pick(batch.episodes, self.episodes), {}
+        own_episodes, notes = pick(batch.episodes, self.episodes), {}
         if isinstance(pl_module, Trained):
-            notes = {_identify(episode): {"update": self._notes.describe(episode)} for episode in mine}
+            notes = {
+                _identify(episode): {"update": self._notes.describe(episode)} for episode in own_episodes
+            }
             pl_module.updater.observe = None
             self._notes.clear()
         notes = dict(gather_objects(list(notes.items())))
-        self._write(trainer, pl_module, gather_objects(mine), iteration, "train", notes)
+        self._write(trainer, pl_module, gather_objects(own_episodes), iteration, "train", notes)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reset the games seen, so that every game is shown again."""

@@ -37,13 +37,14 @@ _TABLE = re.compile(
 )
 _NAME = re.compile(r"\w{1,60}")
 _GROUPS = ("algo", "env", "model", "reward", "data", "experiment")  # whose options are written without them
+# these match _PLAIN, but YAML does not read them as strings
 _YAML_KEYWORDS = (
     "null",
     "true",
     "false",
     "nan",
     "inf",
-)  # match _PLAIN, but YAML does not read them as strings
+)
 
 
 def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[str]]:

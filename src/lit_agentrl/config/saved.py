@@ -177,7 +177,7 @@ def require_run_folder(folder: Path, option: str) -> Path:
     """Return the saved config of a run folder; refuse other folders.
 
     Raises:
-        UserError: it is not; the message names ``option``.
+        UserError: the folder is no run folder; the message names ``option``.
     """
     inside = next((p for p in folder.absolute().parents if (p / ".hydra" / "config.yaml").is_file()), None)
     if not folder.is_dir():

@@ -9,9 +9,8 @@ import numpy as np
 ELO = 400 / np.log(10)  # Elo points of a unit of strength
 _PRIOR = 0.1  # weight of a normal prior at 0, so that ratings are finite without losses
 
-Comparison = tuple[
-    int, int, float
-]  # two indices, and 1 if the first is better, 0 if the second, 0.5 for a tie
+# two indices, and 1 if the first is better, 0 if the second, 0.5 for a tie
+Comparison = tuple[int, int, float]
 
 
 def estimate_ratings(comparisons: Sequence[Comparison], count: int) -> list[float]:

@@ -60,10 +60,10 @@ class Recordings:
         """Make a rank's share of an iteration, with the metrics of the whole iteration."""
         first = iteration * self.batch
         chosen = [self._get_group(first + offset) for offset in range(self.batch)]
-        mine = [episode for group in chosen[rank::world_size] for episode in group]
+        own_episodes = [episode for group in chosen[rank::world_size] for episode in group]
         batch = StepBatch(iteration, [], [], [group[0].group for group in chosen[rank::world_size]])
-        batch.trajectories, batch.episodes = pack(mine) if mine else None, mine
-        batch.columns |= self._collect_labels(batch, mine)
+        batch.trajectories, batch.episodes = pack(own_episodes) if own_episodes else None, own_episodes
+        batch.columns |= self._collect_labels(batch, own_episodes)
         batch.num_groups = batch.num_kept_groups = self.batch
         batch.columns |= self._get_reference(batch)
         batch.given = self._compute_metrics(iteration, [episode for group in chosen for episode in group])
@@ -81,11 +81,11 @@ class Recordings:
     def make_held_out(self, split: str, iteration: int, *, rank: int = 0, world_size: int = 1) -> StepBatch:
         """Make a rank's share of the held-out data of a split, after some iterations."""
         groups = list(enumerate(self.held_out.get(split, ())))[rank::world_size]
-        mine = [episode for number, group in groups for episode in _copy_group(group, number)]
+        own_episodes = [episode for number, group in groups for episode in _copy_group(group, number)]
         batch = StepBatch(iteration, [], [], [number for number, _ in groups])
-        batch.trajectories, batch.given = pack(mine) if mine else None, {}
+        batch.trajectories, batch.given = pack(own_episodes) if own_episodes else None, {}
         batch.measures_nll = self.measures_nll
-        batch.columns |= self._collect_labels(batch, mine) | self._get_reference(batch)
+        batch.columns |= self._collect_labels(batch, own_episodes) | self._get_reference(batch)
         return batch
 
     def _get_reference(self, batch: StepBatch) -> dict[str, Tensor]:

@@ -29,7 +29,7 @@ class SamplingParams:
         max_context_tokens: Maximum tokens, prompt and replies, of one sequence: an episode, or one turn.
 
     Raises:
-        ValueError: If a value is out of range; names the option.
+        ValueError: If a value is out of range; the message names the option.
     """
 
     temperature: float = 1.0
@@ -106,17 +106,15 @@ class Capabilities:
     (``none``).
     """
 
-    exact_log_probs: bool  # recorded log-probs are those of the trainer's own weights
+    exact_log_probs: bool  # recorded log-probs equal those of the trainer's own weights
     fork: bool  # episodes can be branched
     token_ids: bool = True  # reads and writes token ids, not texts that are encoded afterwards
     entropies: bool = True  # records entropies; otherwise they are NaN
     weights: Literal["shared", "given", "none"] = "shared"
-    is_server: bool = (
-        False  # one server for all processes of a run, with one version of the weights at a time
-    )
-    opponent: bool = (
-        False  # accepts a `reader` of two networks, so that an opponent can play against the policy
-    )
+    # one server for all processes of a run, with one version of the weights at a time
+    is_server: bool = False
+    # accepts a `reader` of two networks, so that an opponent can play against the policy
+    opponent: bool = False
 
     @property
     def provides(self) -> list[Fact]:
@@ -179,7 +177,10 @@ class Engine(Protocol):
         """
 
     def close(self, episode: int) -> None:
-        """Forget an episode and free its memory; a later request with its id starts empty."""
+        """Forget an episode and free its memory.
+
+        A later request with the same id starts with an empty history.
+        """
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
         """Set the weights for later replies, and their version; all episodes are forgotten.
@@ -200,7 +201,7 @@ class GivenEngine(Engine, Protocol):
     """An engine with its own copy of the weights, which it receives at each version.
 
     Attributes:
-        max_sync_gap: Maximum difference (nats) between its log-probs and the trainer's.
+        max_sync_gap: Maximum difference (nats) between the engine's log-probs and the trainer's.
     """
 
     max_sync_gap: float
@@ -222,12 +223,12 @@ class MeteredEngine(Protocol):
 
 @runtime_checkable
 class RestingEngine(Protocol):
-    """An engine that gives memory up while nothing is played."""
+    """An engine that releases memory while nothing is played."""
 
     def rest(self) -> bool:
-        """Give memory up until the next `load`; return whether it needs its weights then.
+        """Release memory until the next `load`; return whether that must pass the weights.
 
-        All its episodes are forgotten.
+        The engine forgets all episodes.
         """
 
 
@@ -251,7 +252,7 @@ class ServedEngine(Protocol):
         """Send one request to the server of these options, before any episode is played.
 
         Raises:
-            ServerError: If it does not answer.
+            ServerError: If the server does not answer.
         """
 
 

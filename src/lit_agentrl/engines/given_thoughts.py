@@ -50,8 +50,8 @@ class ThoughtEngine:
         thought = list(self._thought_of(request, self._turns[request.episode]))
         self._turns[request.episode] += 1
         self._thoughts[request.episode] = thought
-        left = max(1, request.params.max_reply_tokens - len(thought))
-        params = replace(request.params, max_reply_tokens=left)
+        reply_limit = max(1, request.params.max_reply_tokens - len(thought))
+        params = replace(request.params, max_reply_tokens=reply_limit)
         self._engine.submit(replace(request, prefix=[*request.prefix, *thought], params=params))
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:

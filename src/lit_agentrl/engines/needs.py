@@ -11,24 +11,24 @@ from lit_agentrl.engines.base import Capabilities, CheckedEngine, Engine, Served
 from lit_agentrl.facts import ONE_PROCESS, ONE_VERSION
 from lit_agentrl.requirements import Part, describe_part, match
 
-# the surroundings of an engine that plays without training
+# the other parts of a run that plays without training
 ALONE = (describe_part("strategy", name="single", provides=[ONE_PROCESS, ONE_VERSION]),)
 
 
-def open_engine(make: Callable[..., Engine], *, parts: Iterable[Part] = ALONE, **given: Any) -> Engine:
+def open_engine(make: Callable[..., Engine], *, parts: Iterable[Part] = ALONE, **arguments: Any) -> Engine:
     """Build the engine and check that it can do what the run needs.
 
     Args:
         make: The configured engine.
         parts: The other parts of the run.
-        given: Arguments of ``make``.
+        arguments: Arguments of ``make``.
 
     Raises:
-        ValueError: If it cannot; names the engine, the missing capability and the remedy.
+        ValueError: If the engine cannot; the message names the engine, the missing capability and the remedy.
     """
     with name_errors("engine"):
-        engine = make(**given)
-    # what games provide is matched where they have been tried
+        engine = make(**arguments)
+    # the provisions of games are matched later, once the games have been tried
     match([*parts, describe_engine(type(engine).__name__, engine.capabilities)], undecided={"env"})
     return engine
 
@@ -48,20 +48,20 @@ def check_engine_options(make: Callable[..., Engine]) -> Part | None:
     if not (isinstance(make, partial) and isinstance(make.func, CheckedEngine)):
         return None
     with name_errors("engine"):
-        promised = make.func.check_options(**make.keywords)
-    return describe_engine(make.func.__name__, promised)
+        capabilities = make.func.check_options(**make.keywords)
+    return describe_engine(make.func.__name__, capabilities)
 
 
-def describe_engine(name: str, promised: Capabilities) -> Part:
+def describe_engine(name: str, capabilities: Capabilities) -> Part:
     """Return an engine as a part of a run."""
-    return describe_part("engine", promised, name=name)
+    return describe_part("engine", capabilities, name=name)
 
 
 def check_server(make: Callable[..., Engine]) -> None:
     """Check that the server of an engine answers, if it has one.
 
     Raises:
-        ValueError: If it does not.
+        ValueError: If the server does not answer.
     """
     if isinstance(make, partial) and isinstance(make.func, ServedEngine):
         make.func.check_server(**make.keywords)

@@ -90,10 +90,11 @@ def _build(function: Any, is_method: bool) -> tuple[ToolSpec, Any]:
         default = ... if parameter.default is parameter.empty else parameter.default
         described = {"description": texts[parameter.name]} if parameter.name in texts else {}
         field = pydantic.Field(default, alias=parameter.name, **described)
+        # some names are reserved by pydantic
         fields[f"argument_{len(fields)}"] = (
             hints[parameter.name],
             field,
-        )  # some names are reserved by pydantic
+        )
     if unknown := sorted(texts.keys() - {field.alias for _, field in fields.values()}):
         raise ValueError(
             f"tool {name}: its docstring describes {unknown[0]}, which is no argument; correct it"

@@ -82,9 +82,8 @@ def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]]) -> Scores:
     if cfg.ratings:
         add_ratings([*records, *compared])
     paths = [path for each in scores for path in each.paths]
-    used = {
-        key: value for each in scores for key, value in each.used.items()
-    }  # one engine is a server at most
+    # at most one engine is a server, so no key is lost
+    used = {key: value for each in scores for key, value in each.used.items()}
     return Scores(records, paths, build_table(cfg, [*records, *compared], used), used)
 
 
@@ -177,7 +176,7 @@ class OpenedModel:
         return name
 
     def play(self, shots: int, spec: EvalSpec, like: Evaluation) -> PlayedGame:
-        """Play a game, with so many solved episodes in the prompt.
+        """Play a game with ``shots`` solved episodes in the prompt.
 
         Raises:
             UserError: shots need a longer context, and the engine takes token ids and does not use a local network.

@@ -57,10 +57,10 @@ def read_compared(cfg: DictConfig) -> list[dict[str, Any]]:
         if missing:
             raise UserError(f"compare={name} lacks {min(missing)}; evaluate it by this version")
         for key in ("split", VARIANT):
-            if (theirs := config.get(key)) != (mine := describe_options(cfg).get(key)):
+            if (other_value := config.get(key)) != (own_value := describe_options(cfg).get(key)):
                 raise UserError(
-                    f"compare={name} was played with {key}={format_value(theirs)}, here it is {format_value(mine)}; "
-                    "leave it out, or evaluate both alike"
+                    f"compare={name} was played with {key}={format_value(other_value)}, here it is "
+                    f"{format_value(own_value)}; leave it out, or evaluate both alike"
                 )
         run = config.get("run")
         by = {model: f"{model} of {Path(run).name}" if run else model for model in models}

@@ -64,9 +64,8 @@ class _Group:
         self._turn = 1  # the next turn to decide
 
     def first(self) -> Sequence[Branch]:
-        cannot_branch = not (
-            self._rule.base or self._rule.slope
-        )  # no episode can branch, so all begin at once
+        # no episode can branch, so all begin at once
+        cannot_branch = not (self._rule.base or self._rule.slope)
         number = len(self._waiting) if cannot_branch else min(self._rule.initial, len(self._waiting))
         return [self._start(Branch(self._waiting.popleft())) for _ in range(number)]
 

@@ -137,9 +137,8 @@ class Hint(StructureHook, Refill):
         ]  # fmt: skip
 
     def train_on(self, progress: Progress) -> Sequence[Episode]:
-        last = {
-            e.group: e.member // progress.members for e in progress.sampled
-        }  # the last try of a group wins
+        # the last try of a group wins
+        last = {e.group: e.member // progress.members for e in progress.sampled}
         return [e for e in progress.sampled if e.member // progress.members == last[e.group]]
 
     def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:

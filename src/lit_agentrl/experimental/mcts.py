@@ -92,9 +92,8 @@ class Search:
             if not open_children:
                 return []
             parent = path[-1].visits
-            path.append(
-                max(open_children, key=lambda child: self.compute_bound(child, parent, low, high))
-            )  # ties go to the first
+            # ties go to the first
+            path.append(max(open_children, key=lambda child: self.compute_bound(child, parent, low, high)))
         return path
 
     def compute_bound(self, node: Node, parent: int, low: float, high: float) -> float:
@@ -200,7 +199,7 @@ class Mcts(StructureHook, Refill):
 
     requires = frozenset({FORK, PLAYED})
     provides = Refill.provides | {BRANCHES}
-    curves = ("first_success", "expanded_turn")
+    curves: Sequence[str] = ("first_success", "expanded_turn")
 
     def __init__(
         self,

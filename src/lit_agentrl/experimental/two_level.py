@@ -200,9 +200,8 @@ def two_level(
     check_shapes(return_B=return_B, group_B=group_B, is_action_BT=is_action_BT, is_plan_BT=is_plan_BT)
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
     turn_BT = turn_index(is_action_BT=is_counted_BT, is_turn_end_BT=is_turn_end_BT)
-    reward_BT = sum_over_turn(
-        x_BT=reward_BT.double(), is_action_BT=is_counted_BT, turn_BT=turn_BT
-    )  # reward of the whole turn, used at its end
+    # reward of the whole turn, used at its end
+    reward_BT = sum_over_turn(x_BT=reward_BT.double(), is_action_BT=is_counted_BT, turn_BT=turn_BT)
     unit_reward = reward_BT.new_ones(())  # in the dtype of the rewards
     is_end_BT = is_counted_BT & is_turn_end_BT
     chain = {"is_action_BT": is_end_BT, "trajectory_B": trajectory_B, "first_turn_B": first_turn_B}

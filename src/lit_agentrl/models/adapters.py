@@ -26,31 +26,31 @@ def add_base(state: State, module: nn.Module) -> State:
     return {**{name: current[name] for name in _list_frozen(module)}, **state}
 
 
-def check_base(saved: State | None, mine: State | None) -> None:
+def check_base(saved: State | None, current: State | None) -> None:
     """Refuse a checkpoint of other adapters, or of adapters on other weights.
 
     Args:
         saved: ``Policy.adapters`` as recorded in the checkpoint; None if it holds whole weights.
-        mine: ``Policy.adapters`` of the policy to load into.
+        current: ``Policy.adapters`` of the policy to load into.
 
     Raises:
-        ValueError: If they differ; names the difference and the remedy.
+        ValueError: If the two differ; the message names the difference and the remedy.
     """
-    if saved == mine:
+    if saved == current:
         return
-    if saved is None or mine is None:
-        has = "whole weights" if saved is None else "only adapters"
-        choose = (
+    if saved is None or current is None:
+        content = "whole weights" if saved is None else "only adapters"
+        remedy = (
             "model/lora=none" if saved is None else "model/lora=default, and the options they were made with"
         )
-        raise ValueError(f"this checkpoint holds {has}; load it with {choose}")
-    if saved["fingerprint"] != mine["fingerprint"]:
+        raise ValueError(f"this checkpoint holds {content}; load it with {remedy}")
+    if saved["fingerprint"] != current["fingerprint"]:
         raise ValueError(
             f"this checkpoint holds adapters of {saved['base']} with weights {saved['fingerprint'][:12]}; those of "
-            f"model.name={mine['base']} are {mine['fingerprint'][:12]}: give the base that they were trained on"
+            f"model.name={current['base']} are {current['fingerprint'][:12]}: give the base that they were trained on"
         )
-    name = next((name for name in {**mine, **saved} if saved.get(name) != mine.get(name)), "base")
+    name = next((name for name in {**current, **saved} if saved.get(name) != current.get(name)), "base")
     if name != "base":  # equal weights under another name are the same base
         raise ValueError(
-            f"model.lora: this checkpoint's {name} is {saved.get(name)}, here it is {mine.get(name)}; use the former"
+            f"model.lora: this checkpoint's {name} is {saved.get(name)}, here it is {current.get(name)}; use the former"
         )

@@ -17,7 +17,7 @@ def find_network(path: str) -> Path:
     """Return the folder of the model at ``path``, or of the run there.
 
     Raises:
-        ValueError: If there is none; names the path.
+        ValueError: If there is no model; the message names the path.
     """
     require(isinstance(path, str) and bool(path.strip()), "path", path, "a folder of a run or model")
     require_local("path", path)
@@ -51,7 +51,8 @@ def load_frozen(
         dtype: Data type of the weights.
 
     Raises:
-        ValueError: If it cannot be loaded, has another tokenizer, too few token ids, or weights that are not finite.
+        ValueError: If the network cannot be loaded, has another tokenizer, too few token ids, or weights that are not
+            finite.
     """
     folder = str(find_network(path))
     try:
@@ -62,7 +63,7 @@ def load_frozen(
         raise ValueError(f"path={path} could not be loaded ({error}); give another folder") from error
     if fingerprint(own_tokenizer) != fingerprint(tokenizer):
         raise ValueError(
-            f"path={path} reads token ids of another tokenizer than the policy's; give a model of the same one"
+            f"path={path} reads token ids of another tokenizer; give a model with the policy's tokenizer"
         )
     own_vocabulary = network.config.get_text_config().vocab_size
     if own_vocabulary < vocabulary:

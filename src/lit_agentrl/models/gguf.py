@@ -21,7 +21,7 @@ from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.files import replace_folder
 from lit_agentrl.models.pretrained import hold_back_logs
 
-ABOUT = "source.json"  # what the folder was made from, and with which versions
+ABOUT = "source.json"  # names the source of the folder, and versions of libraries
 _MAGIC = b"GGUF"
 
 
@@ -32,9 +32,9 @@ def convert(file: Path, folder: Path, about: Mapping[str, Any], license_file: Pa
 
     Args:
         file: A file of a causal language model whose architecture transformers can read.
-        folder: Is written at once, and must not exist.
+        folder: New folder, which is written at once.
         about: Further entries of ``source.json``.
-        license_file: Is copied into the folder.
+        license_file: File to copy into the folder as ``LICENSE``.
 
     Raises:
         ValueError: If the package gguf is missing, the file cannot be read as such a model, or the folder exists.
@@ -44,15 +44,15 @@ def convert(file: Path, folder: Path, about: Mapping[str, Any], license_file: Pa
     require_new(folder)
     require_gguf(file)
     network, tokenizer = _load(file)
-    # what was loaded counts as quantized and is not saved; a network of its config with its weights is
+    # transformers saves no network from a GGUF file, which counts as quantized; it saves an equal network
     config = copy.deepcopy(network.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     config.name_or_path = ""
-    plain: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    plain.load_state_dict(network.state_dict())
-    plain.generation_config = network.generation_config
-    made = {
+    unquantized: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    unquantized.load_state_dict(network.state_dict())
+    unquantized.generation_config = network.generation_config
+    source = {
         **about,
         "file": file.name,
         "tensors": count_types(file),
@@ -61,11 +61,11 @@ def convert(file: Path, folder: Path, about: Mapping[str, Any], license_file: Pa
 
     def write(place: str) -> None:
         with hold_back_logs():
-            plain.save_pretrained(place)
+            unquantized.save_pretrained(place)
             tokenizer.save_pretrained(place)
         if license_file is not None:
             shutil.copyfile(license_file, Path(place) / "LICENSE")
-        (Path(place) / ABOUT).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+        (Path(place) / ABOUT).write_text(json.dumps(source, indent=1) + "\n", encoding="utf-8")
 
     replace_folder(folder, write)
 
@@ -82,7 +82,7 @@ def require_reader() -> None:
     """Check that the package gguf is installed.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If gguf is not installed.
     """
     if importlib.util.find_spec("gguf") is None:
         raise ValueError("reading a GGUF file needs the package gguf; pip install 'lit-agentrl[gguf]'")
@@ -92,7 +92,7 @@ def require_new(folder: Path) -> None:
     """Refuse to write over a folder.
 
     Raises:
-        ValueError: If something is there.
+        ValueError: If the folder exists.
     """
     if folder.exists():
         raise ValueError(f"out={folder} exists; give a new folder")
@@ -102,7 +102,7 @@ def require_gguf(file: Path) -> None:
     """Check that a file begins as a GGUF file.
 
     Raises:
-        ValueError: If it does not, or cannot be read.
+        ValueError: If the file begins in another way, or cannot be read.
     """
     try:
         with open(file, "rb") as opened:
@@ -118,13 +118,13 @@ def _load(file: Path) -> tuple[Any, Any]:
 
     The file is linked into an empty folder, because transformers would also read other files of its folder.
     """
-    with tempfile.TemporaryDirectory() as alone, hold_back_logs(), redirect_stderr(io.StringIO()):
-        (Path(alone) / file.name).symlink_to(file.resolve())
+    with tempfile.TemporaryDirectory() as empty_folder, hold_back_logs(), redirect_stderr(io.StringIO()):
+        (Path(empty_folder) / file.name).symlink_to(file.resolve())
         options: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
         try:
-            network = AutoModelForCausalLM.from_pretrained(alone, dtype=torch.float32, **options)
-            tokenizer = AutoTokenizer.from_pretrained(alone, **options)
-        except Exception as error:  # a file of others may raise anything
+            network = AutoModelForCausalLM.from_pretrained(empty_folder, dtype=torch.float32, **options)
+            tokenizer = AutoTokenizer.from_pretrained(empty_folder, **options)
+        except Exception as error:  # an external file may raise anything
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ValueError(
                 f"{file} could not be converted ({escape_unprintable(reason)}); give a causal language model of an "

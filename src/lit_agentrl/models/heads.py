@@ -28,9 +28,11 @@ class ScoreHead(nn.Module):
         super().__init__()
         self.is_single = heads is None
         self.linear = nn.Linear(hidden, heads or 1)
-        draw = torch.Generator().manual_seed(seeds.make_key(seed, "score head"))
+        generator = torch.Generator().manual_seed(seeds.make_key(seed, "score head"))
         with torch.no_grad():
-            self.linear.weight.copy_(torch.randn(heads or 1, hidden, generator=draw) / (hidden + 1) ** 0.5)
+            self.linear.weight.copy_(
+                torch.randn(heads or 1, hidden, generator=generator) / (hidden + 1) ** 0.5
+            )
         nn.init.zeros_(self.linear.bias)
 
     def forward(
@@ -43,8 +45,8 @@ class ScoreHead(nn.Module):
             network: Causal LM.
             tokens_BT: Right-padded rows of ids.
             is_scored_BT: True at tokens after which to score; the score is 0 elsewhere.
-            packing: Packing of the rows, if they are to be packed.
-            place_A: Places of the scored tokens, as in `find_places`.
+            packing: Packing of the rows; None if they are not packed.
+            place_A: Places of the scored tokens; see `find_places`.
         """
         places = find_places(is_scored_BT, place_A)
         hidden_AD = read_hidden_at(

@@ -21,7 +21,7 @@ from lit_agentrl.models.segment_attention import pick
 
 _log = logging.getLogger(__name__)
 _UNCHUNKABLE: WeakSet[nn.Module] = WeakSet()  # networks whose logits cannot be computed in chunks
-_CHUNKABLE: WeakSet[nn.Module] = WeakSet()  # and those whose can: the comparison waits for a GPU
+_CHUNKABLE: WeakSet[nn.Module] = WeakSet()  # networks whose logits can: comparing again would wait for a GPU
 
 
 class TokenScores(NamedTuple):
@@ -41,7 +41,7 @@ class Logits(NamedTuple):
     head: nn.Module
 
     def split(self, size: int) -> tuple[Tensor, ...]:
-        """Split what the logits are computed from into parts of ``size`` tokens."""
+        """Split the inputs of `compute` into parts of ``size`` tokens."""
         return torch.split(self.hidden_AD if self.whole is None else self.whole, size)
 
     def compute(self, part: Tensor) -> Tensor:
@@ -86,15 +86,15 @@ def score_tokens(
         tokens_BT: int64 ids.
         is_action_BT: True at tokens to score; position 0 has no predecessor and must be False.
         temperature: Sampling temperature (> 0).
-        with_entropy: Also return the entropy (costs one more pass over the vocabulary).
-        with_hidden: Also return the hidden states that the logits were computed from, for a value head.
+        with_entropy: Whether to return the entropy too, which costs one more pass over the vocabulary.
+        with_hidden: Whether to return the hidden states before the head too, for a value head.
         entropy_grad: Whether the entropy carries gradient.
         logits_chunk: Maximum number of tokens whose logits exist at a time; more tokens are scored in chunks, whose
-            logits are recomputed in the backward pass.  None scores all at once.  A network whose head cannot compute
-            a part of the logits goes without chunks, which the log says once.
-        packing: Pass the rows as one row without padding through a network prepared by `enable_packing`.
+            logits are recomputed in the backward pass.  None scores all tokens at once.  If the head cannot
+            compute a part of the logits alone, chunks are not used, which the log says once.
+        packing: Layout of the rows as one row without padding, for a network prepared by `enable_packing`.
         place_A: See `find_places`.
-        is_checked: The caller guarantees that position 0 is no action (the check waits for a GPU).
+        is_checked: Whether the caller guarantees that position 0 is no action; the check waits for a GPU.
         reference: Logits of another network before the same tokens, from `read_logits`: also return the KL between the
             two distributions, see `compute_vocabulary_kl`.
 
@@ -125,7 +125,7 @@ def read_logits(
     network: PreTrainedModel, *, tokens_BT: Tensor, is_action_BT: Tensor, logits_chunk: int | None = None,
     packing: Packing | None = None, place_A: Tensor | None = None,
 ) -> Logits:  # fmt: skip
-    """Read the logits before action tokens, or what they are computed from in chunks.
+    """Read the logits before action tokens, or the head's inputs for chunks.
 
     The arguments are those of `score_tokens`.
     """
@@ -137,19 +137,19 @@ def read_logits(
 def compute_vocabulary_kl(reference_AV: Tensor, log_probs_AV: Tensor, temperature: float) -> Tensor:
     """Compute ``KL(reference || network)`` of each token's distribution, (A,), in nats.
 
-    ``sum over v of q_v (log q_v - log p_v)`` with ``q`` the reference's distribution at the temperature.  Tokens that
-    only the reference knows, behind the network's vocabulary, are left out of ``q``.  Gradient flows through
+    ``sum over v of q_v (log q_v - log p_v)`` with ``q`` the reference's distribution at the temperature.  Tokens
+    beyond the network's vocabulary, which only the reference has, are left out of ``q``.  Gradient flows through
     ``log_probs_AV``, the network's log-probs.
     """
-    known_AV = ensure_float32(reference_AV.detach()[:, : log_probs_AV.shape[1]])
-    log_q_AV = torch.log_softmax(known_AV / temperature, dim=-1)
+    common_AV = ensure_float32(reference_AV.detach()[:, : log_probs_AV.shape[1]])
+    log_q_AV = torch.log_softmax(common_AV / temperature, dim=-1)
     return (log_q_AV.exp() * (log_q_AV - log_probs_AV)).sum(-1)
 
 
 def compute_action_logits(network: PreTrainedModel, *, tokens_BT: Tensor, is_action_BT: Tensor) -> Tensor:
     """Return the logits that each action token was drawn from, (A, V), row by row.
 
-    All of them exist at once.  Rows are as in `score_tokens`; position 0 must be no action.
+    All logits exist at once.  For the rows see `score_tokens`; position 0 must be no action.
     """
     place = _find_predecessors(is_action_BT, None)
     logits, _, _ = _forward(network, _make_inputs(network, tokens_BT, place, None), only_first=False)
@@ -162,8 +162,8 @@ def read_hidden_before(
 ) -> Tensor:  # fmt: skip
     """Return the last hidden state before each action token, (A, D), row by row.
 
-    Carries gradient into the trunk.  A causal LM is called whole, with one position for its head: if it is sharded
-    over ranks, its trunk cannot compute alone.  ``place_A`` is as in `find_places`.
+    Gradient flows into the trunk.  A causal LM is called whole, with one position for its head: if it is sharded
+    over ranks, its trunk cannot compute alone.  For ``place_A`` see `find_places`.
     """
     place = _find_predecessors(is_action_BT, place_A)
     return _read_states(network, _make_inputs(network, tokens_BT, place, packing))
@@ -179,7 +179,7 @@ def read_hidden_at(
     """
     wider_BT = torch.nn.functional.pad(tokens_BT, (0, 1))
     place = find_places(is_read_BT, place_A)
-    if packing is not None:  # without the last token of each row: nothing is predicted from it
+    if packing is not None:  # one token longer, since `_make_inputs` drops the last token of each row
         packing = Packing([length + 1 for length in packing.lengths], packing.common)
     return _read_states(network, _make_inputs(network, wider_BT, place, packing))
 
@@ -188,8 +188,9 @@ def find_places(chosen_BT: Tensor, place_A: Tensor | None) -> tuple[Tensor, Tens
     """Return row and column of each chosen token, row by row.
 
     Args:
-        chosen_BT: True at these tokens.
-        place_A: Index of each among the (B x T) tokens; None: they are searched for, and the host waits for a GPU.
+        chosen_BT: True at the chosen tokens.
+        place_A: Index of each chosen token among the (B x T) tokens; None searches for them, for which the host waits
+            for a GPU.
     """
     if place_A is None:
         row_A, column_A = torch.nonzero(chosen_BT, as_tuple=True)
@@ -211,14 +212,14 @@ def _read_states(network: Any, inputs: _Inputs) -> Tensor:
         lambda _module, _inputs, output: states.append(output.last_hidden_state)
     ):
         network(**inputs.arguments, **({} if trunk is network else {"logits_to_keep": 1}))
-    return inputs.at_chosen(states[0])
+    return inputs.select_chosen(states[0])
 
 
 class _Inputs(NamedTuple):
     """The network's arguments, and the function that selects the hidden states before actions."""
 
     arguments: dict[str, Any]
-    at_chosen: Callable[[Tensor], Tensor]
+    select_chosen: Callable[[Tensor], Tensor]
 
 
 def _make_inputs(
@@ -258,23 +259,23 @@ def _forward(
         The logits, the chosen input of the head, and the head.
     """
     head: Any = network.get_output_embeddings()  # type: ignore[no-untyped-call]
-    read: list[Tensor] = []
+    head_inputs: list[Tensor] = []
 
     def gather(_: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        read.append(inputs.at_chosen(arguments[0]))
-        return (read[-1][:1] if only_first else read[-1], *arguments[1:])
+        head_inputs.append(inputs.select_chosen(arguments[0]))
+        return (head_inputs[-1][:1] if only_first else head_inputs[-1], *arguments[1:])
 
     handle = head.register_forward_pre_hook(gather)
     try:
         logits = network(**inputs.arguments).logits
     finally:
         handle.remove()
-    if not read:
+    if not head_inputs:
         raise ValueError(
             f"{type(network).__name__} does not call its output embeddings as a module: its logits cannot be "
             "restricted to action tokens"
         )
-    return logits, read[0], head
+    return logits, head_inputs[0], head
 
 
 @torch.no_grad()
@@ -293,15 +294,17 @@ def _score_in_chunks(
 ) -> Sequence[Tensor | None]:
     """Score in chunks whose logits are recomputed in the backward pass."""
 
-    def score_chunk(part: Tensor, target_C: Tensor, other: Tensor | None) -> Any:
-        other_logits = None if reference is None or other is None else reference.compute(other)
+    def score_chunk(part: Tensor, target_C: Tensor, reference_part: Tensor | None) -> Any:
+        other_logits = (
+            None if reference is None or reference_part is None else reference.compute(reference_part)
+        )
         return score(logits.compute(part), target_C, other_logits)
 
     parts, targets = logits.split(size), torch.split(target_A, size)
-    others = [None] * len(parts) if reference is None else reference.split(size)
+    reference_parts = [None] * len(parts) if reference is None else reference.split(size)
     chunks = [
-        checkpoint(score_chunk, *each, use_reentrant=False, preserve_rng_state=False)
-        for each in zip(parts, targets, others, strict=True)
+        checkpoint(score_chunk, *arguments, use_reentrant=False, preserve_rng_state=False)
+        for arguments in zip(parts, targets, reference_parts, strict=True)
     ]
     return [None if column[0] is None else torch.cat(column) for column in zip(*chunks, strict=True)]
 
@@ -326,7 +329,7 @@ def _compute_scores(
 
 
 def recompute_layers(network: nn.Module) -> AbstractContextManager[None]:
-    """Make layers inside keep only their inputs and run again in the backward pass.
+    """Make layers keep only their inputs and run again in the backward pass.
 
     transformers' own switch needs training mode, which would also enable dropout.
 

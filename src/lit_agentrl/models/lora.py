@@ -39,12 +39,12 @@ class LoRA:
         alpha: Numerator of the scale.
         target_modules: ``all-linear`` (every linear layer except the output head), or names of linear layers,
             such as ``[q_proj,v_proj]``.
-        use_rslora: Scale by ``alpha / sqrt(r)`` instead (arXiv 2312.03732).
+        use_rslora: Whether to scale by ``alpha / sqrt(r)`` instead of ``alpha / r`` (arXiv 2312.03732).
         seed: Seed of A.
-        levels: Two adapters on the one base, `LEVELS`, one of which is active at a time; see `use_level`.
+        levels: Whether the base has two adapters, `LEVELS`, of which one is active at a time; see `use_level`.
 
     Raises:
-        ValueError: If a value is out of range; names the option.
+        ValueError: If a value is out of range; the message names the option.
     """
 
     r: int = 16
@@ -69,11 +69,11 @@ class LoRA:
         in half precision are stored in float32.
 
         Args:
-            network: The base; refused if it has adapters.
+            network: The base, which must have no adapters.
             name: The base's name, for messages.
 
         Returns:
-            The record that a checkpoint needs to be loaded again: base, its fingerprint, and these options.
+            The record with which a checkpoint can be loaded: the base, its fingerprint, and these options.
 
         Raises:
             ValueError: If ``peft`` is not installed, or a target is not a linear layer of the network.
@@ -83,7 +83,7 @@ class LoRA:
         from peft import LoraConfig, inject_adapter_in_model
         from peft.tuners.tuners_utils import cast_adapter_dtype
 
-        layers = self.find_layers(network)  # raises if there are none
+        layers = self.find_layers(network)  # raises if there are no such layers
         targets = ALL_LINEAR if ALL_LINEAR in self._names else self._names
         if targets == ALL_LINEAR and find_routers(network):
             # in a mixture of experts peft would also take routers and experts, which are not linear layers
@@ -113,7 +113,7 @@ class LoRA:
             cast_adapter_dtype(network, adapter)
         _activate(network, names[0])
         for where, parameter in network.named_parameters():
-            parameter.requires_grad_(".lora_" in where)  # also those of the inactive adapter
+            parameter.requires_grad_(".lora_" in where)  # also weights of the inactive adapter
         config_in_use: Any = network.peft_config[names[0]]
         extra = {"levels": True} if self.levels else {}
         return {**base, **options, "targets": sorted(config_in_use.target_modules), **extra}
@@ -122,7 +122,7 @@ class LoRA:
         """Return the full names of the linear layers that get an adapter.
 
         Raises:
-            ValueError: If a target is not a linear layer of the network; names the valid ones.
+            ValueError: If a target is not a linear layer of the network; the message names valid targets.
         """
         head: Any = network.get_output_embeddings()  # type: ignore[no-untyped-call]
         linear = [
@@ -159,8 +159,8 @@ def hash_parameters(network: nn.Module) -> str:
 
 
 def find_adapter_layers(network: nn.Module) -> list[tuple[str, Any]]:
-    """Return the layers with an adapter and their names; none without ``model/lora``."""
-    if getattr(network, "peft_config", None) is None:  # avoid the slow import of peft if there are none
+    """Return the layers with an adapter and their names; an empty list without adapters."""
+    if getattr(network, "peft_config", None) is None:  # without adapters, avoid the slow import of peft
         return []
     from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -168,7 +168,7 @@ def find_adapter_layers(network: nn.Module) -> list[tuple[str, Any]]:
 
 
 def get_levels(network: nn.Module) -> tuple[str, ...]:
-    """Return `LEVELS` if each has an adapter on the network; else none."""
+    """Return `LEVELS` if each has an adapter on the network, else an empty tuple."""
     return LEVELS if set(LEVELS) <= set(getattr(network, "peft_config", None) or ()) else ()
 
 
@@ -176,7 +176,7 @@ def get_levels(network: nn.Module) -> tuple[str, ...]:
 def use_level(network: nn.Module, name: str) -> Iterator[None]:
     """Activate the adapter of one level inside the context.
 
-    Which adapters receive gradient does not change.
+    The set of weights that receive gradient does not change.
     """
     _activate(network, name)
     try:
@@ -190,9 +190,8 @@ def _activate(network: nn.Module, name: str) -> None:
     for _, layer in find_adapter_layers(network):
         layer.set_adapter([name])
     for parameter in trainable:
-        parameter.requires_grad_(
-            True
-        )  # peft clears the flags of inactive adapters, but the optimizer holds them all
+        # peft clears the flags of inactive adapters, but the optimizer holds the weights of all
+        parameter.requires_grad_(True)
 
 
 @contextmanager
@@ -217,21 +216,21 @@ def _switch(layers: Sequence[Any], is_on: bool, trainable: Sequence[nn.Parameter
 def merge_adapters(network: PreTrainedModel) -> PreTrainedModel:
     """Return a network with merged weights ``W + alpha / r * B A``.
 
-    It has the base's class and precision.  Of two levels, the active one is merged, the executor.  All other tensors
-    are those of ``network``, not copies.
+    The result has the base's class and precision.  Of two levels, the active adapter is merged, which is the
+    executor's.  All other tensors are those of ``network``, not copies.
     """
     tensors = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
-    plain = copy.deepcopy(network, tensors)  # a new structure with the same tensors
-    for name, layer in find_adapter_layers(plain):
+    merged = copy.deepcopy(network, tensors)  # a new structure with the same tensors
+    for name, layer in find_adapter_layers(merged):
         base = layer.get_base_layer()
         weight = base.weight.detach()
         total = weight.to(torch.promote_types(weight.dtype, torch.float32)) + layer.get_delta_weight(
             layer.active_adapters[0]
         )
         base.weight = nn.Parameter(total.to(weight.dtype), requires_grad=False)
-        plain.set_submodule(name, base)
-    del plain.peft_config
-    return plain
+        merged.set_submodule(name, base)
+    del merged.peft_config
+    return merged
 
 
 def save_adapter(network: PreTrainedModel, folder: str | Path) -> None:

@@ -58,7 +58,8 @@ class Packing:
         Nothing is predicted from that token.
         """
         lengths = [max(1, length - 1) for length in self.lengths]
-        common = [min(c, a, b) for c, a, b in zip(self.common, lengths, [0, *lengths], strict=False)]
+        triples = zip(self.common, lengths, [0, *lengths], strict=False)
+        common = [min(shared, length, length_before) for shared, length, length_before in triples]
         return Packing(lengths, common)
 
 
@@ -121,7 +122,7 @@ class Segments:
         """Return the layout of attention over (1, heads, N, D) tensors, equal in all layers."""
         if self._layout is None:
             # under autocast, rotated queries and keys are float32 while values are in half precision
-            dtype = min((query.dtype, key.dtype, value.dtype), key=lambda each: each.itemsize)
+            dtype = min((query.dtype, key.dtype, value.dtype), key=lambda dtype: dtype.itemsize)
             heads = query.shape[1], key.shape[1], query.shape[3]
             self.obstacle = find_kernel_obstacle(query.device, dtype, *heads)
             if self.obstacle:
@@ -164,13 +165,13 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 @torch.no_grad()
 def enable_packing(network: PreTrainedModel, *, by_kernel: bool = False) -> str:
-    """Enable a network to take packed rows as well as ordinary ones.
+    """Enable a network to read packed rows as well as ordinary rows.
 
-    Checked on three short rows with a common beginning: the packed result must equal that of each row alone.
+    Three short rows with a common beginning are tried: their packed result must equal that of each row alone.
 
     Args:
         network: A causal LM or its trunk.
-        by_kernel: Whether one variable-length kernel must read the rows, in the present precision.
+        by_kernel: Whether one variable-length kernel must read the rows, in the precision of the calling context.
 
     Returns:
         Why packing is not possible; empty if it is.
@@ -186,7 +187,7 @@ def enable_packing(network: PreTrainedModel, *, by_kernel: bool = False) -> str:
     try:
         network.set_attn_implementation(ATTENTION)
         reason = _find_difference(network, by_kernel)
-    except torch.OutOfMemoryError:  # no reason against packing
+    except torch.OutOfMemoryError:  # this says nothing about packing
         raise
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -197,9 +198,9 @@ def enable_packing(network: PreTrainedModel, *, by_kernel: bool = False) -> str:
 
 def _find_difference(network: PreTrainedModel, by_kernel: bool) -> str:
     device = network.device
-    high = min(network.config.get_text_config().vocab_size, 32)
-    draw = torch.Generator().manual_seed(0)
-    tokens_BT = torch.randint(1, high, (3, 6), generator=draw).to(device)
+    num_ids = min(network.config.get_text_config().vocab_size, 32)
+    generator = torch.Generator().manual_seed(0)
+    tokens_BT = torch.randint(1, num_ids, (3, 6), generator=generator).to(device)
     tokens_BT[1, :2] = tokens_BT[0, :2]
     lengths = [6, 4, 5]
     is_real_BT = torch.arange(6, device=device)[None] < torch.tensor(lengths, device=device)[:, None]
@@ -210,6 +211,6 @@ def _find_difference(network: PreTrainedModel, by_kernel: bool) -> str:
     if by_kernel and segments.obstacle:
         return segments.obstacle
     alone = network(input_ids=tokens_BT, use_cache=False)[0][is_real_BT]
-    unit = torch.finfo(packed.dtype).eps * max(1.0, float(alone.abs().max()))
+    rounding = torch.finfo(packed.dtype).eps * max(1.0, float(alone.abs().max()))
     gap = float((packed - alone).abs().max())
-    return "" if gap <= 200 * unit else f"packed rows change its logits by {gap:.2g}"
+    return "" if gap <= 200 * rounding else f"packed rows change its logits by {gap:.2g}"

@@ -28,6 +28,7 @@ from lit_agentrl.models.routing import Routers
 NANO_FOLDER = Path(__file__).parent / "nano"
 DATE = "2026-01-01"  # fixed, so that equal seeds give equal prompts on any day
 EMBEDDED = ("nano", "nano_tools")
+NAMES = ("float32", "bfloat16", "float16")  # of dtypes
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust reports an error of the operating system
 
@@ -37,7 +38,7 @@ class Policy:
     """A causal language model with its tokenizer.
 
     With adapters on the network, ``adapters`` records their base (see `LoRA.attach`).  ``routing`` holds the options
-    for the routers of a mixture of experts.  ``date`` is what a chat template that asks for today's date is given.
+    for the routers of a mixture of experts.  A chat template that asks for today's date gets ``date``.
     """
 
     network: PreTrainedModel
@@ -46,7 +47,7 @@ class Policy:
     adapters: dict[str, Any] | None = None
     routing: Routing = field(default_factory=Routing)
     date: str = DATE
-    export_dtype: str | None = None  # of saved weights; None: that of the network
+    export_dtype: str | None = None  # precision of saved weights; None: that of the network
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that ``AutoModelForCausalLM.from_pretrained`` and ``AutoTokenizer`` load.
@@ -54,7 +55,7 @@ class Policy:
         Adapters are merged into the weights, and also written separately under ``adapter/``.
 
         Raises:
-            OSError: If it cannot be written; library errors with this cause are converted.
+            OSError: If the folder cannot be written; library errors with this cause are converted.
         """
         network = self.network if self.adapters is None else merge_adapters(self.network)
         if self.export_dtype is not None:
@@ -86,14 +87,14 @@ def cast_network(network: PreTrainedModel, dtype: torch.dtype) -> PreTrainedMode
 
 
 def get_named_weights(network: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers by name, shared ones once; no copies, without gradient."""
+    """Return parameters and buffers by name, shared tensors once, without copies or gradient."""
     return {name: tensor.detach() for name, tensor in (*network.named_parameters(), *network.named_buffers())}
 
 
 def get_plain_parameters(network: PreTrainedModel) -> dict[str, Tensor]:
     """Return the parameters under the names of a network without adapters.
 
-    Adapters are merged in; tied parameters occur once; without gradient.
+    Adapters are merged in, tied parameters occur once, and no tensor carries gradient.
     """
     plain = merge_adapters(network) if find_adapter_layers(network) else network
     return {name: parameter.detach() for name, parameter in plain.named_parameters()}
@@ -101,17 +102,17 @@ def get_plain_parameters(network: PreTrainedModel) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def copy_weights(weights: Mapping[str, Tensor], network: nn.Module) -> None:
-    """Write weights into a network in place; unnamed ones keep their value."""
+    """Write weights into a network in place; weights that are not named keep their value."""
     current = get_named_weights(network)
     for name, tensor in weights.items():
         current[name].copy_(tensor)
 
 
 def read_template(name: str) -> str:
-    """Return the text of a chat template, of the package or of a ``.jinja`` file.
+    """Return the text of a chat template of the package or of a ``.jinja`` file.
 
     Raises:
-        ValueError: If it cannot be read, or is blank.
+        ValueError: If the file cannot be read or is blank, or the package has no such template.
     """
     if not name.endswith(".jinja"):
         return read_shipped_template(name)
@@ -131,7 +132,7 @@ def read_shipped_template(name: str) -> str:
     """Return the text of a chat template that comes with the package.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If the package has no template of that name.
     """
     folder = resources.files("lit_agentrl.models") / "templates"
     names = sorted(
@@ -177,14 +178,15 @@ def load_pretrained(
 
     Raises:
         ValueError: If ``date`` is no date, ``dtype`` or ``chat_template`` is unknown, files cannot be loaded, weights
-            are not finite, adapters do not fit, or a router option is set without routers; names the option.
+            are not finite, adapters do not fit, or a router option is set without routers; the message names the
+            option.
     """
     routing = Routing(
         loss=router_loss, loss_over=router_loss_over, frozen=freeze_router, replay=routing_replay
     )
-    require_one_of("dtype", dtype, tuple(DTYPES))
+    require_one_of("dtype", dtype, NAMES)
     if export_dtype is not None:
-        require_one_of("export_dtype", export_dtype, tuple(DTYPES))
+        require_one_of("export_dtype", export_dtype, NAMES)
     require(is_date(date), "date", date, "a date as YEAR-MONTH-DAY, such as 2026-01-31")
     template = None if chat_template is None else read_template(chat_template)
     with name_errors(f"name={name}"):
@@ -195,8 +197,8 @@ def load_pretrained(
             tokenizer = load_tokenizer(place)
             network = load_network(AutoModelForCausalLM, place, DTYPES[dtype])
     except ValueError as error:
-        inside = Path(place) / "hf"  # of a run folder
-        hint = f"did you mean {inside}? " if inside.is_dir() else ""
+        exported = Path(place) / "hf"  # the policy, if the place is a run folder
+        hint = f"did you mean {exported}? " if exported.is_dir() else ""
         raise ValueError(
             f"name={name} could not be loaded ({error}); {hint}give a folder with config.json, safetensors weights and "
             "a tokenizer of a causal language model, or a hub id that this machine can reach"
@@ -206,7 +208,7 @@ def load_pretrained(
             raise ValueError(f"name={name} holds weights that are not finite, in {key}; give an intact model")
     network.train(False)
     if routing.format_first_option():
-        Routers(network, routing.format_first_option())  # raises if the network has none
+        Routers(network, routing.format_first_option())  # raises if the network has no routers
     with name_errors("lora"):
         adapters = None if lora is None else lora.attach(network, name)
     if routing.frozen:
@@ -222,7 +224,8 @@ def refuse_adapter(folder: Path) -> None:
     """Refuse a folder that holds an adapter and no model.
 
     Raises:
-        ValueError: If it does; the message says where its merged weights are, or how to merge it.
+        ValueError: If the folder holds only an adapter; the message says where its merged weights are, or how to
+            merge it.
     """
     file = folder / "adapter_config.json"
     if not file.is_file() or (folder / "config.json").is_file():
@@ -257,11 +260,11 @@ def load_nano(*, name: str = "nano", lora: LoRA | None = None) -> Policy:
     See ``docs/findings/embedded_policy.md`` for the recipes.
 
     Args:
-        name: ``nano`` plays the embedded games, ``nano_tools`` Taxi and PocketWorld's level 0.
+        name: ``nano`` plays the embedded games, ``nano_tools`` plays Taxi and PocketWorld's level 0.
         lora: Adapters to add; then only these are trained.
 
     Raises:
-        ValueError: If there is none of this name, or it is missing from the package.
+        ValueError: If no embedded policy has this name, or its files are missing from the package.
     """
     require_one_of("name", name, EMBEDDED)
     folder = NANO_FOLDER.with_name(name)

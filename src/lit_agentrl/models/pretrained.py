@@ -20,9 +20,9 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-_HUB_TIMEOUT_S = 5.0  # timeout of the hub's answer
+_HUB_TIMEOUT_S = 5.0  # longest wait for an answer of the hub
 _NOISY_LIBRARIES = ("transformers", "huggingface_hub")  # libraries that log a lot before they fail
-# rounding difference between logits of the same tokens, relative to the largest
+# largest rounding difference between logits of the same tokens, relative to the largest logit
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
@@ -30,7 +30,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a local folder or hub id, without running its code.
 
     Raises:
-        ValueError: If it cannot be loaded; the message is the reason, in one line.
+        ValueError: If the tokenizer cannot be loaded; the message is the reason, in one line.
     """
     with _explain_errors(name):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, **make_load_options(name))
@@ -46,7 +46,7 @@ def load_network(kind: Any, name: str, dtype: torch.dtype) -> PreTrainedModel:
         dtype: Data type in which the weights are stored.
 
     Raises:
-        ValueError: If it cannot be loaded completely, or is not causal; the message is the reason, in one line.
+        ValueError: If the network cannot be loaded completely or is not causal; the message is the reason, in one line.
     """
     with _explain_errors(name):
         network, info = kind.from_pretrained(
@@ -61,14 +61,14 @@ def load_network(kind: Any, name: str, dtype: torch.dtype) -> PreTrainedModel:
         raise ValueError(
             f"{type(network).__name__} is not causal here: its output at a token depends on the next token"
         )
-    for lacking, problem in (
+    for keys, problem in (
         (info["missing_keys"], "missing"),
         (info["mismatched_keys"], "of another shape"),
     ):
-        if lacking:
-            first = min(item if isinstance(item, str) else item[0] for item in lacking)
+        if keys:
+            first = min(item if isinstance(item, str) else item[0] for item in keys)
             raise ValueError(
-                f"{len(lacking)} of its weights are {problem}, such as {first}, and would be random numbers"
+                f"{len(keys)} of its weights are {problem}, such as {first}, and would be random numbers"
             )
     return network  # type: ignore[no-any-return]
 
@@ -88,7 +88,7 @@ def move_to_torch_memory(network: nn.Module) -> None:
 def is_causal(network: PreTrainedModel) -> bool:
     """Return whether the output at a token stays the same when another token follows it.
 
-    Also True for a network that cannot run on its present device, such as one for GPUs alone.
+    A network that cannot run on its present device, such as one for GPUs alone, counts as causal.
     """
     third = network.config.get_text_config().vocab_size // 3
     tokens_BT = torch.tensor([[2 * third, third], [2 * third, third + 1]], device=network.device)
@@ -104,7 +104,7 @@ def is_causal(network: PreTrainedModel) -> bool:
 def make_load_options(name: str) -> dict[str, bool]:
     """Return options that forbid external code, and skip a hub that does not answer.
 
-    Without the latter, an unreachable hub is retried for most of a minute.
+    Otherwise transformers would retry an unreachable hub for most of a minute.
     """
     return {"trust_remote_code": False, "local_files_only": not Path(name).is_dir() and _is_hub_away(name)}
 
@@ -129,7 +129,7 @@ def _explain_errors(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # external files, partly read by Rust libraries, may raise anything
-        raise ValueError(_explain(name, error)) from error
+        raise ValueError(_explain_error(name, error)) from error
 
 
 @contextmanager
@@ -147,23 +147,23 @@ def hide_bars() -> Iterator[None]:
 
 @contextmanager
 def hold_back_logs() -> Iterator[None]:
-    """Delay log records of libraries to the end; drop them if there is an error."""
+    """Delay log records of libraries to the context's end; drop them after an error."""
     handler = BufferingHandler(capacity=sys.maxsize)
     loggers = [logging.getLogger(name) for name in _NOISY_LIBRARIES]
-    before = [(logger.handlers[:], logger.propagate) for logger in loggers]
+    settings = [(logger.handlers[:], logger.propagate) for logger in loggers]
     for logger in loggers:
         logger.handlers, logger.propagate = [handler], False
     try:
         with hide_bars():
             yield
     finally:
-        for logger, (handlers, propagate) in zip(loggers, before, strict=True):
+        for logger, (handlers, propagate) in zip(loggers, settings, strict=True):
             logger.handlers, logger.propagate = handlers, propagate
     for record in handler.buffer:
         logging.getLogger(record.name).handle(record)
 
 
-def _explain(name: str, error: Exception) -> str:
+def _explain_error(name: str, error: Exception) -> str:
     text = str(error)
     if "trust_remote_code" in text:
         return "it contains its own code, which is not run"
@@ -179,7 +179,7 @@ def _explain(name: str, error: Exception) -> str:
 
 
 def _find_damage(folder: Path) -> str:
-    """Return which file cannot be read, and why; empty if all can."""
+    """Return which file cannot be read, and why; empty if all files can be read."""
     for file in sorted((*folder.glob("*.json"), *folder.glob("*.safetensors"))):
         try:
             if file.suffix == ".json":

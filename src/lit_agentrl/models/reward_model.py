@@ -118,7 +118,7 @@ def find_model(path: str) -> Path:
     """Return the folder of the reward model at ``path``, or of the run there.
 
     Raises:
-        ValueError: If there is none; names the path.
+        ValueError: If there is no reward model; the message names the path.
     """
     location = Path(path).expanduser()
     for folder in (location / "hf", location):

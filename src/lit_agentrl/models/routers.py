@@ -21,7 +21,7 @@ class Routing:
     Args:
         loss: weight of the load-balancing loss in the loss of the policy.
         loss_over: tokens whose loads are compared: ``row``: those of each row, `routing.Pass.compute_balance`;
-            ``batch``: those of all rows of an optimizer step, `routing.Pass.compute_batch_balance`.  The latter takes
+            ``batch``: those of all rows of an optimizer step, `routing.Pass.compute_batch_balance`.  ``batch`` takes
             one more pass per step, or none with ``replay="old"``.
         frozen: True if the routers are not trained.
         replay: experts that the update uses: ``none``: those that the router chooses at that time; ``old``: those that
@@ -68,7 +68,7 @@ def find_routers(network: nn.Module) -> list[nn.Module]:
         recorded = getattr(module, "_can_record_outputs", None) or {}
         entries = recorded.get("router_logits", ())
         kinds += list(entries) if isinstance(entries, list | tuple) else [entries]
-    classes = tuple({e.target_class if isinstance(e, OutputRecorder) else e for e in kinds})
+    classes = tuple({kind.target_class if isinstance(kind, OutputRecorder) else kind for kind in kinds})
     return [module for module in network.modules() if classes and isinstance(module, classes)]
 
 

@@ -17,8 +17,8 @@ class Measured(Protocol):
     """A module with metrics.
 
     Attributes:
-        row: Metrics of the current iteration by name; the module and callbacks add to it, the iteration log empties
-            it.
+        row: Metrics of the current iteration by name; the module and callbacks add metrics, and the iteration log
+            empties the row.
         last_row: The row that the iteration log last read.
     """
 
@@ -73,7 +73,7 @@ def as_trained(module: LightningModule) -> Trained:
     """Return the module as one with an updater.
 
     Raises:
-        ValueError: If it has none.
+        ValueError: If the module has no updater.
     """
     if isinstance(module, Trained):
         return module
@@ -84,7 +84,7 @@ def as_measured(module: LightningModule) -> Measured:
     """Return the module as one with metrics.
 
     Raises:
-        ValueError: If it has none.
+        ValueError: If the module has no metrics.
     """
     if isinstance(module, Measured):
         return module
@@ -97,7 +97,7 @@ def as_agent(module: LightningModule) -> Agent:
     """Return the module as one that trains a policy.
 
     Raises:
-        ValueError: If it does not.
+        ValueError: If the module trains no policy.
     """
     if isinstance(module, Agent):
         return module

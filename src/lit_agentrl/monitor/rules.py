@@ -16,13 +16,13 @@ REFERENCES = ("one", "first", "first_plus", "median", "peak")
 
 @dataclass(frozen=True)
 class Alarm:
-    """A rule that has come true.
+    """An alarm of a rule.
 
     Attributes:
-        rule: its name.
-        value: of the signal now.
-        bound: that it has crossed.
-        recent: its last values, the newest last.
+        rule: name of the rule.
+        value: current value of the signal.
+        bound: the bound that the value has crossed.
+        recent: last values of the signal, the newest last.
     """
 
     rule: str
@@ -32,32 +32,34 @@ class Alarm:
 
 
 class Rule:
-    """Alarm when a signal stays beyond a multiple of a reference, several times.
+    """A rule that raises an alarm when a signal stays beyond its bound.
 
-    It comes true once; then again only after the signal has been back.
+    The bound is a multiple of a reference.  After an alarm, the next one needs the signal to have been within the
+    bound.
 
     With ``standard_errors`` = z, the signal is a share (of successes) and must also be below its peak by more than
     chance explains: peak - value > z sqrt(p(1-p)/n + q(1-q)/m), where p = (n value + 1) / (n + 2) of n episodes, and q
-    the same of the peak.  It is the error of two independent draws; the same tasks in both make the true one smaller.
+    is the same of the m episodes of the peak.  The root is the error of the difference of two independent draws; if
+    both draws have the same tasks, the true error is smaller.
 
     Args:
-        signal: a metric, by name; or a function of an iteration's metrics. Where it was not measured (None), the rule
-            takes no notice.
-        below: multiple of the reference; or else ``above``.
-        above: the same of a signal that rises.
+        signal: the name of a metric, or a function of an iteration's metrics.  The rule skips iterations in which the
+            signal was not measured (None).
+        below: the bound of a signal that must not fall, as a multiple of the reference; give this or ``above``.
+        above: the bound of a signal that must not rise, as a multiple of the reference.
         reference: ``one``: the bound is the number itself.  ``first``: mean of the first ``window`` values;
             ``first_plus``: this mean and the number are added, for signals whose level says nothing.
             ``median``: of the ``window`` values before this one.  ``peak``: the largest value before.
-        window: values that a reference rests on; the rule is silent until it has them.
-        patience: how many values in a row are beyond the bound.
-        smooth: the rule reads the mean of so many values; it is silent until it has them.
-        standard_errors: z, with ``below`` and ``reference=peak``; None: no value is taken for noise.
-        count: with it, the metric that counts the episodes of a value, or a function as of ``signal``; where it was
-            not measured, the rule takes no notice.
-        advice: what may help, in words; told with its alarms.
+        window: number of values from which a reference is computed; the rule is silent until it has them.
+        patience: number of values in a row that must be beyond the bound.
+        smooth: number of values whose mean the rule reads; the rule is silent until it has them.
+        standard_errors: z, for ``below`` with ``reference=peak``; None leaves chance out of account.
+        count: with ``standard_errors``, the metric that counts the episodes of a value, by name or as a function.  The
+            rule skips iterations in which the count was not measured.
+        advice: a sentence that says what may help; alarms show it.
 
     Raises:
-        ValueError: an option that makes no sense.
+        ValueError: an option has an invalid value.
     """
 
     def __init__(
@@ -82,9 +84,9 @@ class Rule:
         require_whole("smooth", smooth, 1)
         if standard_errors is not None:
             require_number("standard_errors", standard_errors, "a number >= 0", lambda errors: errors >= 0)
-            fits = below is not None and reference == "peak" and count is not None
+            is_complete = below is not None and reference == "peak" and count is not None
             require(
-                fits,
+                is_complete,
                 "standard_errors",
                 standard_errors,
                 "null, or given with below, reference=peak and count",
@@ -100,7 +102,7 @@ class Rule:
         self._streak = 0
 
     def look(self, name: str, row: Row) -> Alarm | None:
-        """Check an iteration's metrics; return the alarm if the rule comes true."""
+        """Check an iteration's metrics; return the alarm if there is one."""
         measured = _read(self.signal, row)
         count = math.inf if self.standard_errors is None else _read(self.count, row)
         if measured is None or not math.isfinite(measured) or not count:
@@ -129,7 +131,7 @@ class Rule:
         return self._streak == 0
 
     def reset_streak(self) -> None:
-        """Forget that values are beyond the bound, since their cause was undone."""
+        """Forget the values beyond the bound, because their cause was undone."""
         self._streak = 0
 
     def _compute_bound(self, value: float, count: float) -> float | None:
@@ -152,7 +154,7 @@ class Rule:
         return median(self._last[-self.window :]) if len(self._last) >= self.window else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what it has seen, for checkpoints."""
+        """Return the values that the rule has seen, for checkpoints."""
         return {
             "first": list(self._first),
             "last": list(self._last),
@@ -163,7 +165,7 @@ class Rule:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self._first, self._last = list(state["first"]), list(state["last"])
         self._peak, self._streak = state["peak"], state["streak"]
         self._peak_count = state.get("peak_count", math.inf)  # earlier versions counted no episodes
@@ -176,7 +178,7 @@ def _read(metric: str | Callable[[Row], float | None] | None, row: Row) -> float
 
 
 def _compute_variance(share: float, count: float) -> float:
-    """Compute the variance of a share of so many episodes; it is never 0."""
+    """Compute the variance of a share of ``count`` episodes; it is never 0."""
     if math.isinf(count):
         return 0.0
     smoothed = (share * count + 1) / (count + 2)
@@ -189,6 +191,6 @@ def collapse() -> Rule:
 
 
 def find_alarms(rule: Rule, rows: Sequence[Mapping[str, float | None]]) -> list[int]:
-    """Return the iterations in which a new rule comes true; None is skipped."""
+    """Return the iterations in which the rule, not used before, raises an alarm."""
     measured = ({name: value for name, value in row.items() if value is not None} for row in rows)
     return [int(row["iteration"]) for row in measured if rule.look("rule", row) is not None]

@@ -11,9 +11,8 @@ from lit_agentrl.files import write_atomic
 
 FILE = "outcomes.json"
 VERSION = 1
-Solved = Sequence[
-    bool | None
-]  # in the order of tasks, which all runs of a game share; None: the episode failed
+# in the order of tasks, which all runs of a game share; None: the episode failed
+Solved = Sequence[bool | None]
 Key = tuple[str, str, str]  # game, split, stage
 
 

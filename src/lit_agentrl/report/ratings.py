@@ -136,10 +136,10 @@ def grade_players(scores: Mapping[str, Sequence[float | None]], *, tau: float = 
         raise ValueError("players are rated on the same tasks, and these have different numbers of them")
     games: dict[str, list[tuple[Glicko, float]]] = {name: [] for name in scores}
     for first, second in combinations(scores, 2):
-        for mine, theirs in zip(scores[first], scores[second], strict=True):
-            if mine is None or theirs is None:
+        for first_score, second_score in zip(scores[first], scores[second], strict=True):
+            if first_score is None or second_score is None:
                 continue
-            score = 0.5 + 0.5 * (mine > theirs) - 0.5 * (mine < theirs)
+            score = 0.5 + 0.5 * (first_score > second_score) - 0.5 * (first_score < second_score)
             games[first].append((Glicko(), score))
             games[second].append((Glicko(), 1 - score))
     return {name: update_glicko2(Glicko(), games[name], tau=tau) for name in scores}

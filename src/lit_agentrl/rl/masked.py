@@ -165,7 +165,8 @@ def require_whole_rows(*, trajectory_B: Tensor, is_action_BT: Tensor, option: st
     Rows without a sampled token are padding and are ignored.
 
     Raises:
-        ValueError: names ``option`` and the ``alternative`` that works on any rows.
+        ValueError: there are such trajectories; the message names ``option`` and the ``alternative`` that works on
+            any rows.
     """
     ids = trajectory_B[is_action_BT.any(1)]
     if len(torch.unique(ids)) < len(ids):

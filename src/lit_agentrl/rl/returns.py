@@ -24,7 +24,7 @@ def return_to_go(
     """Return the discounted return-to-go of each sampled token, (B, T).
 
     ``G_t = r_t + discount * G_t'`` where t' is the next sampled token; 0 at tokens that were not sampled.  A
-    ``discount`` of shape (B, T) is read at token t; 0 there ends the sum after t.
+    ``discount`` of shape (B, T) is read at token t, where 0 ends the sum after t.
     """
     check_shapes(
         reward_BT=reward_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B, first_turn_B=first_turn_B
@@ -49,7 +49,7 @@ def return_to_go(
 def next_sampled(*, x_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor, first_turn_B: Tensor) -> Tensor:
     """Return ``x`` of the next sampled token at each sampled token, (B, T).
 
-    It is 0 at the last sampled token of a trajectory and at tokens that were not sampled.
+    The result is 0 at the last sampled token of a trajectory and at tokens that were not sampled.
     """
     check_shapes(x_BT=x_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B, first_turn_B=first_turn_B)
     order_B, index_B = _order_rows(trajectory_B, first_turn_B)
@@ -80,9 +80,9 @@ def turn_index(*, is_action_BT: Tensor, is_turn_end_BT: Tensor) -> Tensor:
 
 
 def sum_over_turn(*, x_BT: Tensor, is_action_BT: Tensor, turn_BT: Tensor) -> Tensor:
-    """Sum ``x`` over the sampled tokens of each turn, at each of its tokens.
+    """Sum ``x`` over the sampled tokens of each token's turn, (B, T).
 
-    The sum covers the part of the turn in that row; it is 0 at tokens that were not sampled.  (B, T).
+    The sum covers the part of the turn in that row; it is 0 at tokens that were not sampled.
     """
     check_shapes(x_BT=x_BT, is_action_BT=is_action_BT, turn_BT=turn_BT)
     x_BT = torch.where(is_action_BT, x_BT.detach(), torch.zeros_like(x_BT))

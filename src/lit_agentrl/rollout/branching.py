@@ -11,7 +11,7 @@ from typing import Protocol
 from lit_agentrl.checks import blame
 from lit_agentrl.episode import Episode
 
-Draw = Callable[..., float]  # a number in [0, 1) for an address of whole numbers
+Draw = Callable[..., float]  # returns a number in [0, 1) for an address of whole numbers
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class Branch:
     """The start of one member of a group.
 
     Attributes:
-        member: Its number.
+        member: Number of the member.
         parent: Member whose first turns are copied; None starts at the opening.
-        turn: Number of copied turns; the reply of this turn is the first that it writes.
-        tree: Member that names its tree; None takes the parent's tree, or starts a tree of its own.
+        turn: Number of copied turns; the member writes the reply of this turn first.
+        tree: Member after which the tree is named; None takes the parent's tree, or starts a new tree.
     """
 
     member: int
@@ -34,7 +34,7 @@ class Branch:
 class Growth(Protocol):
     """One group as it grows.
 
-    Its answers may depend only on the contents of its episodes, not on the order in which they finish.
+    Results may depend only on the contents of the group's episodes, not on the order in which they finish.
     """
 
     def first(self) -> Sequence[Branch]:
@@ -104,9 +104,9 @@ class Admission:
     def room(self) -> int:
         """The number of episodes yet to start in all started groups and the next one.
 
-        It is 0 if the group of the next episode has started, or nothing branches.  A group holds its parents as long
-        as others may continue from them.  If a group starts without room for all of its episodes, it displaces parents
-        of other groups, whose contents must then be read again.
+        It is 0 if the group of the next episode has started, or nothing branches.  A group holds its parents as long as
+        other episodes may continue from them.  If a group starts without room for all of its episodes, it displaces
+        parents of other groups, whose contents must then be read again.
         """
         if (
             not self._ready
@@ -161,14 +161,14 @@ class Admission:
         for branch in branches:
             if branch.member not in waiting:
                 raise ValueError(
-                    f"algo.structure begins member {branch.member} of group {group} twice, or there is none"
+                    f"algo.structure begins member {branch.member} of group {group} twice, or there is no such member"
                 )
             if branch.parent is not None and (
                 branch.parent in waiting or (group, branch.parent) not in self._index or branch.turn < 1
             ):
                 raise ValueError(
                     f"algo.structure begins member {branch.member} of group {group} at turn {branch.turn} of member "
-                    f"{branch.parent}, which it cannot: that one must have begun, and turns are counted from 1"
+                    f"{branch.parent}; the parent must have begun, and turns are counted from 1"
                 )
             started.append((waiting.pop(branch.member), branch))
         return started

@@ -39,7 +39,7 @@ class Request:
         tokens: Tokens after those that the engine holds of the episode.
         address: Address of the reply's random draws within the episode.
         params: Sampling parameters.
-        is_new: Whether the engine must forget what it holds of the episode before.
+        is_new: Whether the engine must first forget the tokens that it holds of the episode.
     """
 
     tokens: Sequence[int]
@@ -52,18 +52,18 @@ class EpisodeInPlay:
     """An episode that waits for its next reply, or that is over.
 
     Attributes:
-        takes_any_reply: Whether its replies are no actions of the game, so that the dialect writes none.
+        takes_any_reply: Whether replies are no actions of the game, so that the dialect writes no actions.
         episode: The record; complete once :attr:`is_over`.
         is_over: Whether no further reply is wanted.
         asks: Function to call on the game before the next reply.
         note: The result of ``asks``.
-        rules: Rules by which it is played.
+        rules: Rules by which the episode is played.
         tries_again: Whether the game must be reset for another try at the same task.
 
     Args:
         episode: Record with the address of the episode.
-        rules: Rules by which it is played.
-        noise_seed: Noise seed of its game.
+        rules: Rules by which the episode is played.
+        noise_seed: Noise seed of the episode's game.
         hook: Deviations of this episode from the common rules.
     """
 
@@ -92,9 +92,9 @@ class EpisodeInPlay:
         """Create an episode of the group that continues from a turn of this one.
 
         Args:
-            child: Record of the new episode; receives the turns before.
+            child: Record of the new episode, which receives the turns before ``turn``.
             turn: Turn to continue from, counted from 0.
-            noise_seed: Noise seed of its game from there on.
+            noise_seed: Noise seed of the new episode's game from that turn on.
 
         Returns:
             The new episode, and how its game reaches that turn.
@@ -102,14 +102,16 @@ class EpisodeInPlay:
         Raises:
             ValueError: There is no such turn.
         """
-        mine = self.episode
-        if turn >= len(self._nodes) or turn >= len(mine.turns):
-            raise ValueError(f"algo.structure: member {mine.member} of group {mine.group} has no turn {turn}")
-        child.instance_id, child.opening = mine.instance_id, mine.opening
-        child.scenario, child.scenario_tasks = mine.scenario, mine.scenario_tasks
-        owner = next((member for member, until in mine.branches if turn <= until), mine.member)
-        child.branches = [entry for entry in mine.branches if entry[1] < turn] + [(owner, turn)]
-        child.turns = [*map(copy_turn, mine.turns[:turn]), copy_without_reply(mine.turns[turn])]
+        record = self.episode
+        if turn >= len(self._nodes) or turn >= len(record.turns):
+            raise ValueError(
+                f"algo.structure: member {record.member} of group {record.group} has no turn {turn}"
+            )
+        child.instance_id, child.opening = record.instance_id, record.opening
+        child.scenario, child.scenario_tasks = record.scenario, record.scenario_tasks
+        owner = next((member for member, until in record.branches if turn <= until), record.member)
+        child.branches = [entry for entry in record.branches if entry[1] < turn] + [(owner, turn)]
+        child.turns = [*map(copy_turn, record.turns[:turn]), copy_without_reply(record.turns[turn])]
         play, node = EpisodeInPlay(child, self.rules), self._nodes[turn]
         past = self._past
         play._past = Past(past.opening, child.turns, past.messages[: turn + 1], past.pieces[: turn + 1])
@@ -252,9 +254,8 @@ class EpisodeInPlay:
                 "give it a method messages, or use context=full, window or single"
             )
         shown = self._context.messages(replace(self._past, turns=self.episode.turns[:-1]))
-        return [
-            {key: text for key, text in message.items() if key != "tools"} for message in shown
-        ]  # see tools()
+        # `tools` returns the tools
+        return [{key: text for key, text in message.items() if key != "tools"} for message in shown]
 
     def tools(self) -> list[dict[str, Any]]:
         """Return the tools that can be called now, in chat API format."""
@@ -368,14 +369,14 @@ class EpisodeInPlay:
 def open_episode(
     episode: Episode, rules: Rules, noise_seed: int = 0, hook: PlayHook = NO_HOOK
 ) -> EpisodeInPlay:
-    """Return an episode in play, of the class that its task asks for."""
+    """Return an episode in play, of the class that its task names."""
     kind = rules.tasks[episode.task].play_class or EpisodeInPlay
     play: EpisodeInPlay = kind(episode, rules, noise_seed, hook)
     return play
 
 
 def encode(result: TurnResult, chat: ChatRenderer) -> None:
-    """Encode the text of a result as tokens, up to where a reply is complete.
+    """Encode the text of a result as tokens, until the reply is complete.
 
     An empty text is encoded as a space.
     """

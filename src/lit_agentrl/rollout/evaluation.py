@@ -20,6 +20,9 @@ class Evaluation:
     """An evaluation: its split, sampling parameters and episodes per prompt.
 
     Attributes:
+        split: Name of the split whose prompts are played.
+        params: Sampling parameters.
+        members: Episodes per prompt.
         max_failed_share: Share of the episodes whose game may fail before the run stops.
         branching: How episodes of a group continue from each other; None if they are independent.
         plan: The run structure's transformation of the episode specs, see `StructureHook.plan_evaluation`.
@@ -40,10 +43,11 @@ class Evaluation:
         """Fill a batch of prompts with this rank's episodes and the outcomes of all ranks.
 
         Args:
-            batch: Batch of an evaluation, which has one for each game.
+            batch: Prompts of one game; an evaluation has one batch for each game.
             play: Plays a wave with the weights of a version.
             version: Version of the weights.
-            is_first: Whether it is the first batch of the evaluation; it drops the outcomes of an earlier evaluation.
+            is_first: Whether this is the first batch of the evaluation, which drops the outcomes of the previous
+                evaluation.
 
         Raises:
             ValueError: Too many games failed.
@@ -57,6 +61,6 @@ class Evaluation:
         self.take(batch, is_first=is_first)
 
     def take(self, batch: StepBatch, *, is_first: bool = True) -> None:
-        """Take over the outcomes of a batch; ``is_first`` as in `collect`."""
+        """Store the outcomes of a batch; for ``is_first`` see `collect`."""
         self.outcomes = [*([] if is_first else self.outcomes), *batch.outcomes]
         self.iteration = batch.iteration

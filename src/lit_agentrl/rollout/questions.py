@@ -24,7 +24,7 @@ class Asked:
 
     Attributes:
         texts: The answers in the order of the questions; empty if a question did not fit or the engine failed.
-        num_read, num_written: Numbers of tokens.
+        num_read, num_written: Numbers of tokens that the engine read and wrote.
         used: Usage of the engine, see `MeteredEngine`.
     """
 
@@ -35,35 +35,38 @@ class Asked:
 
 
 def ask(engine: Engine, chat: ChatRenderer, questions: Sequence[Question], params: SamplingParams) -> Asked:
-    """Answer questions with an engine, as many at a time as it has room for.
+    """Answer questions with an engine, as many at a time as the engine holds.
 
     Args:
         engine: Engine that holds no episode.
         chat: Encodes the messages; special tokens spelled in them are plain text.
         questions: Independent questions.
         params: Sampling parameters and length limit of the answers.
+
+    Raises:
+        RuntimeError: The engine lost a request.
     """
     results: dict[int, TurnResult] = {}
     started = 0
     while len(results) < len(questions):
         while started < len(questions) and started - len(results) < engine.capacity:
-            engine.submit(_request(engine, chat, started, questions[started], params))
+            engine.submit(_make_request(engine, chat, started, questions[started], params))
             started += 1
         finished = engine.poll()
         if not finished and not engine.num_pending:
-            raise RuntimeError("the engine has nothing left to answer although replies were requested")
+            raise RuntimeError("the engine has no pending request although some questions are not answered")
         for result in finished:
             results[result.episode] = result
             engine.close(result.episode)
-    answered = [results[index] for index in range(len(questions))]
+    answers = [results[index] for index in range(len(questions))]
     return Asked(
-        [_decode_answer(chat, result) for result in answered],
-        sum(result.num_prefilled for result in answered),
-        sum(len(result.tokens) for result in answered),
+        [_decode_answer(chat, result) for result in answers],
+        sum(result.num_prefilled for result in answers),
+        sum(len(result.tokens) for result in answers),
     )
 
 
-def _request(
+def _make_request(
     engine: Engine, chat: ChatRenderer, number: int, question: Question, params: SamplingParams
 ) -> TurnRequest:
     message: Message = {"role": "user", "content": question.text}

@@ -18,10 +18,10 @@ class RolloutSettings:
         prompts: Groups per iteration (P).
         members: Episodes per group, the group size (N).
         temperature, top_p, top_k, max_reply_tokens, max_context_tokens: See ``SamplingParams``.
-        allow_truncated_sampling: Allow ``top_p < 1`` or ``top_k > 0`` in training; the recorded log-probs are then not
-            those of the distribution that was sampled from.
+        allow_truncated_sampling: Whether to allow ``top_p < 1`` or ``top_k > 0`` in training; the recorded log-probs
+            then differ from those of the truncated distribution.
         max_failed_share: Share of an iteration's episodes whose game may fail before the run stops.
-        instances: Number of game instances in training, which are played repeatedly; None plays new ones always.
+        instances: Number of game instances in training, which are played repeatedly; None always plays new instances.
         overlap: Whether the worker plays the next iteration while this one trains; see `PlayAhead`.
 
     Raises:

@@ -175,10 +175,9 @@ def check_options(job: Sequence[str], cfg: DictConfig) -> None:
     """
     require(isinstance(cfg.traceback, bool), "traceback", cfg.traceback, "true or false")
     refuse_contradictions(job, cfg)
-    if "lightning" not in sys.modules:  # else the parts themselves tell as soon
-        from lit_agentrl.runs.early import (
-            check_early,
-        )  # imports numpy and gymnasium, which --help does not need
+    if "lightning" not in sys.modules:  # otherwise the parts themselves report errors as early
+        # this imports numpy and gymnasium, which --help does not need
+        from lit_agentrl.runs.early import check_early
 
         check_early(cfg)
 

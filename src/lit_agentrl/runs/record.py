@@ -106,13 +106,14 @@ PACKAGES = (
     "gymnasium",
     "numpy",
 )
+# sections that do not affect learning
 NOT_COMPARED = (
     "callbacks",
     "logger",
     "run_dir",
     "resume",
     "traceback",
-)  # sections that do not affect learning
+)
 HELD_OUT = "val/data_"  # beginning of the metrics of held-out data
 Stage = Literal["start", "best", "last"]
 Status = Literal["completed", "stopped", "collapsed", "failed"]

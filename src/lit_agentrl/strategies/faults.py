@@ -29,14 +29,14 @@ class Fault:
 
 
 class FaultWatch:
-    """Watcher that reports local failures and ends this process when another one fails.
+    """Watcher that reports local failures and ends this process when another process fails.
 
     The process group's own store holds the first failure.  A thread polls the store for it, and checks that the
     store is still served.  A process that hangs in a collective cannot stop by itself.
 
     Args:
         rank: rank of this process.
-        grace_s: seconds in which this process may stop by itself after another has failed, before it is ended.
+        grace_s: seconds that this process has to stop by itself after another process has failed.
     """
 
     def __init__(self, rank: int, grace_s: float) -> None:

@@ -28,7 +28,7 @@ def save_plain(value: Any, path: str | Path) -> None:
     The file is read back without its tensor data, which is cheap whatever its size.
 
     Raises:
-        NotPlain: ``value`` holds more than tensors and plain data; the file is left as it was written.
+        NotPlain: ``value`` holds more than tensors and plain data; the written file stays.
         OSError, RuntimeError: raised by ``torch.save``.
     """
     try:
@@ -50,7 +50,7 @@ def save_plain(value: Any, path: str | Path) -> None:
 
 
 def _find_refused(value: Any, key_path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield the place and the object of everything that is not plain data."""
+    """Yield the place and the value of each object that is not plain data."""
     if type(value) in (dict, OrderedDict):
         for key, item in value.items():
             yield from _find_refused(key, (*key_path, "key"))

@@ -134,8 +134,8 @@ def is_intact(folder: str | Path, *, shared: bool = False) -> bool:
     part, parts = (get_rank(), get_world_size()) if shared else (0, 1)
     try:
         sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
-        mine = sorted(sums.items())[part::parts]
-        good = bool(sums) and all(compute_checksum(folder / name) == expected for name, expected in mine)
+        own_sums = sorted(sums.items())[part::parts]
+        good = bool(sums) and all(compute_checksum(folder / name) == expected for name, expected in own_sums)
     except (OSError, ValueError, AttributeError):  # the checksum file itself may be damaged
         good = False
     return all(gather_objects([good])) if shared else good

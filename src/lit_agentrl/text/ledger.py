@@ -69,7 +69,7 @@ def check_ledger(episode: Episode) -> None:
     least 0 nats; every turn has tokens before its reply; token ids are not negative.
 
     Raises:
-        ValueError: If an invariant does not hold; names the first one, its turn and the value.
+        ValueError: If an invariant does not hold; the message names the first one, its turn and the value.
     """
     for index, turn in enumerate(episode.turns):
         problem = _find_problem(turn)

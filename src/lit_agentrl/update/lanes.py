@@ -36,8 +36,8 @@ class Lanes:
 
     def iterate_modules(self) -> Iterator[nn.Module]:
         """Iterate over all layers of the copies."""
-        for twin in self.each[1:]:
-            for module in twin:
+        for copies in self.each[1:]:
+            for module in copies:
                 if module is not None:
                     yield from module.modules()
 
@@ -48,8 +48,11 @@ class Lanes:
         modules = [module for network in networks for module in network.modules()]
         weights = [weight for network in networks for weight in network.parameters()]
         return any(
-            m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
-            for m in modules
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+            for module in modules
         ) or any(weight._backward_hooks or weight._post_accumulate_grad_hooks for weight in weights)
 
     def run(
@@ -62,23 +65,23 @@ class Lanes:
         Args:
             work: computes a micro-batch with the modules of a lane, including its backward pass.
             sizes: sizes of the micro-batches, in any unit of work.
-            in_turn: run the lanes one after the other in this thread, all with the originals; the results are
-                bit-equal.
+            in_turn: whether to run the lanes one after the other in this thread, all with the original modules; the
+                results are bit-equal.
 
         Raises:
             BaseException: the exception of the first lane that fails, or an interrupt of this thread, after every
                 lane has ended its current micro-batch.
         """
         self._share_weights()
-        dealt = deal(sizes, len(self.each))
-        cast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        numbers_of_lane = deal(sizes, len(self.each))
+        autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         is_over = threading.Event()
 
         def run_lane(lane: int, modules: int) -> dict[int, Tensors]:
-            torch.set_num_threads(1)  # applies to this thread, and to those that first use torch meanwhile
+            torch.set_num_threads(1)  # applies to this thread, and to threads that first use torch meanwhile
             try:
-                with torch.autocast("cpu", cast[1], enabled=cast[0]):
-                    return {i: work(modules, i) for i in dealt[lane] if not is_over.is_set()}
+                with torch.autocast("cpu", autocast[1], enabled=autocast[0]):
+                    return {i: work(modules, i) for i in numbers_of_lane[lane] if not is_over.is_set()}
             except BaseException:
                 is_over.set()
                 raise
@@ -87,17 +90,19 @@ class Lanes:
         try:
             if in_turn:
                 results = []
-                for turn in range(len(dealt)):
+                for turn in range(len(numbers_of_lane)):
                     with self._collect_gradients(turn):
                         results.append(run_lane(turn, 0))
             else:
-                results = _run_at_once(run_lane, len(dealt), is_over)
+                results = _run_at_once(run_lane, len(numbers_of_lane), is_over)
         finally:
             torch.set_num_threads(threads)
         self._add_up()
         return [
             metrics
-            for _, metrics in sorted((i for result in results for i in result.items()), key=itemgetter(0))
+            for _, metrics in sorted(
+                (item for result in results for item in result.items()), key=itemgetter(0)
+            )
         ]
 
     @contextmanager
@@ -112,17 +117,17 @@ class Lanes:
             own.grad, other.grad = grad, own.grad
 
     def _share_weights(self) -> None:
-        """Share the current weights with the copies: Lightning and checkpoints replace them."""
-        for twin in self.each[1:]:
-            for own, other in (*_pair_weights(self._own, twin), *_pair_buffers(self._own, twin)):
+        """Share the current weights with the copies, since Lightning and checkpoints replace weights."""
+        for copies in self.each[1:]:
+            for own, other in (*_pair_weights(self._own, copies), *_pair_buffers(self._own, copies)):
                 other.data = own.data
                 other.requires_grad_(own.requires_grad)
                 other.grad = None
 
     @torch.no_grad()
     def _add_up(self) -> None:
-        for twin in self.each[1:]:
-            for own, other in _pair_weights(self._own, twin):
+        for copies in self.each[1:]:
+            for own, other in _pair_weights(self._own, copies):
                 if own.grad is None:
                     own.grad = other.grad
                 elif other.grad is not None:
@@ -133,7 +138,7 @@ class Lanes:
 def deal(sizes: Sequence[int], count: int) -> list[list[int]]:
     """Deal micro-batches to lanes: the largest first, each to the least loaded lane.
 
-    Returns the numbers of each lane, ascending.
+    The numbers of the micro-batches of each lane are ascending.
 
     >>> deal([5, 1, 4, 3], 2)
     [[0, 1], [2, 3]]
@@ -150,7 +155,7 @@ def deal(sizes: Sequence[int], count: int) -> list[list[int]]:
 def _run_at_once(
     run_lane: Callable[[int, int], dict[int, Tensors]], count: int, is_over: threading.Event
 ) -> list[dict[int, Tensors]]:
-    """Run each lane in its own thread; all have ended when this returns or raises."""
+    """Run each lane in its own thread, and wait until all threads have ended."""
     with ThreadPoolExecutor(count, thread_name_prefix="lane") as pool:  # waits for all threads at the end
         try:
             pending = [pool.submit(run_lane, lane, lane) for lane in range(count)]

@@ -20,14 +20,14 @@ Form = Literal["padded", "packed", "shared"]
 
 # widths are rounded up to a multiple, because kernels are prepared for each new number of tokens
 WIDTH_STEP = 16
-# limit of tokens that attention reads in a micro-batch, in budgets; only queries, keys and values are as many
+# maximum tokens that attention reads in a micro-batch, in budgets; only queries, keys and values reach this number
 _MAX_LAID_OUT = 4
 
 
-def _group_rows(unit_B: Tensor | None, rows: int) -> list[list[int]]:
+def _group_rows(unit_B: Tensor | None, num_rows: int) -> list[list[int]]:
     """Group rows that must stay together, in the order of their first row."""
     if unit_B is None:
-        return [[row] for row in range(rows)]
+        return [[row] for row in range(num_rows)]
     rows_of: dict[int, list[int]] = {}
     for row, unit in enumerate(unit_B.tolist()):
         rows_of.setdefault(unit, []).append(row)
@@ -40,8 +40,8 @@ def split_by_tokens(
     """Split rows into padded micro-batches within the budget, sorted by length.
 
     Units (rows without ``unit_B``) are sorted by their longest row.  A unit longer than the budget gets its own
-    micro-batch; one shorter than ``min_fill`` of the longest starts a new one, so that short episodes are not padded to
-    long ones.  Equal lengths keep their order: the split is a function of the lengths.
+    micro-batch.  A unit shorter than ``min_fill`` times the longest of a micro-batch starts a new micro-batch, so that
+    short episodes are not padded to long ones.  Equal lengths keep their order: the split depends on lengths alone.
 
     >>> [m.tolist() for m in split_by_tokens(torch.tensor([5, 9, 6, 8]), 18)]
     [[1, 3], [2, 0]]
@@ -53,7 +53,7 @@ def split_by_tokens(
     parts: list[list[int]] = []
     longest = 0
     for length, block in sorted(longest_of, key=lambda pair: -pair[0]):
-        # sorted: the first unit of a part is its widest
+        # the first unit of a part is its widest, since units are sorted
         has_room = bool(parts) and (len(parts[-1]) + len(block)) * longest <= tokens_per_microbatch
         if has_room and length >= min_fill * longest:
             parts[-1].extend(block)
@@ -99,8 +99,8 @@ def split_shared(
 ) -> list[tuple[Tensor, Packing]]:
     """Split rows into micro-batches that compute common prefixes once.
 
-    Rows are sorted by their tokens, and the prefix that a row shares with the one before it is counted once.  Attention
-    reads whole rows, so those of a micro-batch have at most `_MAX_LAID_OUT` times the budget.  A unit (a row without
+    Rows are sorted by their tokens, and the prefix that a row shares with the previous row is counted once.  Attention
+    reads whole rows, so the rows of a micro-batch have at most `_MAX_LAID_OUT` times the budget.  A unit (a row without
     ``unit_B``) that is longer than the budget gets its own micro-batch.
 
     >>> rows = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [1, 2, 7, 0]])
@@ -113,23 +113,23 @@ def split_shared(
     blocks = [sorted(block, key=keys.__getitem__) for block in _group_rows(unit_B, len(tokens))]
     blocks.sort(key=lambda block: keys[block[0]])
     order = [row for block in blocks for row in block]
-    neighbours, shorter = tokens[order], np.minimum(lengths[order][1:], lengths[order][:-1])
-    is_alike = (neighbours[1:] == neighbours[:-1]) & (np.arange(tokens.shape[1]) < shorter[:, None])
-    alike = [0, *np.logical_and.accumulate(is_alike, axis=1).sum(axis=1).tolist()]
-    common = dict(zip(order, alike, strict=False))
+    neighbours, shorter_lengths = tokens[order], np.minimum(lengths[order][1:], lengths[order][:-1])
+    is_equal = (neighbours[1:] == neighbours[:-1]) & (np.arange(tokens.shape[1]) < shorter_lengths[:, None])
+    num_common = [0, *np.logical_and.accumulate(is_equal, axis=1).sum(axis=1).tolist()]
+    common = dict(zip(order, num_common, strict=False))
     parts: list[list[int]] = []
-    room = laid_out = 0
+    room = read_room = 0
     for block in blocks:
         length = int(lengths[block].sum())
         needed = length - sum(common[row] for row in block)
-        if not parts or needed > room or length > laid_out:
+        if not parts or needed > room or length > read_room:
             parts.append([])
-            room, laid_out = tokens_per_microbatch, _MAX_LAID_OUT * tokens_per_microbatch
+            room, read_room = tokens_per_microbatch, _MAX_LAID_OUT * tokens_per_microbatch
             needed += common[block[0]]
             common[block[0]] = 0
         parts[-1].extend(block)
         room -= needed
-        laid_out -= length
+        read_room -= length
     return [
         (torch.tensor(rows), Packing(lengths[rows].tolist(), [common[row] for row in rows])) for rows in parts
     ]
@@ -142,7 +142,7 @@ class MicroBatch:
     Attributes:
         rows: indices of the rows.
         width: tokens of the widest row, with its padding.
-        packing: layout of the rows in one row; None: they are padded to the width.
+        packing: layout of the rows in one packed row; None if they are padded to the width.
         num_real: tokens of the rows.
         num_needed: tokens without repeated common prefixes.
         num_computed: needed tokens and padding.
@@ -160,7 +160,7 @@ class MicroBatch:
     num_first: int = 1
 
     def keep_first(self) -> MicroBatch:
-        """Keep only the first unit with zero counts, to keep step with other ranks."""
+        """Return the first unit alone with zero counts, for ranks that need one more micro-batch."""
         end = self.num_first
         packing = self.packing and Packing(self.packing.lengths[:end], self.packing.common[:end])
         place_A = self.place_A[self.place_A < end * self.width]
@@ -175,7 +175,7 @@ class MicroBatch:
         )
 
     def upload(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return ``rows`` and ``place_A`` on a device, for which nothing waits."""
+        """Copy ``rows`` and ``place_A`` to a device without waiting for the copy."""
         rows, place_A = upload([self.rows.numpy(), self.place_A.numpy()], device)
         return rows, place_A
 
@@ -191,8 +191,8 @@ def split_micro_batches(
     Args:
         tensors: holds ``tokens_BT``, ``is_real_BT`` and the column ``scored``.
         tokens_per_microbatch: the budget.
-        form: ``padded`` rows; ``packed``: concatenated; ``shared``: concatenated, with common prefixes computed once.
-        unit: column whose equal numbers stay together; None: any rows may be separated.
+        form: ``padded``, ``packed`` (concatenated) or ``shared`` (concatenated, with common prefixes computed once).
+        unit: column of unit numbers; rows with equal numbers stay together; None: any rows may be separated.
         scored: column that is True at the tokens to score.
     """
     is_scored_BT = tensors[scored].cpu()
@@ -230,24 +230,24 @@ def select_rows(
     units: str = "trajectory_B",
     among: tuple[Tensor, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Select rows by ``keep_B``, and some without weight if there are too few.
+    """Select the rows of ``keep_B``, and rows without weight if there are too few units.
 
-    Each minibatch needs a unit: dropped ones stay, without action tokens, value targets and return, until there are
-    ``at_least`` units or all are used.
+    Each minibatch needs a unit: until there are ``at_least`` units, dropped units stay, without action tokens, value
+    targets and return.
 
     Args:
         tensors: rows by name.
         keep_B: True for rows to keep.
         at_least: minimum number of units.
         units: column of the unit numbers.
-        among: that column and ``keep_B`` for the rows of all ranks, if there are several ranks.
+        among: the columns ``units`` and ``keep_B`` of the rows of all ranks; None if there is one rank.
     """
     unit_B = tensors[units]
-    all_B, all_keep_B = among or (unit_B, keep_B)
-    kept_units = torch.unique(all_B[all_keep_B])
-    others_B = all_B[~torch.isin(all_B, kept_units)]
-    dropped = list(dict.fromkeys(others_B.tolist()))[: max(0, at_least - len(kept_units))]
-    rows = (keep_B | torch.isin(unit_B, kept_units.new_tensor(dropped))).nonzero().squeeze(1)
+    all_unit_B, all_keep_B = among or (unit_B, keep_B)
+    kept_units = torch.unique(all_unit_B[all_keep_B])
+    dropped_unit_B = all_unit_B[~torch.isin(all_unit_B, kept_units)]
+    extra_units = list(dict.fromkeys(dropped_unit_B.tolist()))[: max(0, at_least - len(kept_units))]
+    rows = (keep_B | torch.isin(unit_B, kept_units.new_tensor(extra_units))).nonzero().squeeze(1)
     selected = {name: tensor[rows] for name, tensor in tensors.items()}
     for name in ("is_action_BT", "is_value_target_BT"):
         if name in selected:
@@ -272,15 +272,14 @@ def run_micro_batches(
     Args:
         score: returns a (B, T) tensor for right-padded rows, or a wider one of (B, T, K).
         tensors: holds ``tokens_BT``, ``is_action_BT`` and ``is_real_BT``; ``experts_BK`` is passed on if present.
-        tokens_per_microbatch: computed tokens of one call.
+        tokens_per_microbatch: maximum number of computed tokens of one call.
         form: see `split_micro_batches`.
     """
     shape, device = tensors["tokens_BT"].shape, tensors["tokens_BT"].device
-    out_BT = torch.zeros(
-        shape, dtype=torch.float32, device=device
-    )  # independent of torch's default precision
+    # independent of torch's default precision
+    out_BT = torch.zeros(shape, dtype=torch.float32, device=device)
     parts = split_micro_batches(tensors, tokens_per_microbatch, form)
-    most = max_count_over_ranks(len(parts), out_BT.device)
+    num_calls = max_count_over_ranks(len(parts), out_BT.device)
     for part in parts:
         index, place_A = part.upload(out_BT.device)
         columns = {name: tensors[name][index, : part.width] for name in ("tokens_BT", "is_action_BT")}
@@ -291,13 +290,13 @@ def run_micro_batches(
             out_BT = out_BT.new_zeros((*shape, *scored.shape[2:]))
         out_BT = out_BT.to(scored.dtype)  # float64 stays float64
         out_BT[index, : part.width] = scored
-    nothing_BT = torch.zeros((1, 2), dtype=torch.int64, device=out_BT.device)
+    filler_BT = torch.zeros((1, 2), dtype=torch.int64, device=out_BT.device)
     packing = None if form == "padded" else Packing.from_lengths([2])
-    for _ in range(most - len(parts)):  # another rank has more
+    for _ in range(num_calls - len(parts)):  # another rank has more
         scored = score(
-            tokens_BT=nothing_BT, is_action_BT=nothing_BT.bool(), packing=packing, place_A=nothing_BT[0, :0]
+            tokens_BT=filler_BT, is_action_BT=filler_BT.bool(), packing=packing, place_A=filler_BT[0, :0]
         )
         if scored.dim() > out_BT.dim():
             out_BT = out_BT.new_zeros((*shape, *scored.shape[2:]))
-        out_BT = out_BT.to(scored.dtype)  # a rank without rows gives what the others give
+        out_BT = out_BT.to(scored.dtype)  # a rank without rows returns the precision of the other ranks
     return out_BT

@@ -79,10 +79,10 @@ def split_minibatches(
     """
     if get_world_size() == 1:
         return tensors, split_units(tensors[units].cpu(), count, generator, units)
-    mine = remove_fillers(tensors)
-    rank_B = torch.full_like(mine["trajectory_B"], get_rank())
-    columns = {"trajectory_B": mine["trajectory_B"], "unit_B": mine[units], "rank_B": rank_B}
-    columns["length_B"] = mine["is_real_BT"].sum(1)
+    own_rows = remove_fillers(tensors)
+    rank_B = torch.full_like(own_rows["trajectory_B"], get_rank())
+    columns = {"trajectory_B": own_rows["trajectory_B"], "unit_B": own_rows[units], "rank_B": rank_B}
+    columns["length_B"] = own_rows["is_real_BT"].sum(1)
     gathered, _ = gather_rows(columns)
     gathered = {name: tensor.cpu() for name, tensor in gathered.items()}
     part_B = torch.empty_like(gathered["rank_B"])
@@ -95,10 +95,10 @@ def split_minibatches(
         dealt = deal(
             loads=load_U.tolist(), parts=part_U.tolist(), ranks=rank_U.tolist(), world_size=get_world_size()
         )
-        mine = _exchange_rows(mine, gathered["rank_B"], torch.tensor(dealt)[index_B])
-    index_B = torch.searchsorted(ids, mine[units].cpu())
-    mine, own_B = add_fillers(mine, part_U[index_B], count)
-    return mine, [torch.nonzero(own_B == part).squeeze(1) for part in range(count)]
+        own_rows = _exchange_rows(own_rows, gathered["rank_B"], torch.tensor(dealt)[index_B])
+    index_B = torch.searchsorted(ids, own_rows[units].cpu())
+    own_rows, own_B = add_fillers(own_rows, part_U[index_B], count)
+    return own_rows, [torch.nonzero(own_B == part).squeeze(1) for part in range(count)]
 
 
 def name_units(units: str) -> str:
@@ -146,37 +146,37 @@ def remove_fillers(tensors: Mapping[str, Tensor]) -> Tensors:
     return {name: tensor[is_real_B] for name, tensor in tensors.items()}
 
 
-def _exchange_rows(mine: Tensors, from_B: Tensor, to_B: Tensor) -> Tensors:
+def _exchange_rows(own_rows: Tensors, from_B: Tensor, to_B: Tensor) -> Tensors:
     """Exchange rows between ranks; returns this rank's, ordered by trajectory; collective.
 
     Args:
-        mine: this rank's rows.
+        own_rows: this rank's rows.
         from_B: current rank of each row of all ranks, in rank order.
         to_B: new rank of each row.
     """
     if torch.equal(from_B, to_B):
-        return mine
-    names = sorted(mine)
+        return own_rows
+    names = sorted(own_rows)
     own_to_B = to_B[from_B == get_rank()]
     order = torch.argsort(own_to_B, stable=True)
     sent = torch.bincount(own_to_B, minlength=get_world_size()).tolist()
     received = torch.bincount(from_B[to_B == get_rank()], minlength=get_world_size()).tolist()
-    wide, order = pad_to_widest(mine), order.to(mine["trajectory_B"].device)
+    wide, order = pad_to_widest(own_rows), order.to(own_rows["trajectory_B"].device)
     received_rows = {name: send_rows(wide[name][order], sent, received) for name in names}
     longest = int(received_rows["is_real_BT"].sum(1).max()) if sum(received) else 0
     in_order = torch.argsort(received_rows["trajectory_B"], stable=True)
     return {n: t[in_order, :longest] if n.endswith("_BT") else t[in_order] for n, t in received_rows.items()}
 
 
-def add_fillers(mine: Tensors, part_B: Tensor, count: int) -> tuple[Tensors, Tensor]:
+def add_fillers(own_rows: Tensors, part_B: Tensor, count: int) -> tuple[Tensors, Tensor]:
     """Add fillers so that each minibatch has a row; also return each row's minibatch."""
     missing = sorted(set(range(count)) - set(part_B.tolist()))
     if not missing:
-        return mine, part_B
-    width = max(2, mine["is_real_BT"].shape[1])  # a single token has no log-prob
-    mine = pad_columns(mine, {name: width for name in mine if name.endswith("_BT")})
-    fillers = {name: make_filler_rows(rows, name, len(missing)) for name, rows in mine.items()}
+        return own_rows, part_B
+    width = max(2, own_rows["is_real_BT"].shape[1])  # a single token has no log-prob
+    own_rows = pad_columns(own_rows, {name: width for name in own_rows if name.endswith("_BT")})
+    fillers = {name: make_filler_rows(rows, name, len(missing)) for name, rows in own_rows.items()}
     fillers["is_real_BT"][:, :2] = True
-    return {name: torch.cat([rows, fillers[name]]) for name, rows in mine.items()}, torch.cat(
+    return {name: torch.cat([rows, fillers[name]]) for name, rows in own_rows.items()}, torch.cat(
         [part_B, torch.tensor(missing)]
     )

@@ -75,7 +75,7 @@ class Progress:
         """Check that a gradient norm is finite, before the step changes the weights.
 
         Raises:
-            NotFinite: it is not.
+            NotFinite: the norm is not finite.
         """
         if not bool(torch.isfinite(norm)):
             raise NotFinite(
@@ -86,10 +86,10 @@ class Progress:
     def require_finite_weights(self, loop: Loop) -> None:
         """Check after the last step of an iteration that the weights are finite; a collective.
 
-        So no checkpoint holds weights that are not.
+        So every checkpoint holds finite weights.
 
         Raises:
-            NotFinite: they are not.
+            NotFinite: a weight is not finite.
         """
         weights = [
             p for optimizer in loop.optimizers for group in optimizer.param_groups for p in group["params"]

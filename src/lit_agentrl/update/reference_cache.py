@@ -60,18 +60,19 @@ class ReferenceCache:
         key = json.dumps({"format": FORMAT, **about, **self._computed}, sort_keys=True)
         pieces = iter(self._pieces())
         while turn := [{name: piece[name] for name in _READ} for piece in islice(pieces, get_world_size())]:
-            mine = turn[get_rank()] if get_rank() < len(turn) else _take_rows(turn[0], 0)
-            logp_A = self._read(mine, key) if len(mine["tokens_BT"]) else like
+            own_piece = turn[get_rank()] if get_rank() < len(turn) else _take_rows(turn[0], 0)
+            logp_A = self._read(own_piece, key) if len(own_piece["tokens_BT"]) else like
             is_missing = logp_A is None
             if bool(max_over_ranks(torch.tensor(float(is_missing), device=like.device))):
                 rows = {
-                    name: x.to(like.device) for name, x in _take_rows(mine, None if is_missing else 0).items()
+                    name: x.to(like.device)
+                    for name, x in _take_rows(own_piece, None if is_missing else 0).items()
                 }
                 scored_A = score(rows)[rows["is_action_BT"]].to(like)
                 logp_A = scored_A if logp_A is None else logp_A
             assert logp_A is not None
             if is_missing:
-                self._write(mine, logp_A.cpu(), key)
+                self._write(own_piece, logp_A.cpu(), key)
             self._store(turn, gather_rows({"logp": logp_A.to(like)})[0]["logp"].cpu())
         self._warn()
 

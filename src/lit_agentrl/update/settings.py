@@ -25,6 +25,7 @@ else:
     NumberOrAuto = int | Literal["auto"]
     SwitchOrAuto = bool | Literal["auto"]
 _MAX_LANES = 256
+# the names of ``transformers.get_scheduler``, except of schedules that measure a loss
 SCHEDULES = (
     "linear",
     "cosine",
@@ -36,7 +37,7 @@ SCHEDULES = (
     "cosine_with_min_lr",
     "cosine_warmup_with_min_lr",
     "warmup_stable_decay",
-)  # of ``transformers.get_scheduler``, except those that measure a loss
+)
 # where nothing has planned the memory of the device
 AUTO = {"tokens_per_microbatch": 2048, "logits_chunk": 1024, "checkpoint_activations": False}
 
@@ -191,9 +192,8 @@ class OptimSettings:
             )
         for option, value in self.optimizer.keywords.items() if isinstance(self.optimizer, partial) else ():
             is_finite = not isinstance(value, float) or math.isfinite(value)
-            require(
-                is_finite, f"optimizer.{option}", value, "finite"
-            )  # torch itself accepts weight_decay=inf
+            # torch itself accepts weight_decay=inf
+            require(is_finite, f"optimizer.{option}", value, "finite")
         if (reason := self._find_refusal(self.optimizer)) is None:
             return
         if not isinstance(self.optimizer, partial):

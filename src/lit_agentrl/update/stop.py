@@ -36,7 +36,7 @@ class KLStop:
         """Compute the KL (nats) of a minibatch of all ranks.
 
         Args:
-            nats: sum over its sampled tokens.
+            nats: sum of the KL over the minibatch's sampled tokens.
             tokens: number of sampled tokens.
             trajectories: number of trajectories with sampled tokens.
         """

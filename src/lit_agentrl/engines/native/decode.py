@@ -23,13 +23,14 @@ Read = Callable[[Packed], Tensor]
 class State(NamedTuple):
     """The rows before a step; row r is slot r.
 
-    A row whose ``position + 1`` has reached ``limit`` writes nothing to its slot, and its draws have no meaning.
+    A row whose ``position + 1`` has reached ``limit`` writes nothing to its slot, and its draws have no meaning.  All
+    tensors but the settings are int64.
     """
 
-    token_R: Tensor  # last token, not read yet; int64, as all but the settings
-    position_R: Tensor  # its position
+    token_R: Tensor  # last token, not read yet
+    position_R: Tensor  # position of that token
     limit_R: Tensor  # maximum number of tokens of the slot
-    key_R: Tensor  # bits of the key of the reply's draws
+    key_R: Tensor  # key of the reply's draws, its bits as int64
     count_R: Tensor  # tokens of the reply so far
     settings: Settings
 
@@ -50,34 +51,37 @@ def step(read: Read, state: State, *, num_slots: int, length: int, truncates: bo
     device, rows = state.token_R.device, len(state.token_R)
     is_idle_R = state.position_R + 1 >= state.limit_R
     position_R = state.position_R.masked_fill(is_idle_R, 0)
-    sees_RL = torch.arange(length, device=device) <= position_R.unsqueeze(1)
+    is_visible_RL = torch.arange(length, device=device) <= position_R.unsqueeze(1)
     reading = Reading(
         slot_N=torch.arange(rows, device=device).masked_fill(is_idle_R, num_slots),
         position_N=position_R,
         num_last=rows,
         num_rows=rows,
         filled=length,
-        last_sees_R=Visible(sees_RL.view(rows, 1, 1, length)),
+        last_sees_R=Visible(is_visible_RL.view(rows, 1, 1, length)),
     )
     logits_RV = read(Packed(state.token_R.unsqueeze(0), position_R.unsqueeze(0), reading))
     uniform_R = draw_uniforms(state.key_R, state.count_R)
     draw = draw_tokens(logits_RV, uniform_R, state.settings, truncates=truncates)
-    after = state._replace(token_R=draw.token_A, position_R=state.position_R + 1, count_R=state.count_R + 1)
-    return after, draw
+    next_state = state._replace(
+        token_R=draw.token_A, position_R=state.position_R + 1, count_R=state.count_R + 1
+    )
+    return next_state, draw
 
 
 def decode(
     read: Read, rows_FR: Tensor, *, steps: int, num_slots: int, length: int, truncates: bool
 ) -> Tensor:
-    """Return token, log-prob and entropy of so many steps, (3, steps, R) float64.
+    """Return token, log-prob and entropy of ``steps`` steps, (3, steps, R) float64.
 
-    ``rows_FR`` are rows as by `window.pack_rows`; the other arguments are those of :func:`step`.
+    ``rows_FR`` holds the fields of `window.pack_rows`; the other arguments are those of `step`.
     """
-    state, drawn = _unpack_rows(rows_FR), []
+    state, draws = _unpack_rows(rows_FR), []
     for _ in range(steps):
         state, draw = step(read, state, num_slots=num_slots, length=length, truncates=truncates)
-        drawn.append(torch.stack([part.double() for part in draw]))  # holds any token id and any float32
-    return torch.stack(drawn, dim=1)
+        # float64 holds any token id and any float32 exactly
+        draws.append(torch.stack([part.double() for part in draw]))
+    return torch.stack(draws, dim=1)
 
 
 def _unpack_rows(rows_FR: Tensor) -> State:

@@ -53,8 +53,8 @@ class NativeEngine:
         max_context_tokens: Length of a slot.
         forward_context: The strategy's precision context.
         reader: Computes the logits; None uses the network alone.
-        window: Decode steps between two looks at the tokens, see `Window`; 0 looks at each, auto is 8 on CUDA and
-            0 elsewhere.
+        window: Number of decode steps after which the host reads the tokens, see `Window`; 0 decodes step by step,
+            auto is 8 on CUDA and 0 elsewhere.
         play_copy: Whether windows decode with a `PlayCopy`, refreshed by :meth:`load`; see `choose_copy`.
         prefill: How unread tokens are read: ``packed`` by one kernel for all, before steps, ``padded`` in batches of
             similar length; see `choose_packed`.
@@ -94,7 +94,7 @@ class NativeEngine:
         require_window(window, play_copy)
         require_prefill(prefill)
         self._network = network
-        # of an opponent's two networks only one would be tried
+        # `choose_packed` would try only one of an opponent's two networks
         self._prefill_option = PADDED if reader is not None and prefill == AUTO else prefill
         self._is_packed: bool | None = None  # unknown before the network is on its device
         vocabulary = network.config.get_text_config().vocab_size
@@ -197,9 +197,9 @@ class NativeEngine:
         finished, self._refused = self._refused, []
         if not finished and self._rows.is_writing_S.any():
             with self._inference(), self._context():
-                ends = None if steps is None else self._num_steps + steps
+                last_step = None if steps is None else self._num_steps + steps
                 window = self._open_window()
-                while not finished and (ends is None or self._num_steps < ends):
+                while not finished and (last_step is None or self._num_steps < last_step):
                     finished = self._step() if window is None else self._play(window)
                     self._num_steps += 1 if window is None else window.steps
         return finished
@@ -214,10 +214,10 @@ class NativeEngine:
         assert source is not None
         if rows.num_live >= rows.num_slots:
             raise ValueError("fork needs a free slot; raise engine.num_slots")
-        slot, known = rows.open(child), min(at, int(rows.cached_S[source]))
+        slot, num_cached = rows.open(child), min(at, int(rows.cached_S[source]))
         rows.tokens_SL[slot, :at] = rows.tokens_SL[source, :at]
-        rows.cached_S[slot], rows.total_S[slot] = known, at
-        self._cache.move(source, slot, known)
+        rows.cached_S[slot], rows.total_S[slot] = num_cached, at
+        self._cache.move(source, slot, num_cached)
 
     def close(self, episode: int) -> None:
         if self._slower:
@@ -225,7 +225,7 @@ class NativeEngine:
         if episode in self._rows.slot_of:
             self._rows.close(episode)
         else:
-            self._waiting = deque(r for r in self._waiting if r.episode != episode)
+            self._waiting = deque(request for request in self._waiting if request.episode != episode)
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
         """Copy the weights into the network in place; see :class:`Engine`."""
@@ -285,14 +285,14 @@ class NativeEngine:
         ]
 
     def _copy_prefixes(self, end_S: npt.NDArray[np.int64], *, unread: int) -> list[Copy]:
-        """Find copies for new episodes, of their tokens up to ``end_S`` but the last ``unread``."""
+        """Find copies for new episodes: their tokens up to ``end_S``, except the last ``unread``."""
         rows = self._rows
         new = np.flatnonzero(rows.is_writing_S & (rows.cached_S == 0)).tolist()
         if not new:
             return []
-        starting = {s: rows.tokens_SL[s, : end_S[s]] for s in new}
+        starting = {slot: rows.tokens_SL[slot, : end_S[slot]] for slot in new}
         live = np.flatnonzero(rows.is_live_S & (rows.cached_S > 0)).tolist()
-        held = {s: rows.tokens_SL[s, : rows.cached_S[s]] for s in live}
+        held = {slot: rows.tokens_SL[slot, : rows.cached_S[slot]] for slot in live}
         copies = find_common_prefixes(starting, held, unread=unread)
         for copy in copies:
             targets = list(copy.targets)
@@ -345,7 +345,7 @@ class NativeEngine:
                 max_length=self._rows.max_context, device=device,
             )  # fmt: skip
             if any(isinstance(module, FSDPModule) for module in self._network.modules()):
-                self.window.capture = False  # gathered weights lie elsewhere in each wave
+                self.window.capture = False  # gathered weights have another address in each wave
         return self.window
 
     def _open_copy(self) -> PlayCopy | None:

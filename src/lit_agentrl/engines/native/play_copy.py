@@ -169,9 +169,8 @@ class PlayCopy:
         projections = attention.q_proj, attention.k_proj, attention.v_proj
         q, k, v = (partial(_compute_weight, each) for each in projections)
         sizes = self._kv_heads, self._dim
-        order = partial(
-            partial, _order_queries, *sizes
-        )  # no method: a cycle would hold the copy of a closed engine
+        # not a method: a reference cycle would keep the copy of a closed engine alive
+        order = partial(partial, _order_queries, *sizes)
         has_bias = _get_base(attention.q_proj).bias is not None
         q_bias, k_bias, v_bias = (partial(_get_bias, each) for each in projections)
         norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]

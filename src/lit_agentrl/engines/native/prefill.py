@@ -1,4 +1,4 @@
-"""Read the unread tokens of many slots as one row by the variable-length kernel."""
+"""Read the unread tokens of many slots as one row with the variable-length kernel."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from lit_agentrl.models.segment_attention import (
 _log = logging.getLogger(__name__)
 
 AUTO, PACKED, PADDED = "auto", "packed", "padded"
-PIECE_TOKENS = 8192  # of one forward
-PIECE_KEYS = 16 * PIECE_TOKENS  # which its queries see, and which are gathered in each layer
+PIECE_TOKENS = 8192  # maximum tokens of one forward
+PIECE_KEYS = 16 * PIECE_TOKENS  # maximum keys of one forward, which each layer gathers
 
 Bounds = npt.NDArray[np.int64]
 
@@ -39,7 +39,7 @@ def require_prefill(prefill: str) -> None:
     """Check the option ``prefill`` of an engine.
 
     Raises:
-        ValueError: If it is unknown.
+        ValueError: If the value is unknown.
     """
     if prefill not in (AUTO, PACKED, PADDED):
         raise ValueError(f"prefill={prefill} must be {AUTO}, {PACKED} or {PADDED}")
@@ -51,7 +51,7 @@ def choose_packed(prefill: str, network: PreTrainedModel) -> bool:
     ``packed`` is computed segment by segment on a CPU, which has no such kernel.
 
     Raises:
-        ValueError: If ``packed`` is asked for on another device, and the kernel does not run there.
+        ValueError: If ``packed`` is set on another device, and the kernel does not run there.
     """
     device = network.device
     if prefill == PADDED or device.type == "cpu":
@@ -105,7 +105,7 @@ class PackedReading(Layout):
     Args:
         query_bounds, key_bounds: int32 first query and key of each segment, and the end of the last.
         longest_query, longest_key: Most queries and keys of a segment.
-        key_slot_M, key_position_M: Where each key lies.
+        key_slot_M, key_position_M: Slot and position of each key.
         copy_from_C, copy_to_C, copy_position_C: Slots and positions of copied states; None without copies.
     """
 
@@ -128,7 +128,7 @@ class PackedReading(Layout):
     def attend(self, query_NKGD: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """See `Layout`.
 
-        The last query of a segment sees all its keys, the one before all but the last.
+        The last query of a segment sees all keys of the segment, the query before sees all but the last key.
         """
         key_MKD, value_MKD = (states[self.key_slot_M, :, self.key_position_M] for states in (key, value))
         query_NHD = query_NKGD.flatten(1, 2).to(key.dtype)
@@ -152,30 +152,30 @@ def pack_pieces(
 def plan_pieces(slots_A: Bounds, copies: Sequence[Copy], cached_S: Bounds, end_S: Bounds) -> list[Piece]:
     """Cut the unread tokens of these slots into pieces.
 
-    A slot is read after those from which it copies, and a copy follows as soon as its source is complete.
+    A slot is read after the slots from which it copies, and a copy follows as soon as its source is complete.
 
     Args:
         slots_A: Slots with unread tokens.
-        copies: Copies by `find_common_prefixes`, whose targets count them as cached already.
+        copies: Copies by `find_common_prefixes`; their targets already count the copied tokens as cached.
         cached_S: Cached tokens of each slot.
-        end_S: Number of tokens of each slot that are read.
+        end_S: Position of each slot up to which tokens are read.
     """
     targets = [target for copy in copies for target in copy.targets]
-    is_reading = set(slots_A.tolist())
-    order = [*sorted(is_reading - set(targets)), *(slot for slot in targets if slot in is_reading)]
-    left, pieces, known = _resolve(copies), [], dict(enumerate(cached_S.tolist()))
-    for spans in _cut(order, cached_S, end_S):
-        known |= {span.slot: span.end for span in spans}
-        complete = [each for each in left if each.span.end <= known[each.span.slot]]
-        left = [each for each in left if each not in complete]
+    reading_slots = set(slots_A.tolist())
+    order = [*sorted(reading_slots - set(targets)), *(slot for slot in targets if slot in reading_slots)]
+    waiting, pieces, cached_end = _resolve_copies(copies), [], dict(enumerate(cached_S.tolist()))
+    for spans in _cut_into_pieces(order, cached_S, end_S):
+        cached_end |= {span.slot: span.end for span in spans}
+        complete = [copy for copy in waiting if copy.span.end <= cached_end[copy.span.slot]]
+        waiting = [copy for copy in waiting if copy not in complete]
         pieces.append(Piece(spans, complete))
     return pieces
 
 
-def _cut(order: Sequence[int], cached_S: Bounds, end_S: Bounds) -> Iterator[list[Span]]:
+def _cut_into_pieces(order: Sequence[int], cached_S: Bounds, end_S: Bounds) -> Iterator[list[Span]]:
     """Yield the spans of each piece.
 
-    They have at most `PIECE_TOKENS` tokens and `PIECE_KEYS` keys, except for the keys of a single slot.
+    A piece has at most `PIECE_TOKENS` tokens and `PIECE_KEYS` keys; a piece of one slot may have more keys.
     """
     spans: list[Span] = []
     tokens = keys = 0
@@ -193,17 +193,17 @@ def _cut(order: Sequence[int], cached_S: Bounds, end_S: Bounds) -> Iterator[list
         yield spans
 
 
-def _resolve(copies: Sequence[Copy]) -> list[SpanCopy]:
-    """Return the copies from slots that read the tokens themselves."""
+def _resolve_copies(copies: Sequence[Copy]) -> list[SpanCopy]:
+    """Replace copies of copies by copies from the slots that read the tokens themselves."""
     origins: dict[int, list[Span]] = {}
     for copy in copies:
         inherited = [
-            each._replace(end=min(each.end, copy.length))
-            for each in origins.get(copy.source, [])
-            if each.start < copy.length
+            span._replace(end=min(span.end, copy.length))
+            for span in origins.get(copy.source, [])
+            if span.start < copy.length
         ]
-        own = inherited[-1].end if inherited else 0
-        spans = [*inherited, *([Span(copy.source, own, copy.length)] if own < copy.length else [])]
+        start = inherited[-1].end if inherited else 0  # of the tokens that the source reads itself
+        spans = [*inherited, *([Span(copy.source, start, copy.length)] if start < copy.length else [])]
         origins |= dict.fromkeys(copy.targets, spans)
     return [SpanCopy(span, target) for target, spans in origins.items() for span in spans]
 

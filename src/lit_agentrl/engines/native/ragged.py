@@ -27,7 +27,7 @@ class Packed(NamedTuple):
 
 
 def send(array: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """Copy an array to a device without a wait for it."""
+    """Copy an array to a device without waiting for the copy."""
     tensor = torch.from_numpy(array)
     if device.type != "cuda":
         return tensor.to(device)
@@ -44,8 +44,8 @@ def pack_unread(
 ) -> Packed:
     """Return the unread tokens and positions of these ascending slots, and how to read them.
 
-    With ``end_S``, tokens from there on stay unread.
-    Padding precedes all other tokens; its keys and values go to an extra slot after the last.
+    With ``end_S``, the tokens of a slot from that position on stay unread.  Padding precedes all other tokens; its keys
+    and values go to an extra slot after the last.
     """
     end_S = rows.total_S if end_S is None else end_S
     last_A = end_S[slots_A] - 1
@@ -54,13 +54,13 @@ def pack_unread(
     tokens, positions = [np.zeros(num_padding, dtype=np.int64)], [np.zeros(num_padding, dtype=np.int64)]
     slots, chunks = [np.full(num_padding, rows.num_slots)], []
     for group in _group_by_length(slots_A[last_A > rows.cached_S[slots_A]], rows.cached_S, end_S):
-        lengths = [int(end_S[s] - rows.cached_S[s] - 1) for s in group]
+        lengths = [int(end_S[slot] - rows.cached_S[slot] - 1) for slot in group]
         chunks.append(_make_chunk(group, lengths, rows, start, device))
         for slot, length in zip(group, lengths, strict=True):
-            known = int(rows.cached_S[slot])
-            tokens.append(rows.tokens_SL[slot, known : known + length])
+            cached = int(rows.cached_S[slot])
+            tokens.append(rows.tokens_SL[slot, cached : cached + length])
             slots.append(np.full(length, slot))
-            positions.append(np.arange(known, known + length))
+            positions.append(np.arange(cached, cached + length))
         start += sum(lengths)
     tokens.append(rows.tokens_SL[slots_A, last_A])
     slots.append(slots_A)
@@ -71,7 +71,7 @@ def pack_unread(
         slot_N=slot_N,
         position_N=position_N,
         num_padding=num_padding,
-        copies=[(c.source, send(np.array(c.targets), device), c.length) for c in copies],
+        copies=[(copy.source, send(np.array(copy.targets), device), copy.length) for copy in copies],
         chunks=chunks,
         **_describe_last(slots_A, last_A, rows.num_live, device),
     )
@@ -83,19 +83,19 @@ def _describe_last(
 ) -> dict[str, Any]:
     """Return the fields of a `Reading` for the last token of each slot."""
     filled = int(last_A.max()) + 1
-    all_read = len(slots_A) == num_rows
+    are_all_read = len(slots_A) == num_rows
     last_R = np.zeros(num_rows, dtype=np.int64)  # the result of an idle slot is not used
     last_R[slots_A] = last_A
     query_R = np.zeros(num_rows, dtype=np.int64)
     query_R[slots_A] = np.arange(len(slots_A))
-    sees = np.arange(filled) <= last_R[:, None]
+    is_visible = np.arange(filled) <= last_R[:, None]
     return {
         "num_last": len(slots_A),
         "num_rows": num_rows,
         "filled": filled,
-        "last_sees_R": Visible(send(sees[:, None, None], device)),
-        "last_R": None if all_read else send(query_R, device),
-        "rows_of_last": None if all_read else send(slots_A, device),
+        "last_sees_R": Visible(send(is_visible[:, None, None], device)),
+        "last_R": None if are_all_read else send(query_R, device),
+        "rows_of_last": None if are_all_read else send(slots_A, device),
     }
 
 
@@ -105,7 +105,7 @@ def _group_by_length(
     """Group slots of similar lengths, so that padding to the longest costs little."""
     groups: list[list[int]] = []
     work = widest = deepest = 0
-    order = sorted(slots.tolist(), key=lambda s: (end_S[s] - cached_S[s], end_S[s], s))
+    order = sorted(slots.tolist(), key=lambda slot: (end_S[slot] - cached_S[slot], end_S[slot], slot))
     for slot in order:
         width, depth = int(end_S[slot] - cached_S[slot] - 1), int(end_S[slot] - 1)
         size = len(groups[-1]) + 1 if groups else 0
@@ -121,18 +121,18 @@ def _group_by_length(
 
 def _make_chunk(group: list[int], lengths: list[int], rows: Rows, start: int, device: torch.device) -> Chunk:
     width = max(lengths)
-    real_PM = np.arange(width) < np.array(lengths)[:, None]
-    index_PM = np.where(real_PM, 0, start)
-    index_PM[real_PM] = start + np.arange(sum(lengths))
-    known_P = rows.cached_S[group]
-    length = int((known_P + lengths).max())
-    position_PM = np.where(real_PM, known_P[:, None] + np.arange(width), 0)
+    is_real_PM = np.arange(width) < np.array(lengths)[:, None]
+    index_PM = np.where(is_real_PM, 0, start)
+    index_PM[is_real_PM] = start + np.arange(sum(lengths))
+    cached_P = rows.cached_S[group]
+    length = int((cached_P + lengths).max())
+    position_PM = np.where(is_real_PM, cached_P[:, None] + np.arange(width), 0)
     sees_PML = np.arange(length) <= position_PM[:, :, None]
     is_contiguous = group[-1] - group[0] == len(group) - 1
     return Chunk(
         slots_P=slice(group[0], group[-1] + 1) if is_contiguous else send(np.array(group), device),
         index_PM=send(index_PM, device),
-        real_C=send(np.flatnonzero(real_PM), device),
+        real_C=send(np.flatnonzero(is_real_PM), device),
         start=start,
         length=length,
         sees_PML=send(sees_PML, device),

@@ -13,7 +13,8 @@ from lit_agentrl.seeds import draw_uniforms
 class Rows:
     """The state of the episode in each slot.
 
-    ``tokens_SL[slot, :cached]`` are the tokens whose keys and values are cached; those up to ``total`` are read next.
+    ``tokens_SL[slot, :cached]`` are the tokens whose keys and values are cached; the tokens from there to ``total`` are
+    read next.
     An unfinished reply begins at ``begin``.  After :meth:`compact`, live episodes occupy the first ``len(slot_of)``
     slots.
     """
@@ -28,11 +29,11 @@ class Rows:
         self.cached_S = np.zeros(num_slots, dtype=np.int64)
         self.total_S = np.zeros(num_slots, dtype=np.int64)
         self.begin_S = np.zeros(num_slots, dtype=np.int64)
-        self.limit_S = np.zeros(num_slots, dtype=np.int64)  # maximum of total
+        self.limit_S = np.zeros(num_slots, dtype=np.int64)  # maximum of total_S
         self.key_S = np.zeros(num_slots, dtype=np.uint64)
         self.stop_state_S = np.zeros(num_slots, dtype=np.int32)
-        self.shared_S = np.zeros(num_slots, dtype=np.int64)
-        self.prefix_S = np.zeros(num_slots, dtype=np.int64)
+        self.shared_S = np.zeros(num_slots, dtype=np.int64)  # prefix tokens copied from another slot
+        self.prefix_S = np.zeros(num_slots, dtype=np.int64)  # tokens of the request's prefix
         self.params_S = np.zeros(num_slots, dtype=np.int64)  # index into params
         self.params: list[SamplingParams] = []
         self.tokens_SL = np.zeros((num_slots, max_context_tokens), dtype=np.int64)
@@ -72,9 +73,9 @@ class Rows:
             The moves as (source, target, cached tokens).
         """
         moves = []
-        holes = np.flatnonzero(~self.is_live_S[: self.num_live])
-        beyond = self.num_live + np.flatnonzero(self.is_live_S[self.num_live :])
-        for target, source in zip(holes.tolist(), beyond[::-1].tolist(), strict=True):
+        free_slots = np.flatnonzero(~self.is_live_S[: self.num_live])
+        slots_to_move = self.num_live + np.flatnonzero(self.is_live_S[self.num_live :])
+        for target, source in zip(free_slots.tolist(), slots_to_move[::-1].tolist(), strict=True):
             for name, array in vars(self).items():
                 if name.endswith("_S"):
                     array[target] = array[source]
@@ -90,7 +91,7 @@ class Rows:
         """Queue a request's tokens for reading.
 
         Returns:
-            False, and nothing is queued, if the tokens leave no space for a reply.
+            Whether the tokens were queued; False if they leave no space for a reply.
         """
         params, total = request.params, int(self.total_S[slot])
         end = total + len(request.prefix)

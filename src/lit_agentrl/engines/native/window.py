@@ -46,8 +46,8 @@ def require_window(window: int | str, play_copy: bool | str = AUTO) -> None:
 class Window:
     """Decodes a fixed number of steps for all rows of an engine at once.
 
-    The host applies stop rules to what came back. Draws are keyed, so tokens beyond a stop are dropped without effect
-    on others. Shapes are rounded up to a few sizes, so that few CUDA graphs occur.
+    The host applies stop rules to the returned draws.  Draws are keyed, so tokens beyond a stop are dropped without
+    effect on other tokens.  Shapes are rounded up to a few sizes, so that few CUDA graphs occur.
 
     Args:
         read: Computes logits of packed tokens; see `decode.step`.
@@ -73,14 +73,14 @@ class Window:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Return tokens, log-probs and entropies (steps, R) of the first R slots.
 
-        Those of idle rows have no meaning.
+        The values of idle rows have no meaning.
         """
         slots_A = np.flatnonzero(rows.is_writing_S)
         num_rows = round_up(rows.num_live, _LEAST_ROWS, self._num_slots)
-        most = np.minimum(rows.total_S + self.steps, rows.limit_S)[slots_A].max() - 1
-        length = round_up(int(most), _LEAST_LENGTH, self._max_length)
-        kinds = [rows.params[kind] for kind in set(rows.params_S[slots_A].tolist())]
-        truncates = any(kind.top_p < 1 or kind.top_k > 0 for kind in kinds)
+        longest = np.minimum(rows.total_S + self.steps, rows.limit_S)[slots_A].max() - 1
+        length = round_up(int(longest), _LEAST_LENGTH, self._max_length)
+        params = [rows.params[index] for index in set(rows.params_S[slots_A].tolist())]
+        truncates = any(each.top_p < 1 or each.top_k > 0 for each in params)
         run = self._graphs if self.capture else self._run
         drawn = run(send(pack_rows(rows, num_rows), self._device), length=length, truncates=truncates)
         token_KR, logp_KR, entropy_KR = drawn.cpu().numpy()  # the only wait
@@ -88,22 +88,24 @@ class Window:
 
 
 def pack_rows(rows: Rows, num_rows: int) -> npt.NDArray[np.int64]:
-    """Return the fields (F, R) that `decode` reads; floats as their bits."""
-    own, slots_R = slice(num_rows), np.arange(num_rows)
-    is_writing_R = rows.is_writing_S[own]
-    last_R = np.maximum(rows.total_S[own] - 1, 0)
-    kinds = np.array([(k.temperature, k.top_p) for k in rows.params], dtype=np.float64).reshape(-1, 2)
-    top_k = np.array([k.top_k for k in rows.params], dtype=np.int64)
-    kind_R = np.where(is_writing_R, rows.params_S[own], 0)
+    """Return the fields (F, R) that `decode` reads; floats are stored as their bits."""
+    first_slots, slots_R = slice(num_rows), np.arange(num_rows)
+    is_writing_R = rows.is_writing_S[first_slots]
+    last_R = np.maximum(rows.total_S[first_slots] - 1, 0)
+    floats = np.array(
+        [(params.temperature, params.top_p) for params in rows.params], dtype=np.float64
+    ).reshape(-1, 2)
+    top_k = np.array([params.top_k for params in rows.params], dtype=np.int64)
+    index_R = np.where(is_writing_R, rows.params_S[first_slots], 0)
     return np.stack(
         [
             rows.tokens_SL[slots_R, last_R],
             last_R,
-            np.where(is_writing_R, rows.limit_S[own], 0),
-            rows.key_S[own].view(np.int64),
-            rows.total_S[own] - rows.begin_S[own],
-            top_k[kind_R],
-            *kinds[kind_R].T.copy().view(np.int64),
+            np.where(is_writing_R, rows.limit_S[first_slots], 0),
+            rows.key_S[first_slots].view(np.int64),
+            rows.total_S[first_slots] - rows.begin_S[first_slots],
+            top_k[index_R],
+            *floats[index_R].T.copy().view(np.int64),
         ]
     )
 
@@ -116,34 +118,34 @@ def round_up(number: int, least: int, most: int) -> int:
     """
     size = least
     while size < number:
-        between = size + size // 2
-        size = between if between >= number and between > size else 2 * size
+        middle = size + size // 2
+        size = middle if middle >= number and middle > size else 2 * size
     return min(size, most)
 
 
 class Graphs:
     """Runs a function as CUDA graphs, one for each shape and set of options.
 
-    The interface is that of the function itself.  Written by the rules of ``torch.cuda.graph``, but **not yet run on
-    a GPU**.  If a capture fails, the log says so once and the function is called as it is.  The result is overwritten
-    by the next call with the same shapes.
+    A call has the arguments and the result of the function.  **No GPU has run this class yet**; it follows the rules of
+    ``torch.cuda.graph``.  If a capture fails, the log says so once and the function itself is called.  The next call
+    with the same shapes overwrites the result.
 
     Args:
-        run: A function of one tensor that launches work only; called with ``_WARM_UPS`` extra repetitions at first,
-            which must not change its result.
+        run: A function of one tensor that only launches work.  Before a capture it is called several times more, which
+            must not change its result.
     """
 
     def __init__(self, run: Callable[..., Tensor]) -> None:
         self._run = run
         self._is_failed = False
-        self._pool: Any = None  # memory, shared since only one graph runs at a time
+        self._pool: Any = None  # memory that all graphs share, since only one runs at a time
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
 
-    def __call__(self, given: Tensor, **options: Any) -> Tensor:
-        key = tuple(given.shape), tuple(sorted(options.items()))
+    def __call__(self, rows: Tensor, **options: Any) -> Tensor:
+        key = tuple(rows.shape), tuple(sorted(options.items()))
         if key not in self._graphs and not self._is_failed:
             try:
-                self._graphs[key] = self._capture(given.clone(), options)
+                self._graphs[key] = self._capture(rows.clone(), options)
             except RuntimeError as error:
                 self._is_failed = True
                 cause = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -151,42 +153,42 @@ class Graphs:
                     "decode steps are launched one by one: a window could not be captured (%s)", cause
                 )
         if key not in self._graphs:
-            return self._run(given, **options)
-        graph, own, result = self._graphs[key]
-        own.copy_(given)
+            return self._run(rows, **options)
+        graph, graph_input, result = self._graphs[key]
+        graph_input.copy_(rows)
         graph.replay()
         return result
 
-    def _capture(self, own: Tensor, options: Any) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+    def _capture(self, graph_input: Tensor, options: Any) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
+        side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side_stream):
             for _ in range(_WARM_UPS):
-                self._run(own, **options)
-            _run_without_waits(partial(self._run, own, **options))
+                self._run(graph_input, **options)
+            _run_without_waits(partial(self._run, graph_input, **options))
         current = torch.cuda.current_stream()
-        current.wait_stream(side)
-        # weights that autocast has cast in or outside the graph must not be used on the other side of it
+        current.wait_stream(side_stream)
+        # casts of weights that autocast made outside the graph must not be used in it, nor the reverse
         torch.clear_autocast_cache()
         graph = torch.cuda.CUDAGraph()
         try:
             # other threads, such as the one that writes checkpoints, may use the device meanwhile
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                result = self._run(own, **options)
+                result = self._run(graph_input, **options)
         except RuntimeError as error:
-            torch.cuda.set_stream(current)  # which a capture that fails at its end does not restore
+            torch.cuda.set_stream(current)  # a capture that fails at its end does not restore the stream
             raise (error.__context__ or error) from None
         finally:
             torch.clear_autocast_cache()
         self._pool = graph.pool()
-        return graph, own, result
+        return graph, graph_input, result
 
 
 def _run_without_waits(run: Callable[[], object]) -> None:
     """Run a function, and refuse a wait for the device, which would break a capture.
 
     Raises:
-        RuntimeError: If it waits.
+        RuntimeError: If the function waits.
     """
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")

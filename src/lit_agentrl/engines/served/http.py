@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from lit_agentrl.checks import require, require_number, require_whole
 
 T = TypeVar("T")
-_RETRIED_STATUSES = (408, 409, 425, 429, 500, 502, 503, 504, 529)  # statuses that may go away
+_RETRIED_STATUSES = (408, 409, 425, 429, 500, 502, 503, 504, 529)  # statuses of failures that may pass
 _MAX_WAIT_S = 120.0  # longest wait, whatever the server asks for
 _MAX_SHOWN = 160  # characters of an answer in an error message
 _MAX_BYTES = 2**26  # size limit of one answer
@@ -44,16 +44,16 @@ class Server:
     """A client of one server; safe to use from several threads.
 
     A failed request is sent again after a pause that doubles each time and is multiplied by a random factor between
-    0.5 and 1.5, so that many clients do not retry at the same moment; chance changes when a request is sent, never
-    its content. After ``429`` or ``503`` with ``Retry-After`` all threads wait.
+    0.5 and 1.5, so that many clients do not retry at the same moment; the factor changes when a request is sent, never
+    its content.  After ``429`` or ``503`` with ``Retry-After`` all threads wait.
 
     Args:
         url: URL without the common part of all paths, such as ``http://localhost:8000``.
         key_variable: Environment variable that holds the key; None sends no key.  The key is read once, kept only by
             the client, and removed from every message.
-        timeout_s: Time limit of each whole answer.
+        timeout_s: Time limit of each whole answer, in seconds.
         retries: How often a failed request is sent again.
-        backoff_s: The first pause.
+        backoff_s: The first pause, in seconds.
 
     Attributes:
         counts: Number of ``requests`` sent; of retries by cause (``retried_timeout``, ``retried_connection``,
@@ -106,10 +106,10 @@ class Server:
         self._httpx: Any = httpx
         self._url = url.rstrip("/")
         self._retries, self._backoff_s, self._timeout_s = retries, backoff_s, timeout_s
-        self._chance = random.Random()
+        self._random = random.Random()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._not_before = 0.0  # on the monotonic clock
+        self._not_before = 0.0  # time on the monotonic clock before which no request is sent
         self.counts: Counter[str] = Counter()
 
     def __enter__(self) -> Server:
@@ -121,7 +121,7 @@ class Server:
     def probe(self) -> None:
         """Check once, with a short timeout, that the server answers and accepts the key.
 
-        The server need not know the path that is asked for.
+        Every answer but a refusal of the key counts, even one that the path is unknown.
 
         Raises:
             ServerError: If nothing answers, or the key is refused.
@@ -153,7 +153,7 @@ class Server:
                 answer, which is then requested again.
 
         Raises:
-            ServerError: If there is no usable answer; names the number of attempts.
+            ServerError: If there is no usable answer; the message names the number of attempts.
         """
         answer = self._send_with_retries(path, body, read)
         assert answer is not None
@@ -171,9 +171,9 @@ class Server:
                 if is_last:
                     times = f", asked {attempt + 1} times" if attempt else ""
                     raise ServerError(self._make_message(f"{path}: {error}{times}")) from None
-                pause = self._backoff_s * 2**attempt * (0.5 + self._chance.random())
+                pause = self._backoff_s * 2**attempt * (0.5 + self._random.random())
                 self._pause(min(max(pause, error.wait_s), _MAX_WAIT_S))
-        raise AssertionError
+        raise AssertionError("the last attempt returns or raises")
 
     def close(self) -> None:
         """Close all connections and end waiting retries; no more requests are sent."""
@@ -188,7 +188,7 @@ class Server:
         """Send a POST whose answer is ignored except for its status.
 
         Raises:
-            ServerError: If it fails.
+            ServerError: If the request fails.
         """
         self._send_with_retries(path, body, None)
 
@@ -220,12 +220,12 @@ class Server:
 
     def _read_body(self, answer: Any) -> bytes:
         """Read the whole answer, within the limits of size and time."""
-        body_bytes, until = bytearray(), time.monotonic() + self._timeout_s
+        body_bytes, deadline = bytearray(), time.monotonic() + self._timeout_s
         for chunk in answer.iter_bytes():
             body_bytes += chunk
             if len(body_bytes) > _MAX_BYTES:
                 raise _RetryableError(f"an answer of more than {_MAX_BYTES >> 20} MiB", "malformed")
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise _RetryableError("no whole answer in time", "timeout")
         return bytes(body_bytes)
 
@@ -242,7 +242,7 @@ class Server:
 
     def _make_message(self, text: str) -> str:
         """Return one line without the key, even if the server repeats the key."""
-        line = " ".join("".join(c if c.isprintable() else " " for c in self._hide_key(text)).split())
+        line = " ".join("".join(char if char.isprintable() else " " for char in self._hide_key(text)).split())
         return f"engine.url={self._url}: {line}"[:400]
 
     def _hide_key(self, text: str) -> str:

@@ -14,7 +14,8 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.sampling import draw_rows
 from lit_agentrl.seeds import draw_uniforms
 
-NUMBER = "lit_agentrl_draws"  # the extra argument of a vLLM request that holds its key in `DRAWS`
+# the extra argument of a vLLM request; its value is the request's key in `DRAWS`
+NUMBER = "lit_agentrl_draws"
 
 
 @dataclass
@@ -28,9 +29,9 @@ class Draws:
     entropies: list[float] = field(default_factory=list)
 
     def note(self, position: int, token: int, logp: float, entropy: float) -> None:
-        """Record the draw for this position of the reply, replacing later ones.
+        """Record the draw for this position of the reply, and drop later draws.
 
-        vLLM also draws while a prompt is only partly read.
+        A position is drawn again because vLLM also draws while a prompt is only partly read.
         """
         self.tokens[position:], self.logps[position:], self.entropies[position:] = [token], [logp], [entropy]
 
@@ -42,10 +43,10 @@ DRAWS: dict[int, Draws] = {}
 class KeyedDraws:
     """Draws each token with its reply's key, and leaves vLLM no other token.
 
-    Records token, log-prob (nats, over the full vocabulary at the temperature, also under ``top_p`` and ``top_k``)
+    It records token, log-prob (nats, over the full vocabulary at the temperature, also under ``top_p`` and ``top_k``)
     and entropy of each draw, as `draw_tokens` does.  Rows of requests without a number are left unchanged.
 
-    Implements vLLM's ``LogitsProcessor``, so its method names are fixed.  A row's tokens are a list that vLLM keeps
+    It implements vLLM's ``LogitsProcessor``, so its method names are fixed.  A row's tokens are a list that vLLM keeps
     appending to.
     """
 
@@ -60,7 +61,7 @@ class KeyedDraws:
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Follow vLLM's rows: those removed, added and moved, in this order."""
+        """Follow vLLM's rows, which are removed, added and moved, in this order."""
         if batch_update is None:
             return
         for row in batch_update.removed:
@@ -85,15 +86,15 @@ class KeyedDraws:
         rows = sorted(self._rows)
         draws = [self._rows[row][0] for row in rows]
         position_A = [len(self._rows[row][1]) for row in rows]
-        kinds = list(dict.fromkeys(draw.params for draw in draws))
-        kind_A = np.array([kinds.index(draw.params) for draw in draws])
+        distinct_params = list(dict.fromkeys(draw.params for draw in draws))
+        params_index_A = np.array([distinct_params.index(draw.params) for draw in draws])
         uniform_A = draw_uniforms(
             np.array([draw.key for draw in draws], dtype=np.uint64), np.array(position_A, dtype=np.uint64)
         )
-        index = torch.tensor(rows, device=logits.device)
-        token_A, logp_A, entropy_A = draw_rows(logits[index], uniform_A, kind_A, kinds)
-        logits[index] = -torch.inf
-        logits[index, torch.from_numpy(token_A).to(logits.device)] = 0.0
+        row_A = torch.tensor(rows, device=logits.device)
+        token_A, logp_A, entropy_A = draw_rows(logits[row_A], uniform_A, params_index_A, distinct_params)
+        logits[row_A] = -torch.inf
+        logits[row_A, torch.from_numpy(token_A).to(logits.device)] = 0.0
         for i, draw in enumerate(draws):
             draw.note(position_A[i], int(token_A[i]), float(logp_A[i]), float(entropy_A[i]))
         return logits

@@ -116,9 +116,8 @@ class Pusher:
             self._home = folder.rename(
                 folder.with_name(folder.name.replace("new_weights_", _make_prefix() or "weights_"))
             )
-            self._remove = weakref.finalize(
-                self, shutil.rmtree, self._home, True
-            )  # in case close() is not called
+            # in case close() is not called
+            self._remove = weakref.finalize(self, shutil.rmtree, self._home, True)
         return self._home
 
 

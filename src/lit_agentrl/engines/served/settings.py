@@ -20,7 +20,7 @@ class ServerSettings:
     """The options of `OpenAIEngine` that concern the server; see there.
 
     Raises:
-        ValueError: If an option has an invalid value; names the option.
+        ValueError: If an option has an invalid value; the message names the option.
     """
 
     url: str

@@ -146,7 +146,7 @@ def load_all_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
         weights: Weights by their names in transformers.
 
     Raises:
-        ValueError: If some cannot be loaded, or would keep their old values; names one.
+        ValueError: If some weights cannot be loaded or would keep their old values; the message names one.
     """
     own = dict(model.named_parameters())
     if packed := sorted(name for name, parameter in own.items() if not parameter.numel()):

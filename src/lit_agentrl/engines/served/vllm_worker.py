@@ -1,4 +1,4 @@
-"""The extension with which ``vllm serve`` takes weights of a training run (``engine=vllm_serve``).
+"""The extension by which ``vllm serve`` loads weights of a training run (``engine=vllm_serve``).
 
 ``vllm serve … --worker-extension-cls lit_agentrl.engines.served.vllm_worker.Extension`` loads it into each worker
 of the server, before the model is built.
@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from lit_agentrl.engines.served.vllm_setup import keep_weights_unpacked, load_all_weights
 
-_FOR_GOOD = ExitStack()
+_OPEN_UNTIL_EXIT = ExitStack()
 
 
 class Extension:
@@ -36,6 +36,6 @@ class Extension:
 
 # vLLM imports this file before it builds the model, and calls nothing in it until then
 if importlib.util.find_spec("vllm") is not None:
-    _FOR_GOOD.enter_context(
+    _OPEN_UNTIL_EXIT.enter_context(
         keep_weights_unpacked(importlib.import_module("vllm.model_executor.layers.utils"))
     )

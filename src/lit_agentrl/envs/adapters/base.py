@@ -29,7 +29,7 @@ def require_settings(settings: object) -> None:
     """Check that the settings of a game are a mapping.
 
     Raises:
-        ValueError: they are not.
+        ValueError: the settings are no mapping.
     """
     require(
         isinstance(settings, Mapping), "settings", settings, "a mapping of names to values; {} for defaults"
@@ -40,7 +40,7 @@ def require_list_of(option: str, values: Any, valid: tuple[str, ...]) -> None:
     """Check that an option is a list of different names, each one of ``valid``.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the option is no such list.
     """
     is_list = isinstance(values, Sequence) and not isinstance(values, str)
     require(is_list, option, values, f"a list, such as [{valid[0]}]")

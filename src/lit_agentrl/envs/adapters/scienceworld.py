@@ -36,11 +36,12 @@ SIMPLIFICATIONS = (
     "teleportAction", "openContainers", "openDoors", "selfWateringFlowerPots", "noElectricalAction", "easy",
 )  # fmt: skip
 _ELECTRICAL = ("power-component", "conductivity")  # parts of the names of tasks that need electrical actions
+# what easy stands for; noElectricalAction is added for tasks without electrical actions
 _EASY = (
     "teleportAction",
     "openDoors",
     "selfWateringFlowerPots",
-)  # and noElectricalAction where it is possible
+)
 _UNKNOWN = ("No known action matches", "Unknown action")
 _LONGEST = 300  # characters of an action that is read
 SHOWN = ("look", "inventory", "actions")

@@ -119,9 +119,8 @@ class Taxi(Table):
         return f"{int(observation)} {bool(self.game.fickle_step)}"
 
     def plan_best(self, horizon: int) -> Sequence[int] | None:
-        return (
-            None if self.game.fickle_passenger else super().plan_best(horizon)
-        )  # the table has no fickle passengers
+        # the table has no fickle passengers
+        return None if self.game.fickle_passenger else super().plan_best(horizon)
 
 
 class CliffWalking(Table):

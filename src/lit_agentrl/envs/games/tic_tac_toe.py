@@ -226,7 +226,7 @@ def _find_best(board: str, mark: str, minimax_share: float, draw_reward: float) 
 
 @functools.cache
 def _list_openings(size: int) -> list[str]:
-    """Return the positions after so many moves where the next mark need not lose."""
+    """Return the positions after ``size`` moves where the next mark need not lose."""
     boards = {_FREE * 9}
     for move in range(size):
         boards = {_put(board, cell, "XO"[move % 2]) for board in boards for cell in _list_free(board)}

@@ -106,9 +106,8 @@ class Link:
         if self._connection is None:
             self._connection = make_connection(self._parts.hostname, self._port, timeout=self._timeout_s)
         connection, is_late = self._connection, threading.Event()
-        timer = threading.Timer(
-            self._timeout_s, _cut, (connection, is_late)
-        )  # also for slow, partial answers
+        # also cuts slow, partial answers
+        timer = threading.Timer(self._timeout_s, _cut, (connection, is_late))
         timer.daemon = True
         timer.start()
         path_there = self._parts.path.rstrip("/") + path

@@ -212,9 +212,8 @@ class Remote(World):
         return first
 
     def _send(self, session: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        step_number = (
-            {"number": self._number + 1} if path == "/step" else {}
-        )  # so that no step is played twice
+        # so that no step is played twice
+        step_number = {"number": self._number + 1} if path == "/step" else {}
         answer = self._link.ask(path, {"session": session, **step_number, **body})
         self._number += len(step_number)
         self._store_description(answer)

@@ -19,12 +19,13 @@ KINDS: Mapping[str, Kind] = {each.name: each for each in (*simple.KINDS, *joined
 HELD_OUT = frozenset({"music", "files"})  # apps that no task of training needs
 _VAL = frozenset({"write_note", "spent_on", "save_sender", "share_costs"})
 _TEST = frozenset({"forget", "transfer", "pay_asked", "cheapest"})
+# templates of level 0, which holds out scenarios instead of templates
 EASY = (
     "find_number",
     "renumber",
     "tell",
     "add_event",
-)  # level 0, whose scenarios are held out, not its templates
+)
 _EASY_SCENARIOS = range(1000, 1600)
 _DRAW = 81  # purpose key
 

@@ -40,7 +40,7 @@ def parse_message(value: object, column: str) -> Message:
     """Parse a message of a list.
 
     Raises:
-        BadRow: it is none, or holds what cannot be trained on.
+        BadRow: the value is no message, or cannot be trained on.
     """
     role, content = _find_role(value, column)
     assert isinstance(value, Mapping)
@@ -68,7 +68,7 @@ def require_whole_characters(text: str, column: str) -> None:
     """Check that a text holds no lone surrogate.
 
     Raises:
-        BadRow: it does.
+        BadRow: the text holds a lone surrogate.
     """
     if text != text.encode("utf-8", "replace").decode():
         raise BadRow(

@@ -301,7 +301,7 @@ def read_number(row: Mapping[str, Any], column: str) -> float:
     """Read a finite number.
 
     Raises:
-        BadRow: it is none.
+        BadRow: the value is no finite number.
     """
     value = row.get(column)
     try:

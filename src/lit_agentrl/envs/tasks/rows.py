@@ -72,8 +72,8 @@ class Source:
         """Return the rows of each split.  Unchanged files are read once per process.
 
         Raises:
-            ValueError: a row that cannot be used, a question in two splits, or a split without rows; names file, line,
-                column and remedy.
+            ValueError: a row cannot be used, a question lies in two splits, or a split has no rows; the message names
+                file, line, column and remedy.
         """
         return _read(self)
 

@@ -93,13 +93,14 @@ def _refuse_constant(constant: str) -> None:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_check_repeated, parse_constant=_refuse_constant, parse_int=_parse_whole
 )
+# first bytes of gz, zip, zst, bz2 and xz files
 _COMPRESSED = (
     b"\x1f\x8b",
     b"PK\x03\x04",
     b"(\xb5/\xfd",
     b"BZh",
     b"\xfd7zXZ",
-)  # how gz, zip, zst, bz2, xz begin
+)
 _GAP = re.compile(r"[ \t\r\n]*")
 
 

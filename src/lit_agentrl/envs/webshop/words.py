@@ -33,9 +33,8 @@ def normalise(text: str) -> str:
 
     Letters of Latin-1 beyond ASCII are removed, as thefuzz does.
     """
-    characters = (
-        sign.lower()[0] for sign in text.translate(_LATIN)
-    )  # a character stays one character, even İ
+    # a character stays one character, even İ
+    characters = (sign.lower()[0] for sign in text.translate(_LATIN))
     return "".join(sign if sign.isalnum() else " " for sign in characters).strip()
 
 

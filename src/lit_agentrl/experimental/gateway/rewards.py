@@ -10,7 +10,7 @@ from typing import Any
 from lit_agentrl.experimental.gateway.messages import BadRequest, shorten
 
 MOST_REWARDS = 1000  # posted in one episode
-_LARGEST = 1e30  # so many of them have a finite sum in single precision
+_LARGEST = 1e30  # `MOST_REWARDS` rewards of this size have a finite sum in single precision
 _LONGEST_ID = 200
 _POSTED = {"reward", "completion_id", "reward_id"}
 _RESULT = {"reward", "success", "reward_parts", "cost"}

@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 _MODEL = "policy"
 _MOST_REASON = 300  # characters
 _UNKNOWN = "the key is of no episode that runs: use OPENAI_API_KEY, and not after the end"
+_PATHS = "POST /v1/chat/completions, POST /v1/rewards and GET /v1/models are"
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 _REWARD_BYTES = 4096  # of a request with a reward
 _RETRIES = "x-stainless-retry-count"  # a header of the openai SDK, which names no request by itself
 _FORGOTTEN = 16  # times the most bytes of a request: how much of a larger one is read before the line is cut
@@ -52,11 +54,13 @@ class Gateway:
                 Route("/v1/chat/completions", self.complete, methods=["POST"]),
                 Route("/v1/rewards", self.reward, methods=["POST"]),
                 Route("/v1/models", self.list_models, methods=["GET"]),
+                Route("/{path:path}", self.refuse_path, methods=_METHODS),
             ]
         )
+        # h11 bounds the size of a header
         config = uvicorn.Config(
             app, http="h11", ws="none", log_config=None, log_level="error", access_log=False, lifespan="off"
-        )  # h11 bounds the size of a header
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [listener]}, daemon=True, name="gateway"
@@ -130,6 +134,12 @@ class Gateway:
             return self._refuse_error(error, _REWARD_BYTES)
         return JSONResponse({"completion_id": completion, "reward": total})
 
+    async def refuse_path(self, request: Request) -> Response:
+        """Refuse a path that is not served, and name those that are."""
+        if self._find_exchange(request)[0] is None:
+            return self._refuse(401, _UNKNOWN)
+        return self._refuse(404, f"{request.method} {request.url.path} is not served here, but {_PATHS}")
+
     def _find_exchange(self, request: Request) -> tuple[Exchange | None, int]:
         """Return the exchange of a request and its most bytes, or None."""
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -143,9 +153,8 @@ class Gateway:
         return self._refuse(400, str(error))
 
     def _refuse(self, status: int, reason: str) -> Response:
-        reason = (
-            " ".join(reason.split())[:_MOST_REASON].encode(errors="backslashreplace").decode()
-        )  # it may repeat the request
+        # the reason may repeat the request, so shorten and escape it
+        reason = " ".join(reason.split())[:_MOST_REASON].encode(errors="backslashreplace").decode()
         if reason not in self._warned and len(self._warned) < 20:
             self._warned.add(reason)
             _log.warning("a request of a program is refused with status %d: %s", status, reason)

@@ -97,7 +97,7 @@ class League(Opponent):
         age = progress.iteration - self._table.names[self._chosen]
         self._table.record(self._chosen, sum(wins for wins, _ in duels), sum(games for _, games in duels))
         is_first = float(get_rank() == 0)
-        mine = {
+        own_metrics = {
             "rating": self._table.rating, "opponent_rating": self._table.ratings[self._chosen],
             "opponent_age": age, "league_size": len(self._members),
         }  # fmt: skip
@@ -105,7 +105,7 @@ class League(Opponent):
         self._chosen = self._table.choose(
             self._rule, seeds.draw_uniform(progress.seed, "league", progress.iteration)
         )
-        return {**measured, **{name: (is_first * value, is_first) for name, value in mine.items()}}
+        return {**measured, **{name: (is_first * value, is_first) for name, value in own_metrics.items()}}
 
     def _join(self, iteration: int) -> None:
         """Add the policy that played this iteration, where it is due."""

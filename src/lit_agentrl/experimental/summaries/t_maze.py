@@ -11,6 +11,7 @@ from lit_agentrl.envs.splits import draw_for_split, keyed_rng
 
 _ROUTE = 93  # purpose key
 _SIGNS = ("Left", "Right")
+# words of the embedded policy without a meaning here
 _VIEWS = (
     "wall",
     "box",
@@ -18,7 +19,7 @@ _VIEWS = (
     "target",
     "goal",
     "player",
-)  # words of the embedded policy without a meaning here
+)
 _AHEAD = "Up"
 
 Route = tuple[str, ...]  # the sign, then what is seen at each step

@@ -71,7 +71,7 @@ def require_texts(option: str, texts: Any, *marks: str) -> None:
     """Check that an option is a list of texts with marks such as ``{slot}``.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the option is no such list.
     """
     is_list = isinstance(texts, Sequence) and not isinstance(texts, str) and bool(texts)
     is_valid = is_list and all(

@@ -27,10 +27,11 @@ except ImportError as error:
         "figures need the package matplotlib; install it with: pip install 'lit-agentrl[figures]'"
     ) from error
 
+# placeholders that `_extract_svg` replaces with the CSS variables of the page
 INK, FAINT = (
     "#01fe01",
     "#02fe02",
-)  # placeholders that `_extract_svg` replaces with the CSS variables of the page
+)
 SERIES = tuple(f"#03fe{number:02x}" for number in range(8))
 LIGHT = {  # colours of the light page, by the name of their CSS variable
     "ink": "#1a1a1a", "faint": "#8a8a8a", "series-0": "#0060a8", "series-1": "#b34700", "series-2": "#00735c",

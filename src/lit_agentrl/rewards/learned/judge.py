@@ -254,11 +254,11 @@ class Judge(Replacing):
         Raises:
             ValueError: the checkpoint was trained with another model in ``meta`` or ``scalar``.
         """
-        for name, mine in self._get_fingerprints().items():
-            if mine != (other := state.get(name)):
+        for name, own_fingerprint in self._get_fingerprints().items():
+            if own_fingerprint != (other := state.get(name)):
                 raise ValueError(
-                    f"reward.{self.name}.{name}={getattr(self, name)} holds weights {str(mine)[:12]}, and this run was "
-                    f"trained with {str(other)[:12]}; put the model back"
+                    f"reward.{self.name}.{name}={getattr(self, name)} holds weights "
+                    f"{str(own_fingerprint)[:12]}, and this run was trained with {str(other)[:12]}; put the model back"
                 )
         self._comparison.load_state_dict(state["watched"])
 

@@ -40,9 +40,8 @@ class TopLambda(RewardPart):
 
     def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
         """Replace the rewards by the outcome at the last turn of each episode."""
-        solved: dict[int, list[int]] = {
-            e.group: [] for e in episodes
-        }  # token counts of the successes of each group
+        # token counts of the successes of each group
+        solved: dict[int, list[int]] = {e.group: [] for e in episodes}
         for e in episodes:
             if e.success:
                 solved[e.group].append(e.num_action_tokens)

@@ -6,7 +6,7 @@ trajectory i in reward units, ``mean_g`` and ``std_g`` are over the trajectories
 return means "unscorable": the trajectory is left out of every statistic and its advantage is 0.
 
 Shapes: ``return_B``, ``group_B``, ``trajectory_B``, ``first_turn_B`` (B,); ``is_action_BT``,
-``is_turn_end_BT``, ``reward_BT`` (B, T).  All raise ValueError when shapes disagree.
+``is_turn_end_BT``, ``reward_BT`` (B, T).  All functions raise ValueError when shapes disagree.
 """
 
 from __future__ import annotations

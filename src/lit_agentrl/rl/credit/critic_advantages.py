@@ -10,7 +10,7 @@ A trajectory whose ``return_B`` is NaN ("unscorable") is left out: it has no adv
 ignores it.  Nothing carries gradient.
 
 Shapes: ``return_B``, ``trajectory_B``, ``first_turn_B`` (B,); ``value_BT``, ``reward_BT``, ``is_action_BT``,
-``is_turn_end_BT`` (B, T).  All raise ValueError when shapes disagree or a constant is invalid.
+``is_turn_end_BT`` (B, T).  All functions raise ValueError when shapes disagree or a constant is invalid.
 """
 
 from __future__ import annotations
@@ -113,9 +113,8 @@ def gae_bilevel(
     """
     _check_constants(whiten, discount=discount, turn_discount=turn_discount, gae_lambda=gae_lambda)
     steps = _make_steps(value_BT, reward_BT, is_action_BT, return_B, trajectory_B, first_turn_B)
-    turn_index(
-        is_action_BT=steps.is_counted_BT, is_turn_end_BT=is_turn_end_BT
-    )  # checks that every turn has an end
+    # raises if a turn has no end
+    turn_index(is_action_BT=steps.is_counted_BT, is_turn_end_BT=is_turn_end_BT)
     is_end_BT = steps.is_counted_BT & is_turn_end_BT
     turn_error_BT = steps.compute_td_error(steps.reward_BT, is_end_BT, turn_discount)
     turn_BT = steps.accumulate(turn_error_BT, is_end_BT, turn_discount * gae_lambda)
@@ -151,9 +150,8 @@ def n_step(
     _check_constants(whiten, discount=discount)
     rows = _make_steps(value_BT, reward_BT, is_action_BT, return_B, trajectory_B, first_turn_B)
     error_BT = rows.compute_td_error(rows.reward_BT, rows.is_counted_BT, discount)
-    left_BT = rows.accumulate(
-        torch.ones_like(error_BT), rows.is_counted_BT, 1.0
-    )  # tokens from here to the end
+    # number of counted tokens from each token to the trajectory's end
+    left_BT = rows.accumulate(torch.ones_like(error_BT), rows.is_counted_BT, 1.0)
     index_B, num = trajectory_index(trajectory_B)
     length_B = segment_sum(rows.is_counted_BT.sum(1).to(left_BT), index_B, num)[index_B]
     is_last_BT = (length_B[:, None] - left_BT + 1) % steps == 0  # of a segment

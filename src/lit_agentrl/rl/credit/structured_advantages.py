@@ -2,7 +2,7 @@
 
 Notation, shapes and the treatment of NaN returns are those of ``advantages.py``: one number per sampled token, 0
 elsewhere; no gradient; a trajectory counts once, however many rows it has; a trajectory whose return is NaN is left out
-of every statistic and gets 0.  All raise ValueError when shapes disagree.
+of every statistic and gets 0.  All functions raise ValueError when shapes disagree.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def branch_hard(
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
     nodes, index_N = torch.unique(node_BT[is_counted_BT], return_inverse=True)
     value_N = advantage_BT[is_counted_BT].double()
-    sharers = segment_sum(torch.ones_like(value_N), index_N, len(nodes))
-    mean_N = (segment_sum(value_N, index_N, len(nodes)) / sharers)[index_N]
+    rows_per_node = segment_sum(torch.ones_like(value_N), index_N, len(nodes))
+    mean_N = (segment_sum(value_N, index_N, len(nodes)) / rows_per_node)[index_N]
     return Advantage(advantage_BT.masked_scatter(is_counted_BT, mean_N.to(advantage_BT.dtype)))
 
 
@@ -150,10 +150,12 @@ def indicator(
     """
     require(min_return < math.inf, "min_return", min_return, "a number that returns can exceed")
     trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    best = trajectories.return_S.new_full((trajectories.num_groups,), -math.inf)
-    best = best.scatter_reduce_(0, trajectories.group_S, trajectories.return_S, "amax")
-    size = segment_sum(torch.ones_like(trajectories.return_S), trajectories.group_S, trajectories.num_groups)
-    is_best_S = (trajectories.return_S == best[trajectories.group_S]) & (size[trajectories.group_S] > 1)
+    best_G = trajectories.return_S.new_full((trajectories.num_groups,), -math.inf)
+    best_G = best_G.scatter_reduce_(0, trajectories.group_S, trajectories.return_S, "amax")
+    size_G = segment_sum(
+        torch.ones_like(trajectories.return_S), trajectories.group_S, trajectories.num_groups
+    )
+    is_best_S = (trajectories.return_S == best_G[trajectories.group_S]) & (size_G[trajectories.group_S] > 1)
     value_S = (is_best_S & (trajectories.return_S > min_return)).double()
     return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 
@@ -166,9 +168,9 @@ def raw_filtered(*, return_B: Tensor, group_B: Tensor, success_B: Tensor, is_act
     check_shapes(return_B=return_B, group_B=group_B, success_B=success_B, is_action_BT=is_action_BT)
     groups, index_B = torch.unique(group_B, return_inverse=True)
     is_scored_B = ~return_B.isnan()
-    solved = segment_sum((success_B & is_scored_B).long(), index_B, len(groups))
-    failed = segment_sum((~success_B & is_scored_B).long(), index_B, len(groups))
-    is_mixed_B = ((solved > 0) & (failed > 0))[index_B]
+    solved_G = segment_sum((success_B & is_scored_B).long(), index_B, len(groups))
+    failed_G = segment_sum((~success_B & is_scored_B).long(), index_B, len(groups))
+    is_mixed_B = ((solved_G > 0) & (failed_G > 0))[index_B]
     value_B = torch.where(is_mixed_B & is_scored_B, return_B, torch.zeros_like(return_B))
     return Advantage(broadcast_to_actions(value_B, is_action_BT))
 
@@ -187,8 +189,8 @@ def _make_normaliser(norm: str, eps: float | None) -> Callable[[Tensor, Tensor, 
     require(norm in ("mean", "mean_std"), "norm", norm, "mean or mean_std")
     if norm == "mean" and eps is not None:
         raise ValueError(f"eps={eps} has no effect with norm=mean: leave it null")
-    divided = partial(group_mean_std, eps=DEFAULT_EPS if eps is None else eps)
-    estimator: Callable[..., Advantage] = group_mean if norm == "mean" else divided
+    divide_by_std = partial(group_mean_std, eps=DEFAULT_EPS if eps is None else eps)
+    estimator: Callable[..., Advantage] = group_mean if norm == "mean" else divide_by_std
 
     def normalise(value_N: Tensor, group_N: Tensor, id_N: Tensor) -> Tensor:
         one_token = torch.ones(len(value_N), 1, dtype=torch.bool, device=value_N.device)
@@ -200,13 +202,15 @@ def _make_normaliser(norm: str, eps: float | None) -> Callable[[Tensor, Tensor, 
 
 
 def _find_columns(turn_BT: Tensor, is_counted_BT: Tensor, num_columns: int) -> Tensor:
-    """Find the column of ``state_key_BK`` of each token, int64; 0 if it does not count."""
+    """Find each token's column of ``state_key_BK``, int64; 0 if the token does not count."""
     check_shapes(turn_BT=turn_BT, is_counted_BT=is_counted_BT)
     if bool((is_counted_BT & (turn_BT < 0)).any()):
-        raise ValueError("turn_BT is negative at a sampled token; algo/advantage=gigpo needs a turn for each")
-    beyond = torch.iinfo(turn_BT.dtype).max
-    turns_BT = torch.where(turn_BT < 0, beyond, turn_BT)
-    first_B1 = torch.nn.functional.pad(turns_BT, (0, 1), value=beyond).amin(1, keepdim=True)
+        raise ValueError(
+            "turn_BT is negative at a sampled token; algo/advantage=gigpo needs a turn number there"
+        )
+    largest = torch.iinfo(turn_BT.dtype).max
+    turns_BT = torch.where(turn_BT < 0, largest, turn_BT)
+    first_B1 = torch.nn.functional.pad(turns_BT, (0, 1), value=largest).amin(1, keepdim=True)
     column_BT = torch.where(is_counted_BT, turn_BT - first_B1, 0).long()
     if bool((is_counted_BT & (column_BT >= num_columns)).any()):
         raise ValueError(f"state_key_BK has K={num_columns}, but a row has {int(column_BT.max()) + 1} turns")
@@ -216,7 +220,7 @@ def _find_columns(turn_BT: Tensor, is_counted_BT: Tensor, num_columns: int) -> T
 def _sum_turn_rewards(reward_BT: Tensor, is_counted_BT: Tensor, column_BT: Tensor) -> tuple[Tensor, Tensor]:
     """Sum the rewards of each turn, float64, and mark turns with counted tokens.
 
-    Both are (B, K), K at least 1.
+    Both results are (B, K), with K at least 1.
     """
     check_shapes(reward_BT=reward_BT, is_counted_BT=is_counted_BT)
     num_columns = int(column_BT.max()) + 1 if column_BT.numel() else 1

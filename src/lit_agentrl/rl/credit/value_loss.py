@@ -3,7 +3,7 @@
 ``value_BT`` is the current prediction of the critic, ``return_BT`` its target from the advantage estimator (in reward
 units, see ``critic_advantages.py``), both (B, T).  Losses are in squared reward units, 0 outside the targets, whatever
 the inputs hold there; gradient flows through ``value_BT`` only.  Targets are the tokens of ``is_value_target_BT``, or
-every sampled token if it is None; both masks are (B, T).  All raise ValueError when shapes disagree.
+every sampled token if it is None; both masks are (B, T).  All functions raise ValueError when shapes disagree.
 """
 
 from __future__ import annotations

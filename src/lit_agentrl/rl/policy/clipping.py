@@ -2,7 +2,7 @@
 
 ``rho`` is ``ratio_BT``, ``A`` is ``advantage_BT``, both (B, T).  Gradient flows through ``ratio_BT`` (and ``logp_BT``
 where a rule takes it), never through the advantage.  The two flags mark the tokens that the lower or upper bound
-clipped.  All raise ValueError when shapes disagree or a bound is invalid.
+clipped.  All functions raise ValueError when shapes disagree or a bound is invalid.
 """
 
 from __future__ import annotations

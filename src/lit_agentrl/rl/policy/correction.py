@@ -3,11 +3,12 @@
 ``rho_t = exp(old_logp_t - sampler_logp_t)`` for each sampled token, where ``old_logp`` is the trainer's log-prob (nats)
 under the weights that sampled, and ``sampler_logp`` is the log-prob that the engine recorded.  A part that takes both
 columns makes a run recompute ``old_logp``.  The weight multiplies the policy loss of the token.  No input carries
-gradient, so a token of weight 0 gets none from the policy loss; it still counts where an aggregation divides by the
-number of tokens.
+gradient.  A token of weight 0 gets no gradient from the policy loss, but it still counts where an aggregation divides
+by the number of tokens.
 
 Arguments are (B, T), ``trajectory_B`` is (B,); weights are (B, T), and 0 where no token was sampled.  Log-ratios are
-clamped to [-20, 20] before the exponential, per token and after any sum.  All raise ValueError when shapes disagree.
+clamped to [-20, 20] before the exponential, per token and after any sum.  All functions raise ValueError when shapes
+disagree.
 
 Truncated importance sampling: Yao et al., "Your efficient RL framework secretly brings you off-policy RL training"
 (2025).  Weights of sequences: Liu, Li et al., "When speed kills stability: demystifying RL collapse from the
@@ -156,7 +157,7 @@ def _compute_log_ratio_of_whole_rows(
 
 
 def _average(log_BT: Tensor, is_action_BT: Tensor) -> Tensor:
-    """Return the mean of each row over its sampled tokens, (B, 1)."""
+    """Return the mean log-ratio over the sampled tokens of each row, (B, 1)."""
     return log_BT.sum(1, keepdim=True) / is_action_BT.sum(1, keepdim=True).clamp(min=1)
 
 

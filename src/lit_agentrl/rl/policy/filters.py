@@ -1,4 +1,7 @@
-"""Group filters: select groups of rollouts to train on, before advantages are computed."""
+"""Group filters: select groups of rollouts to train on, before advantages are computed.
+
+Filters raise ValueError when shapes disagree or a constant is out of range.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +50,8 @@ def keep_all(*, group_B: Tensor) -> Selection:
 def top_std(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, ratio: float) -> Selection:
     """Keep the groups with the highest std of returns: StarPO-S, arXiv 2504.20073.
 
-    Keeps ``max(1, floor(ratio * P))`` of P groups.  The std (ddof 1) leaves out NaN returns and is 0 for fewer than two
-    returns.  Ties go to the group that appears first.
+    It keeps ``max(1, floor(ratio * P))`` of P groups.  The std (ddof 1) leaves out NaN returns and is 0 for fewer than
+    two returns.  Ties go to the group that appears first.
 
     Args:
         return_B: return of the whole trajectory, in reward units, (B,).
@@ -111,12 +114,12 @@ def std_nucleus(
     require(0 < p <= 1, "p", p, "in (0, 1]; filter=none keeps all groups")
     require(0 <= slack < math.inf, "slack", slack, ">= 0 and finite")
     groups, std = group_std(return_B, group_B, trajectory_B)
-    widest, order = torch.sort(std, descending=True, stable=True)
+    sorted_std, order = torch.sort(std, descending=True, stable=True)
     # Sum the remaining stds from the smallest up: exact where p=1, however small the last std is.
-    missing = widest.flip(0).cumsum(0).flip(0)
+    remaining = sorted_std.flip(0).cumsum(0).flip(0)
     allowed = (1 - p) * std.sum() + slack
     # The margin absorbs rounding for shares such as 0.7 of ten equal groups.
-    needed = order[(widest > 0) & (missing > allowed + 1e-12 * (1 - p) * std.sum())]
+    needed = order[(sorted_std > 0) & (remaining > allowed + 1e-12 * (1 - p) * std.sum())]
     return Selection(keep_groups=groups[needed.sort().values], want_more=False)
 
 
@@ -163,7 +166,7 @@ def dynamic_sampling(
     """Keep the first ``target`` groups with both outcomes: DAPO, arXiv 2503.14476.
 
     Section 3.2: while fewer than ``target`` groups have both outcomes, more groups are requested.  Call it on all
-    groups rolled out so far.  ``target=None`` never requests more, as `reject_uniform`.
+    groups rolled out so far.  ``target=None`` never requests more, like `reject_uniform`.
 
     Raises:
         ValueError: also if ``target`` is not a whole number >= 1.

@@ -30,10 +30,11 @@ class GroupLoss(Objective):
 
     Attributes:
         name: name in messages.
-        loss_of_groups: the sum over groups, a scalar; gradient through ``logp_BT``; see `gvpo_loss`.
+        loss_of_groups: returns the sum of the loss over groups, a scalar with gradient through ``logp_BT``; see
+            `gvpo_loss`.
         advantage: returns `Advantage`; see ``advantages.py``.
         rows: returns ``keep_B``, the rows to train on; see ``row_selection.py``.
-        kl, kl_controller, entropy: as for `Algorithm`.
+        kl, kl_controller, entropy: see `Algorithm`.
 
     Raises:
         ValueError: at construction, two parts exclude each other; :meth:`try_out` checks the rest.
@@ -75,11 +76,11 @@ class GroupLoss(Objective):
         )
 
     def needs(self, tensor: str) -> bool:
-        """Return True if any part takes the tensor of that name."""
+        """Return True if any part reads the tensor of that name."""
         return tensor == "reward_BT" or any(tensor in tensor_names(part) for _, part in self._list_parts())
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Compute rewards with their KL, advantages, and the rows to train on."""
+        """Compute rewards minus their KL, advantages, and the rows to train on."""
         columns = prepared(tensors, kl=self.kl, advantage=self.advantage, has_critic=self.needs("value_BT"))
         return columns | {"keep_B": bind(self.rows, tensors | columns)}
 
@@ -96,12 +97,12 @@ class GroupLoss(Objective):
         }
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the shares of the group loss and of the KL and entropy terms."""
+        """Return these groups' share of the loss, KL and entropy terms included, and metrics."""
         clean = cleaned(tensors)
         loss = divide(bind(self.loss_of_groups, clean), tensors["num_groups"])
         for term in in_loss(self.kl, self.entropy):
-            summed = masked_sum(bind(term, clean), clean["is_action_BT"])
-            loss = loss + divide(summed, tensors["num_trajectories"])
+            term_sum = masked_sum(bind(term, clean), clean["is_action_BT"])
+            loss = loss + divide(term_sum, tensors["num_trajectories"])
         return loss, policy_metrics(clean)
 
     def terms(self) -> Sequence[Term]:

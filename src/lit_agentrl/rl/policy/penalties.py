@@ -21,7 +21,7 @@ def check_kl(kl: KLTerm | None, controller: Controller) -> None:
     """Refuse a KL term without a valid `place`, and a controller without a KL term.
 
     Raises:
-        ValueError: names the option and the remedy.
+        ValueError: the two do not fit; the message names the option and the remedy.
     """
     if kl is not None and getattr(kl, "place", None) not in PLACES:
         raise ValueError(

@@ -3,8 +3,8 @@
 Every function returns ``keep_B``, bool of shape (B,), True for rows to train on.  The rows of one trajectory are kept
 or dropped together; rules on advantages use the largest ``|advantage|`` of its sampled tokens.  Advantages do not
 change: their statistics come from all rows.  Shapes: ``advantage_BT``, ``is_action_BT`` (B, T); ``group_B``,
-``trajectory_B``, ``is_truncated_B`` (B,).  No gradient.  All raise ValueError when shapes disagree or an advantage at a
-sampled token is NaN.
+``trajectory_B``, ``is_truncated_B`` (B,).  No result carries gradient.  All functions raise ValueError when shapes
+disagree or an advantage at a sampled token is NaN.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ def mask_truncated(*, is_truncated_B: Tensor, trajectory_B: Tensor) -> Tensor:
     Their returns still count in the statistics of their group.
 
     Args:
-        is_truncated_B: a limit cut off a reply, or left no room for the next message.
+        is_truncated_B: True if a limit cut off a reply, or left no room for the next message.
         trajectory_B: rows with the same number are kept or dropped together.
     """
     check_shapes(is_truncated_B=is_truncated_B, trajectory_B=trajectory_B)
-    index_B, num = trajectory_index(trajectory_B)
-    is_cut_S = index_B.new_zeros(num).scatter_reduce_(0, index_B, is_truncated_B.to(index_B.dtype), "amax")
+    index_B, num_trajectories = trajectory_index(trajectory_B)
+    is_cut_S = index_B.new_zeros(num_trajectories).scatter_reduce_(
+        0, index_B, is_truncated_B.to(index_B.dtype), "amax"
+    )
     return (is_cut_S == 0)[index_B]
 
 
@@ -60,8 +62,8 @@ class CPPO:
 
     Attributes:
         prune: share of each group to drop, in (0, 1).
-        refill: roll out ``1 / (1 - prune)`` times as many prompts, so that the update has as many trajectories as
-            without pruning: the paper's dynamic completion allocation.
+        refill: whether to roll out ``1 / (1 - prune)`` times as many prompts, so that the update has as many
+            trajectories as without pruning: the paper's dynamic completion allocation.
     """
 
     prune: float = 0.5
@@ -99,15 +101,16 @@ def _select_largest(
         raise ValueError("group_B differs between rows of one trajectory")
     row_B = torch.arange(len(index_B), device=index_B.device)
     first_S = torch.full_like(group_S, len(index_B)).scatter_reduce_(0, index_B, row_B, "amin")
-    order = first_S.argsort()
+    order_S = first_S.argsort()
     for key_S in (-largest_S, group_S):  # stable, so the last key counts most
-        order = order[key_S[order].argsort(stable=True)]
-    size = torch.bincount(group_S, minlength=len(groups))
-    start = size.cumsum(0) - size
-    rank_S = torch.empty_like(order)
-    rank_S[order] = torch.arange(len(order), device=order.device) - start[group_S[order]]
-    num_kept = (size * (1 - prune) + 1e-9).long().clamp(min=1)  # 10 * (1 - 0.9) is 0.999... in floating point
-    return (rank_S < num_kept[group_S])[index_B]
+        order_S = order_S[key_S[order_S].argsort(stable=True)]
+    size_G = torch.bincount(group_S, minlength=len(groups))
+    start_G = size_G.cumsum(0) - size_G
+    rank_S = torch.empty_like(order_S)
+    rank_S[order_S] = torch.arange(len(order_S), device=order_S.device) - start_G[group_S[order_S]]
+    # 10 * (1 - 0.9) is 0.999... in floating point
+    num_kept_G = (size_G * (1 - prune) + 1e-9).long().clamp(min=1)
+    return (rank_S < num_kept_G[group_S])[index_B]
 
 
 def _find_largest(advantage_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,9 +120,9 @@ def _find_largest(advantage_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tens
         The trajectory number of each row (B,), and the largest |advantage| (S,), 0 without sampled tokens.
     """
     check_shapes(advantage_BT=advantage_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B)
-    size_BT = torch.where(is_action_BT, advantage_BT.detach().abs(), torch.zeros_like(advantage_BT))
-    if bool(size_BT.isnan().any()):
+    magnitude_BT = torch.where(is_action_BT, advantage_BT.detach().abs(), torch.zeros_like(advantage_BT))
+    if bool(magnitude_BT.isnan().any()):
         raise ValueError("advantage_BT is NaN at a sampled token")
-    index_B, num = trajectory_index(trajectory_B)
-    largest_B = torch.nn.functional.pad(size_BT, (0, 1)).amax(1)  # the extra column covers T = 0
-    return index_B, size_BT.new_zeros(num).scatter_reduce_(0, index_B, largest_B, "amax")
+    index_B, num_trajectories = trajectory_index(trajectory_B)
+    largest_B = torch.nn.functional.pad(magnitude_BT, (0, 1)).amax(1)  # the extra column covers T = 0
+    return index_B, magnitude_BT.new_zeros(num_trajectories).scatter_reduce_(0, index_B, largest_B, "amax")

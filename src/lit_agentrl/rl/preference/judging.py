@@ -23,7 +23,7 @@ class Verdicts:
 
     Attributes:
         table_PC: float64, one row per pair with the columns `COLUMNS`: its group, the score of the better side minus
-            that of the other, and the numbers of sampled tokens of both.
+            that of the other, and the numbers of sampled tokens of both sides.
     """
 
     table_PC: Tensor
@@ -48,19 +48,20 @@ class Verdicts:
         return (chosen_P - rejected_P).abs() <= _NEAR * torch.maximum(chosen_P, rejected_P)
 
     def metrics(self) -> dict[str, float]:
-        """Return the accuracy on pairs, and that of the rule "the shorter one wins".
+        """Return the accuracy on pairs, and that of the rule "the shorter reply wins".
 
-        Shares are means over prompts of the means over their pairs.  ``calibration_error`` is the mean over pairs of
-        ``|accuracy - sigmoid(|margin|)|`` in ten bins.
+        Shares and ``margin`` (nats) are means over prompts of the mean over each prompt's pairs.  ``calibration_error``
+        is the mean over pairs of ``|accuracy - sigmoid(|margin|)|`` in ten bins.
         """
         if not len(self):
             return {}
         chosen_P, rejected_P = self.column("chosen_length"), self.column("rejected_length")
         shorter_P = (chosen_P < rejected_P).double() + 0.5 * (chosen_P == rejected_P).double()
-        all_P = torch.ones_like(self.is_near_P)
+        is_any_P = torch.ones_like(self.is_near_P)
         values = {
-            "success": self._average(self.is_right_P, all_P), "margin": self._average(self.column("margin"), all_P),
-            "shorter_wins": self._average(shorter_P, all_P),
+            "success": self._average(self.is_right_P, is_any_P),
+            "margin": self._average(self.column("margin"), is_any_P),
+            "shorter_wins": self._average(shorter_P, is_any_P),
             "calibration_error": self._compute_calibration_error(),
             "pairs": torch.tensor(float(len(self))), "equal_length_pairs": self.is_near_P.sum(),
         }  # fmt: skip
@@ -70,17 +71,17 @@ class Verdicts:
         return {name: float(value) for name, value in values.items()}
 
     def _average(self, x_P: Tensor, keep_P: Tensor) -> Tensor:
-        """Average over prompts the mean over their pairs."""
-        _, prompt_P, count = torch.unique(
+        """Average over prompts the mean over each prompt's pairs, of the pairs of ``keep_P``."""
+        _, prompt_P, size_G = torch.unique(
             self.column("group")[keep_P], return_inverse=True, return_counts=True
         )
-        mean: Tensor = (x_P[keep_P] / count[prompt_P]).sum() / len(count)
+        mean: Tensor = (x_P[keep_P] / size_G[prompt_P]).sum() / len(size_G)
         return mean
 
     def _compute_calibration_error(self) -> Tensor:
-        sure_P = torch.sigmoid(self.column("margin").abs())  # from 0.5 to 1
-        bin_P = ((sure_P - 0.5) * 2 * _BINS).long().clamp(max=_BINS - 1)
-        gap_K = sure_P.new_zeros(_BINS).index_add_(0, bin_P, self.is_right_P - sure_P)
+        probability_P = torch.sigmoid(self.column("margin").abs())  # from 0.5 to 1
+        bin_P = ((probability_P - 0.5) * 2 * _BINS).long().clamp(max=_BINS - 1)
+        gap_K = probability_P.new_zeros(_BINS).index_add_(0, bin_P, self.is_right_P - probability_P)
         return gap_K.abs().sum() / len(self)
 
 
@@ -105,7 +106,7 @@ def judge(tensors: Mapping[str, Tensor], score_BT: Tensor) -> Verdicts:
 
     Args:
         tensors: columns of whole groups.
-        score_BT: scores; those at the last sampled token of each trajectory are used.  No gradient.
+        score_BT: (B, T), scores in nats, without gradient; the last sampled token of each trajectory counts.
     """
     pairs = bind(all_pairs, tensors)
     units = pairs.units

@@ -2,7 +2,9 @@
 
 ``z = beta * (score of the chosen - score of the rejected) + margin``.  Each link takes columns of pairs, (P,), by name,
 and returns (P,).  ``z_P`` and the implicit rewards ``chosen_P`` and ``rejected_P``, ``beta * score``, carry gradient;
-``gap_P``, the difference of returns in reward units, does not.  With ``beta = 1`` they are in nats.
+``gap_P``, the difference of returns in reward units, does not.  With ``beta = 1``, ``z_P`` and the implicit rewards are
+in nats.  Formulas call the implicit rewards ``w`` (chosen, the winner) and ``l`` (rejected, the loser).  A link raises
+ValueError when a constant is out of range.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def logistic(*, z_P: Tensor) -> Tensor:
 def hinge(*, z_P: Tensor, width: float = 1.0) -> Tensor:
     """``max(0, width - z)``: SLiC, arXiv 2305.10425, and RRHF, arXiv 2304.05302.
 
-    SLiC has a ``width`` of 1, RRHF of 0.  ``width`` is >= 0.
+    SLiC has a ``width`` of 1, RRHF has 0.  ``width`` is finite and >= 0.
     """
     require(0 <= width < math.inf, "width", width, "finite and >= 0")
     return (width - z_P).clamp(min=0)
@@ -35,8 +37,8 @@ def hinge(*, z_P: Tensor, width: float = 1.0) -> Tensor:
 def hinge_of_mean(*, z_P: Tensor, set_P: Tensor, width: float = 0.0) -> Tensor:
     """``max(0, width - mean of z in a set)``: Stable Alignment, arXiv 2305.16960.
 
-    Each pair gets its share, so that the pairs of a set sum to the hinge: for ``algo.over=groups``.  ``set_P`` numbers
-    the group, or state, of each pair; ``width`` is >= 0.
+    Each pair gets an equal share of its set's hinge, so that the shares sum to it: use ``algo.over=groups``.  ``set_P``
+    numbers the group, or state, of each pair; ``width`` is >= 0.
     """
     require(0 <= width < math.inf, "width", width, "finite and >= 0")
     _, index_P, size_S = torch.unique(set_P, return_inverse=True, return_counts=True)
@@ -119,8 +121,8 @@ def sppo_hard(*, chosen_P: Tensor, rejected_P: Tensor, eta: float = 10.0) -> Ten
 def apo(*, chosen_P: Tensor, rejected_P: Tensor, side: Literal["zero", "down"] = "zero") -> Tensor:
     """Anchored preference optimisation: APO, arXiv 2408.06266.
 
-    ``zero``, for chosen replies better than the policy's: ``1 - sigmoid(w) + sigmoid(l)``.  ``down``, for worse ones:
-    ``sigmoid(w) + 1 - sigmoid(w - l)``.
+    ``side=zero`` suits chosen replies that are better than the policy's: ``1 - sigmoid(w) + sigmoid(l)``.
+    ``side=down`` suits worse chosen replies: ``sigmoid(w) + 1 - sigmoid(w - l)``.
     """
     require(side in ("zero", "down"), "side", side, "zero or down")
     if side == "zero":
@@ -141,7 +143,8 @@ def rebel(*, z_P: Tensor, gap_P: Tensor, eta: float = 1.0) -> Tensor:
 def distance(*, z_P: Tensor, gap_P: Tensor, eta: float = 1.0) -> Tensor:
     """``KL(sigmoid(eta gap) || sigmoid(z))``: reward-aware RPO (Nemotron), arXiv 2406.11704.
 
-    It is the variant with backward KL, and 0 for ``z = eta * gap``.  ``eta`` is per reward unit, finite and > 0.
+    This is the variant with backward KL; the loss is 0 for ``z = eta * gap``.  ``eta`` is per reward unit, finite and
+    > 0.
     """
     require(0 < eta < math.inf, "eta", eta, "finite and > 0")
     goal_P = eta * gap_P
@@ -156,7 +159,7 @@ def certain(loss_P: Tensor, flipped_P: Tensor) -> Tensor:
 
 
 def conservative(loss_P: Tensor, flipped_P: Tensor, *, epsilon: float = 0.1) -> Tensor:
-    """``(1 - epsilon) f(z) + epsilon f(-z)``: cDPO (label smoothing).
+    """``(1 - epsilon) f(z) + epsilon f(-z)`` with the link ``f``: cDPO (label smoothing).
 
     Args:
         loss_P: loss of each pair.
@@ -170,8 +173,8 @@ def conservative(loss_P: Tensor, flipped_P: Tensor, *, epsilon: float = 0.1) -> 
 def robust(loss_P: Tensor, flipped_P: Tensor, *, epsilon: float = 0.1) -> Tensor:
     """Unbiased loss under flipped labels: robust DPO, arXiv 2403.00409, equation 8.
 
-    ``((1 - epsilon) f(z) - epsilon f(-z)) / (1 - 2 epsilon)``.  If labels are flipped with probability ``epsilon``, its
-    expectation is the loss of the correct labels.  Arguments are as for `conservative`.
+    ``((1 - epsilon) f(z) - epsilon f(-z)) / (1 - 2 epsilon)``.  If labels are flipped with probability ``epsilon``, the
+    expectation is the loss of the correct labels.  The arguments are those of `conservative`.
     """
     require(0 < epsilon < 0.5, "epsilon", epsilon, "in (0, 0.5); algo/smoothing=none has none")
     return ((1 - epsilon) * loss_P - epsilon * flipped_P) / (1 - 2 * epsilon)

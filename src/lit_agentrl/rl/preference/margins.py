@@ -1,9 +1,9 @@
 """Margins, which are added to the logit ``z`` of a pair before the link.
 
-``z = beta * (score of the chosen - score of the rejected)``.  All take columns of pairs, (P,), by name, and return (P,)
-in units of z.  ``gap_P`` is the difference of returns (in reward units, >= 0), lengths are in sampled tokens,
-``chosen_P`` and ``rejected_P`` are implicit rewards, ``beta * score``, which carry gradient.  ``reordered_P`` is
-computed before the first step of an iteration; see `sorting`.
+``z = beta * (score of the chosen - score of the rejected)``.  Each margin takes columns of pairs, (P,), by name, and
+returns (P,) in units of z.  ``gap_P`` is the difference of returns (in reward units, >= 0), lengths are in sampled
+tokens, ``chosen_P`` and ``rejected_P`` are implicit rewards, ``beta * score``, which carry gradient.  ``reordered_P``
+is computed before the first step of an iteration; see `sorting`.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def sequence_kl(
 
     Args:
         chosen_kl_P: ``beta`` times the sum over sampled tokens of the estimate; carries gradient.
-        rejected_kl_P: the same of the other side.
+        rejected_kl_P: the same for the rejected side.
         alpha: weight, finite and > 0; TDPO 1 has 1.
-        stop_chosen: stop the gradient of the KL of the chosen side, as in TDPO 2.
+        stop_chosen: whether to stop the gradient of the KL of the chosen side, as in TDPO 2.
     """
     require(0 < alpha < math.inf, "alpha", alpha, "finite and > 0; algo/margin=none has none")
     require(isinstance(stop_chosen, bool), "stop_chosen", stop_chosen, "true or false")
@@ -99,9 +99,9 @@ def vocabulary_kl(
 
     Args:
         chosen_full_kl_P: the KL of the chosen side; carries gradient.
-        rejected_full_kl_P: that of the other side.
+        rejected_full_kl_P: the KL of the rejected side; carries gradient.
         alpha: weight, finite and > 0; TDPO 1 has 1.
-        stop_chosen: stop the gradient of the KL of the chosen side, as in TDPO 2.
+        stop_chosen: whether to stop the gradient of the KL of the chosen side, as in TDPO 2.
     """
     return sequence_kl(
         chosen_kl_P=chosen_full_kl_P, rejected_kl_P=rejected_full_kl_P, alpha=alpha, stop_chosen=stop_chosen
@@ -111,10 +111,10 @@ def vocabulary_kl(
 def sorted_reference(*, reordered_P: Tensor) -> Tensor:
     """``beta * (v_i - v_j)``: AOT of paired data, arXiv 2406.05882.
 
-    The logit becomes ``z = beta * (u_i - v_j)``.  ``u`` and ``v`` are the differences of the scores of chosen and
-    rejected side under policy and reference.  They are sorted separately over all pairs of the iteration, and j is the
-    pair whose ``v`` has the rank of ``u_i``.  ``u`` is sorted by the policy before the first step, so an iteration of
-    one step equals the paper; later steps use the same order.  No gradient.
+    The logit becomes ``z = beta * (u_i - v_j)``.  ``u`` is the score of the chosen side minus that of the rejected side
+    under the policy, ``v`` the same difference under the reference.  Both are sorted separately over all pairs of the
+    iteration, and j is the pair whose ``v`` has the rank of ``u_i``.  ``u`` is sorted by the policy before the first
+    step, so an iteration of one step equals the paper; later steps use the same order.  The margin carries no gradient.
     """
     return reordered_P
 
@@ -123,7 +123,7 @@ def check_margin(margin: Callable[..., Tensor], link: Callable[..., Tensor]) -> 
     """Refuse a margin with a link that does not use ``z``.
 
     Raises:
-        ValueError: there is a margin, and the link takes both rewards instead of z.
+        ValueError: there is a margin, and the link takes the implicit rewards instead of z.
     """
     if bare(margin) is not none and "z_P" not in tensor_names(link):
         raise ValueError(

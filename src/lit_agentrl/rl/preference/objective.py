@@ -35,7 +35,7 @@ class NLL:
     Attributes:
         coef: weight, > 0.
         of: ``best``: the best unit of each group with a pair; ``pairs``: the chosen side of each pair, as often as it
-            is chosen.  For recorded pairs, and for one pair per group, they are the same.
+            is chosen.  Both are equal for recorded pairs, and for one pair per group.
         per: ``unit``: the mean over units of the mean over their tokens, as in Llama 3 (arXiv 2407.21783, coef 0.2) and
             iterative RPO (arXiv 2404.19733, coef 1.0); ``token``: the mean over all their tokens, as in trl and CPO.
     """
@@ -61,7 +61,7 @@ class NLL:
         return length_U.sum() if self.per == "token" else length_U.new_tensor(len(length_U))
 
     def summed(self, pairs: Pairs, logp_BT: Tensor) -> Tensor:
-        """Sum the NLL; to be divided by the `divisor` of a minibatch.
+        """Sum the NLL of the units to imitate, which the minibatch's `divisor` divides.
 
         Gradient flows through ``logp_BT`` (nats).
         """
@@ -93,7 +93,7 @@ class PreferenceLoss(Objective):
         beta: units of z per nat, > 0.
         weight: weight of the loss of pairs relative to the NLL, > 0.
         over: ``pairs``: P is the number of pairs of a minibatch, on all ranks; ``groups``: the number of groups, or
-            states, with a pair, so that those with many pairs have more weight.
+            states, with a pair, so that groups with many pairs have more weight.
 
     Raises:
         ValueError: at construction, parts exclude each other; :meth:`try_out` checks the rest.
@@ -151,7 +151,7 @@ class PreferenceLoss(Objective):
         return Requirements(min_members=2)
 
     def needs(self, tensor: str) -> bool:
-        """Return True if a part takes the tensor.
+        """Return True if a part reads the tensor.
 
         Targets also need the values of a critic, and sorting needs log-probs before the first step.
         """
@@ -165,7 +165,7 @@ class PreferenceLoss(Objective):
         return any(tensor in tensor_names(part) for part in parts if part is not None)
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
-        """Run every part once on a toy batch; errors begin with its name."""
+        """Run every part once on a toy batch; errors begin with the part's name."""
         try_out("pairing", self.pairing, Pairs, rows)
         try_out("reference", self.reference, Tensor, rows, "BT")
         if self.targets is not None:
@@ -179,7 +179,7 @@ class PreferenceLoss(Objective):
             self._compute_losses(columns)
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Keep the rows of pairs and those with critic targets.
+        """Keep the rows of pairs and the rows with critic targets.
 
         ``reordered_BK`` holds ``reordered_P`` of each pair, for margins that sort.
         """
@@ -200,7 +200,7 @@ class PreferenceLoss(Objective):
         return counts if self.nll is None else counts | {"num_imitated": self.nll.divisor(pairs)}
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the share of these groups in the loss, and metrics."""
+        """Return these groups' share of the loss, and metrics."""
         clean = cleaned(tensors)
         pairs = bind(self.pairing, clean)
         columns = self._compute_columns(clean, pairs)
@@ -209,7 +209,7 @@ class PreferenceLoss(Objective):
         if self.nll is not None:
             nll = self.nll.summed(pairs, clean["logp_BT"])
             loss = loss + self.nll.coef * nll / tensors["num_imitated"].clamp(min=1)
-        zero = clean["logp_BT"].sum() * 0  # connects the gradient if there is no pair
+        zero = clean["logp_BT"].sum() * 0  # keeps the loss connected to the network if there is no pair
         return loss.to(zero.dtype) + zero, pair_metrics(columns) | policy_metrics(clean)
 
     def value_loss(self, tensors: Tensors) -> tuple[Tensor, Tensors] | None:
@@ -225,29 +225,29 @@ class PreferenceLoss(Objective):
         return loss.to(value_BT.dtype), {name: sum_and_count(x_P.detach()) for name, x_P in metrics.items()}
 
     def _compute_columns(self, clean: Tensors, pairs: Pairs) -> Tensors:
-        """Compute the columns of pairs, float64; z is without the margin."""
+        """Compute the columns of pairs, float64; ``z_P`` does not include the margin."""
         units, sides = pairs.units, {"chosen": pairs.chosen_P, "rejected": pairs.rejected_P}
         logp_A = units.read(clean["logp_BT"])
         x_A = logp_A - units.read(bind(self.reference, clean))
         old_A = units.read(clean.get("old_logp_BT", clean["logp_BT"]))
         has_reference = "logp_BT" not in tensor_names(self.reference)
-        summed = {
+        unit_values = {
             "logp": units.sum(logp_A),
             "moved": units.sum((x_A if has_reference else logp_A - old_A).detach()),
             "kl": self.beta * units.sum(torch.expm1(x_A.clamp(max=20)) - x_A),
             "length": units.length_N,
         }
         if self._reads_vocabulary:
-            summed["full_kl"] = self.beta * units.sum(units.read(clean[REF_KL]))
+            unit_values["full_kl"] = self.beta * units.sum(units.read(clean[REF_KL]))
         if units.visits_N is not None:
-            summed["visits"] = units.visits_N
+            unit_values["visits"] = units.visits_N
         columns = {"gap_P": pairs.gap_P, "set_P": pairs.set_P}
         for (side, side_P), other_P in zip(sides.items(), reversed(sides.values()), strict=True):
             with name_errors("score"):
                 score_P = self.score(x_A, units=units, side_S=side_P, other_S=other_P)
             with name_errors("divergence"):
                 columns[f"{side}_P"] = self.beta * self.divergence(score_P)
-            columns |= {f"{side}_{name}_P": value_N[side_P] for name, value_N in summed.items()}
+            columns |= {f"{side}_{name}_P": value_N[side_P] for name, value_N in unit_values.items()}
         columns["z_P"] = columns["chosen_P"] - columns["rejected_P"]
         if self._sorts:
             columns["reordered_P"] = of_rows(clean["reordered_BK"], pairs, clean["is_action_BT"])
@@ -257,9 +257,9 @@ class PreferenceLoss(Objective):
         """Compute ``reordered_BK`` from the policy before the first step, if the margin sorts."""
         if not self._sorts:
             return {}
-        before_BT, reference_BT = clean["old_logp_BT"], bind(self.reference, clean)
+        policy_BT, reference_BT = clean["old_logp_BT"], bind(self.reference, clean)
         with name_errors("score"):
-            gap_P = reordered(pairs, self.score, policy_BT=before_BT, reference_BT=reference_BT)
+            gap_P = reordered(pairs, self.score, policy_BT=policy_BT, reference_BT=reference_BT)
         return {"reordered_BK": to_rows(self.beta * gap_P, pairs, clean["is_action_BT"])}
 
     def _compute_losses(self, columns: Tensors) -> Tensor:

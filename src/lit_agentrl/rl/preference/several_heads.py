@@ -86,32 +86,32 @@ class SeveralHeads(Objective):
         Rows are kept, and tokens scored, if any head needs them.
         """
         columns: Tensors = {}
-        keeps: list[Tensor] = []
-        scored: list[Tensor] = []
+        keep_masks: list[Tensor] = []
+        scored_masks: list[Tensor] = []
         for head, name in enumerate(self.names):
             head_rows = of_head(tensors, head)
             prepared = self.objective.prepare(head_rows)
             keep_B = prepared.pop("keep_B", torch.ones_like(head_rows["return_B"], dtype=torch.bool))
             # another head may keep rows that this head drops, so mask their returns for this head
             prepared["return_B"] = head_rows["return_B"].masked_fill(~keep_B, math.nan)
-            keeps.append(keep_B)
-            scored.append(prepared["is_scored_BT"])
+            keep_masks.append(keep_B)
+            scored_masks.append(prepared["is_scored_BT"])
             for column, value in prepared.items():
                 columns[f"head{head}_{column}" if value.dim() else f"head_{name}_{column}"] = value
         return columns | {
-            "keep_B": torch.stack(keeps).any(0), "is_scored_BT": torch.stack(scored).any(0)
+            "keep_B": torch.stack(keep_masks).any(0), "is_scored_BT": torch.stack(scored_masks).any(0)
         }  # fmt: skip
 
     def count(self, tensors: Tensors) -> Tensors:
         """Return the counts of ``objective`` for each head."""
         return {
-            f"head{head}_{name}": counted
+            f"head{head}_{name}": count
             for head in range(len(self.names))
-            for name, counted in self.objective.count(of_head(tensors, head)).items()
+            for name, count in self.objective.count(of_head(tensors, head)).items()
         }
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the mean loss of heads, and metrics over all heads and of each."""
+        """Return the mean loss of the heads, and metrics of all heads and each head."""
         losses: list[Tensor] = []
         metrics: Tensors = {}
         for head, name in enumerate(self.names):
@@ -136,7 +136,9 @@ def of_head(tensors: Mapping[str, Tensor], head: int) -> Tensors:
     """
     prefix = f"head{head}_"
     columns = {name: tensor for name, tensor in tensors.items() if not _is_of_a_head(name)}
-    columns |= {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    columns |= {
+        name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)
+    }
     # prepared columns have the head's own returns; NaN in the common ones leaves a trajectory out of all heads
     label_B = columns["return_B"] if prefix + "return_B" in tensors else tensors[LABELS][:, head]
     columns["return_B"] = label_B.masked_fill(tensors["return_B"].isnan(), math.nan)

@@ -20,9 +20,10 @@ _ROUNDING = 1e-4  # tolerance for labels that are sums of recorded differences
 
 
 def so_far(*, reward_BT: Tensor, trajectory_B: Tensor, first_turn_B: Tensor) -> Tensor:
-    """Sum of the rewards of the trajectory up to each token, (B, T).
+    """Sum of the trajectory's rewards up to each token, (B, T), in reward units.
 
-    With ``data=stepwise`` it is the label of the turn.  At turn ends it must be in [0, 1].
+    With ``data=stepwise`` the sum at the end of a turn is the turn's label, which must be in [0, 1].  The rows of a
+    trajectory are ordered by ``first_turn_B``, (B,).
     """
     is_before_BB = (trajectory_B[:, None] == trajectory_B) & (first_turn_B[:, None] > first_turn_B)
     before_B = (is_before_BB * reward_BT.sum(1)).sum(1)
@@ -34,13 +35,13 @@ class LabelledSteps(Objective):
     """Loss of a process reward model: mean over turns of binary cross-entropies.
 
     ``r_k``, the score after turn k, is the logit of P(label | the episode up to turn k).  If the label of each turn is
-    the outcome of the episode, the model predicts the probability of success of the recorded policy from there on.
+    the outcome of the episode, the model predicts the probability of success of the recorded policy from that turn on.
     Labels by people, or shares of successful continuations, are in [0, 1].
 
     Attributes:
         name: name in messages.
         label: returns (B,), True for a good trajectory, see ``unpaired.py``; or (B, T), see `so_far`.
-        last: score only the last turn of each trajectory: an outcome reward model.
+        last: whether to score only the last turn of each trajectory, as an outcome reward model does.
     """
 
     unit: ClassVar[str | None] = "trajectory_B"
@@ -62,7 +63,7 @@ class LabelledSteps(Objective):
         return Requirements(min_members=2 if "group_B" in tensor_names(self.label) else 1)
 
     def needs(self, tensor: str) -> bool:
-        """Return True for the tensors of the label and those that define turns."""
+        """Return True for tensors that the label reads or that define turns."""
         return tensor in (*UNITS, "is_turn_end_BT", *tensor_names(self.label))
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
@@ -100,17 +101,17 @@ class LabelledSteps(Objective):
         return {"num_compared": (tensors["is_scored_BT"] & tensors["is_action_BT"]).sum()}
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the share of these turns in the loss, and metrics."""
+        """Return these turns' share of the loss, and metrics."""
         is_scored_BT = tensors["is_scored_BT"] & tensors["is_action_BT"]
         score_A = tensors["score_BT"][is_scored_BT].double()
         good_A = tensors["good_BT"][is_scored_BT].double()
         loss = binary_cross_entropy_with_logits(score_A, good_A, reduction="sum")
         with torch.no_grad():
-            chance_A, count = score_A.sigmoid(), score_A.new_tensor(float(len(score_A)))
+            probability_A, count = score_A.sigmoid(), score_A.new_tensor(float(len(score_A)))
             metrics = {
                 "step_accuracy": torch.stack([((score_A > 0) == (good_A > 0.5)).double().sum(), count]),
-                "step_chance": torch.stack([chance_A.sum(), count]),
-                "step_brier": torch.stack([(chance_A - good_A).square().sum(), count]),
+                "step_chance": torch.stack([probability_A.sum(), count]),
+                "step_brier": torch.stack([(probability_A - good_A).square().sum(), count]),
             }
         return shared(loss, tensors), metrics
 
@@ -118,10 +119,10 @@ class LabelledSteps(Objective):
 def step_metrics(steps: Mapping[str, Tensor]) -> dict[str, float]:
     """Brier scores of the model and of the best constant per turn number.
 
-    A model that is no better than the second, ``step_brier_of_turn``, has learnt nothing but the turn number.
+    A model whose ``step_brier`` is no lower than ``step_brier_of_turn`` has learnt nothing but the turn number.
 
     Args:
-        steps: ``score``, ``turn`` and ``good`` (1 or 0) of each scored token, (A,).
+        steps: ``score`` (nats), ``turn`` and ``good`` (1 or 0) of each scored token, (A,).
     """
     good_A = steps["good"].double()
     if not len(good_A):

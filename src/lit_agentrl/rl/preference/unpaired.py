@@ -1,7 +1,8 @@
 """Objectives of single trajectories that are desirable or not, such as KTO.
 
-They are composed of label, score, reference, divergence, baseline and value, and need no pairs: the log-prob of a
-desirable trajectory should exceed that of the reference by more than a baseline, that of an undesirable one by less.
+They are composed of label, score, reference, divergence, baseline and value, and need no pairs.  The log-prob of a
+desirable trajectory should exceed the reference's by more than a baseline; the log-prob of an undesirable trajectory
+should exceed it by less.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def same_rank(reward_S: Tensor, *, is_desirable_S: Tensor) -> Tensor:
     `binary`, n trajectories of both kinds and one step, the loss is that of the paper, ``1/n sum over ranks of -log
     sigmoid(reward of the desirable one - reward of the undesirable one)``.  Its gradient is half of the paper's,
     because the mean is over 2n trajectories and each is compared with a constant.  If the numbers of both kinds differ,
-    the baseline is the reward at the same quantile, see `at_same_rank`; if there are none of the other kind it is NaN,
-    and the trajectory is left out.
+    the baseline is the reward at the same quantile, see `at_same_rank`; if the other kind has no trajectory, the
+    baseline is NaN and the trajectory is left out.
     """
     baseline_S = torch.empty_like(reward_S)
     for is_own_S in (is_desirable_S, ~is_desirable_S):
@@ -91,7 +92,7 @@ def prospect(*, advance_S: Tensor) -> Tensor:
 
 
 def binary(*, advance_S: Tensor) -> Tensor:
-    """``-log sigmoid(a)``: BCO, arXiv 2404.04656; ``a`` is as for `prospect`."""
+    """``-log sigmoid(a)``: BCO, arXiv 2404.04656; for ``a`` see `prospect`."""
     return -logsigmoid(advance_S)
 
 
@@ -104,9 +105,9 @@ class PointwiseLoss(Objective):
     Attributes:
         name: name in messages.
         label: returns (B,), True for desirable trajectories.
-        score, reference, divergence, beta: as for `PreferenceLoss`.
+        score, reference, divergence, beta: see `PreferenceLoss`.
         baseline: computed from the rewards of all trajectories under the policy before the first step: one number, or
-            one per trajectory, NaN to leave it out.  It may also take ``is_desirable_S``.
+            one per trajectory, where NaN leaves the trajectory out.  The function may also take ``is_desirable_S``.
         value: returns the loss of each trajectory.
         desirable_weight, undesirable_weight: > 0; KTO recommends that desirable_weight times the number of desirable
             trajectories is 1 to 4/3 times undesirable_weight times the number of undesirable ones.
@@ -147,7 +148,7 @@ class PointwiseLoss(Objective):
         return Requirements(min_members=2 if "group_B" in tensor_names(self.label) else 1)
 
     def needs(self, tensor: str) -> bool:
-        """Return True if a part takes the tensor.
+        """Return True if a part reads the tensor.
 
         A baseline also needs log-probs before the first step.
         """
@@ -156,7 +157,7 @@ class PointwiseLoss(Objective):
         return tensor in parts or (self._reads_policy and tensor in ("old_logp_BT", "sampler_logp_BT"))
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
-        """Run every part once on a toy batch; errors begin with its name."""
+        """Run every part once on a toy batch; errors begin with the part's name."""
         try_out("label", self.label, Tensor, rows, "B")
         try_out("reference", self.reference, Tensor, rows, "BT")
         clean = cleaned(with_computed(rows))
@@ -173,9 +174,9 @@ class PointwiseLoss(Objective):
         """Compute ``is_desirable_B``, the baseline, and the share of desirable trajectories."""
         is_desirable_B = bind(self.label, tensors)
         units = bind(trajectory_units, tensors)
-        scored_B = ~tensors["return_B"].isnan()
+        is_scored_B = ~tensors["return_B"].isnan()
         check_shapes(is_desirable_B=is_desirable_B, return_B=tensors["return_B"])
-        baseline_B = torch.zeros(len(scored_B), dtype=torch.float64, device=scored_B.device)
+        baseline_B = torch.zeros(len(is_scored_B), dtype=torch.float64, device=is_scored_B.device)
         if self._reads_policy:
             row_A = units.place_A // max(tensors["is_action_BT"].shape[1], 1)
             is_desirable_S = is_desirable_B[row_A[units.start_N]]
@@ -183,10 +184,10 @@ class PointwiseLoss(Objective):
             baseline = self._compute_baseline(reward_S, is_desirable_S)
             baseline_B[row_A] = baseline.expand(len(units))[units.unit_A]
         return {
-            "keep_B": scored_B & ~baseline_B.isnan(),
+            "keep_B": is_scored_B & ~baseline_B.isnan(),
             "is_desirable_B": is_desirable_B,
             "reward_level_B": baseline_B,
-            "desirable_share": (is_desirable_B & scored_B).sum() / scored_B.sum().clamp(min=1),
+            "desirable_share": (is_desirable_B & is_scored_B).sum() / is_scored_B.sum().clamp(min=1),
         }
 
     def _compute_baseline(self, reward_S: Tensor, is_desirable_S: Tensor) -> Tensor:
@@ -199,7 +200,7 @@ class PointwiseLoss(Objective):
         return {"num_units": torch.tensor(len(units), device=units.place_A.device)}
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the share of these trajectories in the loss, and metrics."""
+        """Return these trajectories' share of the loss, and metrics."""
         clean = cleaned(tensors)
         units = bind(trajectory_units, clean)
         reward_S = self._compute_rewards(units, clean, "logp_BT")
@@ -208,7 +209,8 @@ class PointwiseLoss(Objective):
         advance_S = (reward_S - clean["reward_level_B"][row_S]) * (2.0 * is_desirable_S - 1)
         weight_S = torch.where(is_desirable_S, self.desirable_weight, self.undesirable_weight)
         loss = (weight_S * bind(self.value, {"advance_S": advance_S})).sum()
-        zero_loss = clean["logp_BT"].sum() * 0  # connects the gradient if there is no trajectory
+        # keeps the loss connected to the network if there is no trajectory
+        zero_loss = clean["logp_BT"].sum() * 0
         metrics = self._compute_metrics(units, clean, reward_S.detach(), is_desirable_S)
         return (loss / tensors["num_units"].clamp(min=1)).to(zero_loss.dtype) + zero_loss, metrics
 
@@ -230,8 +232,8 @@ class PointwiseLoss(Objective):
         self, units: Units, clean: Tensors, reward_S: Tensor, is_desirable_S: Tensor
     ) -> Tensors:
         logp_S = units.sum(units.read(clean["logp_BT"]))
-        before = clean.get("ref_logp_BT", clean.get("old_logp_BT", clean["logp_BT"]))
-        moved_S = logp_S - units.sum(units.read(before))
+        before_BT = clean.get("ref_logp_BT", clean.get("old_logp_BT", clean["logp_BT"]))
+        moved_S = logp_S - units.sum(units.read(before_BT))
         metrics = policy_metrics(clean)
         for side, is_of_S in (("chosen", is_desirable_S), ("rejected", ~is_desirable_S)):
             values = {"reward": reward_S, "logp": logp_S, "moved": moved_S}

@@ -138,8 +138,5 @@ def group_episodes(episodes: Sequence[Episode]) -> dict[int, list[Episode]]:
     return groups
 
 
-members_of, by_group, SoFar = (
-    make_specs,
-    group_episodes,
-    Progress,
-)  # former names, which own structures import
+# former names, which structures of users import
+members_of, by_group, SoFar = make_specs, group_episodes, Progress

@@ -17,9 +17,8 @@ from lit_agentrl.rollout.scheduler import EpisodeSpec
 if TYPE_CHECKING:
     from lit_agentrl.rollout.structures.base import Progress
 
-Values = Callable[
-    [Episode], Sequence[float]
-]  # critic's values of the states before each reply, in units of reward
+# critic's values of the states before each reply, in units of reward
+Values = Callable[[Episode], Sequence[float]]
 
 
 @dataclass(frozen=True)

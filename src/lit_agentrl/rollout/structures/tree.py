@@ -68,8 +68,8 @@ class Trees(Refill):
 
     Each tree of a prompt starts with one episode.  A node is what the policy reads before a turn: the opening is a
     node, the end of an episode is not.  In a round ``expansions`` nodes of each tree are drawn, uniformly and with
-    replacement, and an episode continues from each to its end.  ``rollout.members`` is the number of leaves,
-    ``trees (1 + rounds expansions)``.  Groups are refilled as by `Refill`.
+    replacement, and an episode continues from each node.  ``rollout.members`` is the number of leaves,
+    ``trees (1 + rounds expansions)``.  `Refill` says how groups are refilled.
 
     Args:
         trees: Trees per prompt; None for as many as ``rollout.members`` allows.
@@ -106,10 +106,10 @@ class Trees(Refill):
     def branching(self, members: int) -> Branching | None:
         trees = members // self._size if self._trees is None else self._trees
         if trees * self._size != members:
-            wanted = max(trees, 1) * self._size
+            num_leaves = max(trees, 1) * self._size
             raise ValueError(
                 f"expansions={self._expansions} in each of rounds={self._rounds} grow trees of {self._size} leaves, "
-                f"which do not make rollout.members={members}; set rollout.members={wanted}, or other trees"
+                f"which do not make rollout.members={members}; set rollout.members={num_leaves}, or other trees"
             )
         return Rounds(trees, self._rounds, self._expansions) if self._rounds else None
 
@@ -127,5 +127,5 @@ class Trees(Refill):
         chosen = [
             leaf for leaves in leaves_by_tree.values() for leaf in sorted(leaves, key=draw)[: self._leaves]
         ]
-        drawn = {(leaf.group, leaf.member) for leaf in chosen}
-        return [episode for episode in progress.sampled if (episode.group, episode.member) in drawn]
+        chosen_members = {(leaf.group, leaf.member) for leaf in chosen}
+        return [episode for episode in progress.sampled if (episode.group, episode.member) in chosen_members]

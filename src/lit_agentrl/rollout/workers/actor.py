@@ -28,7 +28,7 @@ def serialize_weights(weights: dict[str, Tensor]) -> SentWeights:
 def deserialize_weights(weights: SentWeights) -> dict[str, Tensor]:
     """Return the weights of `serialize_weights` as copies.
 
-    The copies lie in memory of torch, because the bits of results depend on where numbers lie.
+    The copies lie in memory of torch, because the last bits of products depend on the alignment of memory.
     """
     return {
         name: torch.from_numpy(array.copy()).view(dtype).reshape(shape)
@@ -47,7 +47,7 @@ class PlayingActor:
 
     def __init__(self, payload: bytes, device: str, threads: int) -> None:
         self._signs = 0
-        self._playing = SharePlayer(payload, device, threads, self._count_sign)
+        self._player = SharePlayer(payload, device, threads, self._count_sign)
 
     def _count_sign(self) -> None:
         self._signs += 1
@@ -62,12 +62,12 @@ class PlayingActor:
             weights: A reference to the weights, inside a list so that Ray does not resolve it on every call.
             get: Resolves the reference.
         """
-        return self._playing.play(share, load, version, lambda: deserialize_weights(get(weights[0])))
+        return self._player.play(share, load, version, lambda: deserialize_weights(get(weights[0])))
 
     def get_signs(self) -> int:
-        """Return the number of forward passes and replies so far; answered also during a share."""
+        """Return the number of forward passes and replies so far, even during a share."""
         return self._signs
 
     def close(self) -> None:
         """Close the games and the engine."""
-        self._playing.close()
+        self._player.close()

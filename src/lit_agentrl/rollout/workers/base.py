@@ -85,7 +85,7 @@ class WorkerSettings(ABC):
         """Check that the worker can play by these rules, before anything starts.
 
         Raises:
-            ValueError: It cannot; the message names the option and the remedy.
+            ValueError: The worker cannot; the message names the option and the remedy.
         """
         return None
 

@@ -59,9 +59,8 @@ def serve(
         except _Ended:
             is_ended = True
         except BaseException as error:
-            signal.signal(
-                signal.SIGTERM, signal.SIG_IGN
-            )  # let the games close, for which the parent waits a while
+            # let the games close, for which the parent waits a while
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             lines = str(error).strip().splitlines() or [""]
             requests.send(("error", (f"{type(error).__name__}: {lines[0]}", traceback.format_exc())))
     if is_ended:

@@ -82,10 +82,10 @@ class SharedWeights:
 def differing(snapshot: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return copies of the snapshot's tensors that differ from these weights.
 
-    These are the weights that training has changed since.
+    Training has changed these weights since the snapshot.
     """
     return {
-        name: mine.clone()
-        for name, mine in snapshot.items()
-        if not torch.equal(mine, weights[name].to(mine.device))
+        name: tensor.clone()
+        for name, tensor in snapshot.items()
+        if not torch.equal(tensor, weights[name].to(tensor.device))
     }

@@ -167,9 +167,8 @@ class Environments:
                 finally:
                     answer.seconds += time.perf_counter() - started
                 observation, reward, terminated, truncated, info = check_returned("step", given, OF_STEP)
-                results.append(
-                    make_readable(observation)
-                )  # every tool result is shown, but only the last state after moves
+                # every tool result is shown, but only the last state after moves
+                results.append(make_readable(observation))
                 answer.observation = self._shown[key] = "\n".join(results) if shows_all else results[-1]
                 reward = read_number("reward", reward)
                 parts = read_reward_parts(info, reward)

@@ -53,9 +53,8 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.O
         plan = resumption.keep_folders(resumed, plan)
         resumption.require_same(resumed, plan, [_drop_hydra_overrides(job) for job in plan.jobs])
     checked = check_jobs(flags, overrides, plan=plan, is_new=resumed is None)
-    logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(
-        logging.ERROR
-    )  # failed runs are reported here
+    # failed runs are reported here
+    logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.ERROR)
     folder = checked[0].new_folder if resumed is None else ("hydra.sweep.dir", resumed)
     count = len(plan.jobs) if plan.is_complete else None
     # _telling reports the failures of other processes
