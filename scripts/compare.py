@@ -42,9 +42,8 @@ def read(path: Path, stage: str) -> Solved:
     if "scores" in found:
         (solved,) = (s["solved"] for s in found["scores"] if (s["split"], s["stage"]) == ("test", stage))
         return {1.0: [bool(x) for x in solved]}
-    played = [
-        record for record in found["results"] if not record.get("shots")
-    ]  # the others saw solved episodes
+    # the other records are of prompts that show solved episodes
+    played = [record for record in found["results"] if not record.get("shots")]
     return {record["temperature"]: [bool(x) for x in record["solved"]] for record in played}
 
 
