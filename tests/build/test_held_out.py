@@ -67,8 +67,10 @@ def test_held_out_pairs_judge_a_run_that_names_no_world(
 ) -> None:
     write_rows()
     summary = train(f"{PAIRS} trainer.max_epochs=2")
-    said = capsys.readouterr().out
-    assert "best and hf/ go by val/data_loss, lower is better" in said and "chosen by the lowest" in said
+    said = " ".join(capsys.readouterr().out.split())  # a caption is wrapped
+    assert (
+        "best and hf/ go by val/data_loss, lower is better" in said and "best: chosen by the lowest" in said
+    )
     start, _, last = read_rows("run")
     assert "val/success" not in last
     assert float(start["val/data_loss"]) == pytest.approx(math.log(2), abs=1e-5)
@@ -108,10 +110,22 @@ def test_a_named_world_is_played_and_judges(in_empty_folder: Path) -> None:
     assert summary["monitored"]["name"] == "val/success" and summary["games"][0]["name"] == "bandit"
 
 
-def test_a_reward_model_is_judged_by_pairs_as_ever(in_empty_folder: Path) -> None:
+def test_a_reward_model_is_judged_by_pairs_as_ever(
+    in_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_rows()
     summary = train("algo=bradley_terry data=pairs data.path=d.jsonl trainer.max_epochs=1")
     assert summary["monitored"]["name"] == "val/success" and summary["games"][0]["name"] == "pairs"
+    tested = [game for game in summary["games"] if game["split"] == "test"]
+    assert tested and all(game[stage] for game in tested for stage in ("start", "best", "last"))
+    assert "one run, one seed" in capsys.readouterr().out
+
+
+def test_words_that_the_model_does_not_know_are_told(in_empty_folder: Path) -> None:
+    rows = [{"prompt": f"Describe mountain number {k}", "completion": "Beautiful snow"} for k in range(24)]
+    Path("d.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    summary = train("algo=sft data=demonstrations data.path=d.jsonl trainer.max_epochs=1")
+    assert any("spells the words letter by letter" in line for line in summary["warnings"])
 
 
 @pytest.mark.slow

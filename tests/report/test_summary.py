@@ -141,6 +141,7 @@ def test_a_run_that_measured_nothing_ends_with_a_line_in_place_of_an_empty_table
 
 def test_the_table_says_by_which_score_the_best_weights_were_chosen() -> None:
     summary = example()
+    assert "one run, one seed" in str(build_closing_table(summary).caption)
     mean = next(game["best"]["success"]["mean"] for game in summary["games"] if game["split"] == "val")
     summary["monitored"] = {"name": "val/success", "mode": "max", "value": mean, "iteration": 30}
     assert format_judge(summary) == f"best: chosen by the highest val/success, {mean:.4g} over 10 episodes"
@@ -149,6 +150,10 @@ def test_the_table_says_by_which_score_the_best_weights_were_chosen() -> None:
     assert str(build_closing_table(summary).caption).endswith(format_judge(summary))
     summary["monitored"] |= {"name": "val/data_loss", "mode": "min"}
     assert format_judge(summary) == "best: chosen by the lowest val/data_loss, 0.75"
+    summary["held_out"] = {"start": {"iteration": 0.0, "loss": 0.5}}
+    assert format_judge(summary).endswith("0.75; the start was better, 0.5")
+    summary["held_out"]["start"]["loss"] = 1.0
+    assert format_judge(summary).endswith("0.75")
     summary["monitored"] = None
     assert not format_judge(summary)
 

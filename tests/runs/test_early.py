@@ -47,6 +47,12 @@ WRONG = [
     "+trainer.gradient_clip_algorithm=norm",
     "task_sampler=success_band rollout.instances=8 task_sampler.low=2",
     "seed=-1",
+    "callbacks.progress.every=0",
+    "callbacks.last.keep=3",
+    "engine.num_slots=0",
+    "engine.prefill=no",
+    "strategy=ddp strategy.timeout_s=-1",
+    "strategy=fsdp strategy.reduce_dtype=int8",
 ]
 
 

@@ -157,7 +157,7 @@ def build(
             prompts=parts.structure.prompts(settings.prompts, parts.algorithm.requirements.prompt_factor),
             task_weights=games.weights, seed=cfg.seed, instances=settings.instances, val=games.val,
             test=games.test if cfg.test.episodes else (), recorded=recorded, mixed=mixed,
-            is_judged=is_judged, sampler=parts.sampler,
+            is_judged=is_judged, judges_test=is_judged and bool(cfg.test.episodes), sampler=parts.sampler,
         )  # fmt: skip
     collector = Collector(
         rules, settings, structure=parts.structure, select_groups=parts.select_groups,

@@ -47,6 +47,8 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
+_AT_START = "at the start"  # of a score that training has not measured yet
+
 # metrics of held-out data, and their labels
 _HELD_OUT = (
     ("val/data_loss", "val loss"), ("val/data_reward_accuracy", "val accuracy"),
@@ -65,7 +67,7 @@ def list_fields(
     metrics: Mapping[str, float],
     references: Mapping[str, float],
     val: float | None,
-    held_out: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    held_out: Mapping[str, Sequence[float | None]] = MappingProxyType({}),
     *,
     is_short: bool = False,
 ) -> list[tuple[str, str]]:
@@ -74,8 +76,9 @@ def list_fields(
     Args:
         metrics: the metrics of the iteration.
         references: success of ``start``, ``chance`` and ``oracle`` on the validation split, if known.
-        val: the latest validation success.
-        held_out: by metric of held-out data, its latest value, and then its value at the start if known.
+        val: the latest validation success of training; None: that of the start is shown, if known.
+        held_out: by name, the latest value of each metric of held-out data (None: not measured in training yet), and
+            that of the start if known.
         is_short: whether to leave out metrics of the update, as plain lines do; the loss stays if nothing was played.
     """
     shown = []
@@ -86,13 +89,17 @@ def list_fields(
     if not is_short or not shown:  # training on data plays nothing, and its lines have the loss
         trained = _TRAINED if not is_short else [("train/loss", "loss")]
         shown += [(label, f"{metrics[key]:.4g}") for key, label in trained if key in metrics]
-    if val is not None:
-        known = [f"{name} {value:.3f}" for name, value in references.items()]
-        shown.append(("val success", f"{val:.3f}" + (f" ({', '.join(known)})" if known else "")))
+    if val is not None or "start" in references:
+        is_start = val is None
+        value = f"{_AT_START} {references['start']:.3f}" if val is None else f"{val:.3f}"
+        known = [f"{name} {x:.3f}" for name, x in references.items() if not (is_start and name == "start")]
+        shown.append(("val success", value + (f" ({', '.join(known)})" if known else "")))
     for name, label in _HELD_OUT:
         latest, *start = held_out.get(name, (None,))
         if latest is not None:
             shown.append((label, f"{latest:.4g}" + "".join(f" (start {value:.4g})" for value in start)))
+        elif start:
+            shown.append((label, f"{_AT_START} {start[0]:.4g}"))
     phases = [
         f"{name} {format_duration(metrics[f'time/{name}'])}" for name in PHASES if f"time/{name}" in metrics
     ]
@@ -140,7 +147,8 @@ class LiveDisplay(ProgressBar):
         self._is_enabled = True
         self._references: dict[str, float] = {}
         self._val: float | None = None
-        self._held_out: dict[str, tuple[float, ...]] = {}  # latest value, and the value at the start if known
+        # latest value of training (None: none yet), and that of the start if known
+        self._held_out: dict[str, tuple[float | None, ...]] = {}
         self._durations: deque[float] = deque(maxlen=20)
         self._validation_s = 0.0  # duration of the last validation, seconds
         self._iteration_began = 0.0
@@ -173,11 +181,10 @@ class LiveDisplay(ProgressBar):
         """Record the score of a validation before training as the start."""
         score = get_iteration_metrics(pl_module).get("val/success")
         if score is not None and trainer.state.fn == TrainerFn.VALIDATING and trainer.current_epoch == 0:
-            self._val = float(score)
-            self._references.setdefault("start", self._val)
+            self._references.setdefault("start", float(score))
         if trainer.state.fn == TrainerFn.VALIDATING and trainer.current_epoch == 0:
             row = get_iteration_metrics(pl_module)
-            self._held_out |= {name: (row[name], row[name]) for name, _ in _HELD_OUT if name in row}
+            self._held_out |= {name: (None, row[name]) for name, _ in _HELD_OUT if name in row}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the panel if the output is a terminal."""

@@ -17,8 +17,10 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl import screen
-from lit_agentrl.checks import format_value, is_numeric
+from lit_agentrl.checks import format_value, is_numeric, name_errors
+from lit_agentrl.config import sources
 from lit_agentrl.config.errors import UserError, explain_import, find_nearest, get_first_line, suggest
+from lit_agentrl.config.source_checks import run_checks
 from lit_agentrl.config.trainer_options import LIGHTNING, describe_arguments
 from lit_agentrl.paths import list_options
 
@@ -104,26 +106,66 @@ def check_targets(cfg: DictConfig, modules: tuple[str, ...] = ("",)) -> None:
         UserError: a target that cannot be imported, an argument that it does not take, a required value that
             is missing, or a value of the wrong type; the message names the option and what is valid.
     """
-    if missing := sorted(OmegaConf.missing_keys(cfg)):
-        raise UserError(f"{missing[0]} has no value; set {missing[0]}=…")
-    for path, node in find_targets(OmegaConf.to_container(cfg, resolve=True)):
+    for path, node in _list_nodes(cfg):
         if not str(node["_target_"]).startswith(modules):
             continue
         is_trainer = node["_target_"] == LIGHTNING
         target = describe_arguments if is_trainer else _locate(path, str(node["_target_"]))
         parameters = inspect.signature(target).parameters
-        hints = _get_hints(target)
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-        for name, value in node.items():
-            option = f"{path}.{name}"
-            if name in _HYDRA_KEYS or option in SEPARATE or (value == "auto" and option in BY_DEVICE):
-                continue
-            if option in SET_ELSEWHERE:
-                raise UserError(f"{option} would be ignored; it is decided by {SET_ELSEWHERE[option]}")
-            if name not in parameters and not takes_any:
-                raise UserError(f"unknown option {option}; {_suggest_names(path, str(name), parameters)}")
-            annotation = hints.get(str(name), Any)
-            _require(option, annotation, value)
+        hints = _get_hints(target)
+        _check_node(path, node, {name: hints.get(name, Any) for name in parameters}, takes_any=takes_any)
+
+
+def check_sources(cfg: DictConfig) -> None:
+    """Check the arguments of shipped parts by their source, and run their first checks.
+
+    Nothing is imported, which would load torch; `check_targets` and the parts check the rest.
+
+    Raises:
+        ValueError: as in `check_targets`, or from a check of a part; the message names the option.
+    """
+    for path, node in _list_nodes(cfg):
+        described = sources.describe(str(node["_target_"]))
+        if described is None:
+            continue
+        names = {name: argument.annotation for name, argument in described.arguments.items()}
+        _check_node(path, node, names, takes_any=described.takes_any)
+        values = {name: value for name, value in node.items() if not _is_later(f"{path}.{name}", value)}
+        # the program calls a partial with more arguments, so that their defaults mean nothing
+        unknown = set(names if node.get("_partial_") else node) - set(values)
+        with name_errors(path):
+            run_checks(str(node["_target_"]), values, unknown)
+
+
+def _is_later(option: str, value: Any) -> bool:
+    """Return whether only a run knows the value of an option."""
+    return _has_part(value) or option in SEPARATE or (value == "auto" and option in BY_DEVICE)
+
+
+def _has_part(value: Any) -> bool:
+    return next(find_targets(value), None) is not None or (
+        isinstance(value, list) and any(_has_part(each) for each in value)
+    )
+
+
+def _list_nodes(cfg: DictConfig) -> list[tuple[str, Mapping[str, Any]]]:
+    if missing := sorted(OmegaConf.missing_keys(cfg)):
+        raise UserError(f"{missing[0]} has no value; set {missing[0]}=…")
+    return list(find_targets(OmegaConf.to_container(cfg, resolve=True)))
+
+
+def _check_node(path: str, node: Mapping[str, Any], hints: Mapping[str, Any], *, takes_any: bool) -> None:
+    """Check the names and types of a node's options against its target."""
+    for name, value in node.items():
+        option = f"{path}.{name}"
+        if name in _HYDRA_KEYS or option in SEPARATE or (value == "auto" and option in BY_DEVICE):
+            continue
+        if option in SET_ELSEWHERE:
+            raise UserError(f"{option} would be ignored; it is decided by {SET_ELSEWHERE[option]}")
+        if name not in hints and not takes_any:
+            raise UserError(f"unknown option {option}; {_suggest_names(path, str(name), hints)}")
+        _require(option, hints.get(str(name), Any), value)
 
 
 def find_targets(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

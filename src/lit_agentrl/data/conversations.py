@@ -16,6 +16,7 @@ from lit_agentrl.envs.tasks.messages import BadRow, Messages
 from lit_agentrl.envs.tasks.spelling import spell_out
 from lit_agentrl.episode import EndReason, Episode, Message, Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.known_words import is_spelt
 from lit_agentrl.text.ledger import reply_segments
 from lit_agentrl.text.lost_characters import find_lost
 
@@ -24,6 +25,7 @@ _REMEDIES = {
     TEXTS: "leave them out, or set model.chat_template=append_only_chatml",
 }
 _TEXTS = ("content", "thought", "calls", "tools")  # keys of a message that hold outside text
+_MOST_TEXTS = 200
 
 
 class Reader:
@@ -53,6 +55,7 @@ class Reader:
         self.row_name = ""
         self._spelt_rows: list[str] = []
         self._losing_rows: dict[str, list[str]] = {}  # names by what they lose
+        self._first_texts: list[str] = []  # from which the words are judged
 
     def make_episode(self, context: Messages, learnt: Messages) -> Episode:
         """Make an episode with unknown log-probs (NaN).
@@ -166,6 +169,7 @@ class Reader:
         self.num_folded += self._chat.folds_system and any(m["role"] == "system" for m in messages)
         texts = [message[key] for message in messages for key in _TEXTS if key in message]
         self.lost += find_lost(self._chat.tokenizer, texts)
+        self._first_texts += texts[: _MOST_TEXTS - len(self._first_texts)]
         for text in texts:
             self.markers.update(self._chat.find_markers(text))
 
@@ -176,7 +180,12 @@ class Reader:
                 names.append(self.row_name)
 
     def write_notes(self, num_rows: int) -> Iterator[str]:
-        """Write a line for each kind of loss, and for rows that were split."""
+        """Write a line for unknown words, each kind of loss, and split rows."""
+        if is_spelt(self._chat.tokenizer, self._first_texts):
+            yield (
+                "data: the model's tokenizer spells the words letter by letter: it has not learnt them, and will "
+                "hardly learn them from this; use a pretrained one: model=smollm2, or model=hf model.name=FOLDER"
+            )
         for part, names in sorted(self._losing_rows.items()):
             yield (
                 f"data: {len(names)} of {num_rows} rows lose their {part}, which the chat template leaves out; "

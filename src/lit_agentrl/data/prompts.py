@@ -78,6 +78,7 @@ class PromptStream(LightningDataModule):
         sampler: chooses the tasks; None: `Uniform`.
         recorded: data to train on instead of rollouts.
         mixed: data to train on together with rollouts.
+        judges_test: with ``is_judged``, whether the test split of the held-out data is read.
         is_judged: evaluations read held-out data instead of playing; otherwise validations do both, and without a world
             they read held-out data alone, if there are any.
     """
@@ -95,6 +96,7 @@ class PromptStream(LightningDataModule):
         recorded: Recordings | None = None,
         mixed: Recordings | None = None,
         is_judged: bool = False,
+        judges_test: bool = False,
     ) -> None:
         super().__init__()
         if instances is not None:
@@ -105,6 +107,7 @@ class PromptStream(LightningDataModule):
         self._recorded = recorded
         self._mixed = mixed and replace(mixed, first=_FIRST_MIXED)
         self._is_judged = is_judged
+        self._judges_test = judges_test and bool(recorded and recorded.held_out.get("test"))
         self._prompts = prompts
         self._shares = np.cumsum(task_weights) / np.sum(task_weights)
         self._seed = seed
@@ -113,7 +116,7 @@ class PromptStream(LightningDataModule):
 
     @property
     def has_test(self) -> bool:
-        return bool(self.test)
+        return bool(self.test) or self._judges_test
 
     @property
     def has_val(self) -> bool:

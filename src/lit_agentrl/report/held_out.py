@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 COLUMNS = {
-    "loss": "loss", "reward_accuracy": "accuracy", "reward_margin": "margin", "nll": "NLL", "perplexity": "perplexity",
+    "loss": "loss", "reward_accuracy": "accuracy", "reward_margin": "margin", "nll": "NLL (nats a token)",
+    "perplexity": "perplexity",
 }  # fmt: skip
 
 
@@ -34,3 +36,12 @@ def format_markdown(measured: Mapping[str, Mapping[str, float]], stages: Sequenc
         return []
     head, *rows = list_rows(measured, stages)
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def find_start(summary: Mapping[str, Any], name: str) -> float | None:
+    """Return the start's score of a metric; None if unknown, or of several games."""
+    if name != "val/success":
+        measured: Mapping[str, float] = summary["held_out"].get("start", {})
+        return measured.get(name.removeprefix("val/data_"))
+    starts = [game["start"] for game in summary["games"] if game["split"] == "val" and game["start"]]
+    return float(starts[0]["success"]["mean"]) if len(starts) == 1 else None

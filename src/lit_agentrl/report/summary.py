@@ -283,7 +283,7 @@ LEGEND = "success with 95 % interval; normalised: 0 is chance, 1 is the oracle"
 
 
 def format_judge(summary: Summary) -> str:
-    """Format by which score the best weights were chosen; empty without best weights."""
+    """Format by which score the best weights were chosen; may be empty."""
     best = summary["monitored"]
     if best is None:
         return ""
@@ -291,10 +291,12 @@ def format_judge(summary: Summary) -> str:
     note = ""
     if best["name"] == "val/success" and len(played) == 1:
         note = f" over {played[0]['n']} episodes"
-        # new draws: the chosen score was the highest of several, so the second is usually lower
-        if abs(played[0]["mean"] - best["value"]) > 1e-6:
+        if abs(played[0]["mean"] - best["value"]) > 1e-6:  # the highest of several draws is usually too high
             note += "; played again for this table"
     extreme = "highest" if best["mode"] == "max" else "lowest"
+    start = held_out.find_start(summary, best["name"])
+    if start is not None and (start > best["value"] if best["mode"] == "max" else start < best["value"]):
+        note += f"; the start was better, {start:.4g}"
     return f"best: chosen by the {extreme} {best['name']}, {best['value']:.4g}{note}"
 
 
@@ -314,9 +316,8 @@ def _format_status(summary: Summary) -> str:
 
 def build_held_out_table(summary: Summary) -> Table:
     """Build the table of held-out data by stage: start, best, last."""
-    caption = "; ".join(
-        filter(None, ["held-out data (data.held_out), one run, one seed", format_judge(summary)])
-    )
+    judge = format_judge(summary)
+    caption = "held-out data (data.held_out), one run, one seed" + (f"; {judge}" if judge else "")
     table = Table(title=_format_status(summary), caption=caption, min_width=60)
     (first, *columns), *rows = held_out.list_rows(summary["held_out"], STAGES)
     table.add_column(first)
@@ -334,7 +335,7 @@ def build_closing_table(summary: Summary) -> Table:
     """
     are_unknown = any(game["chance"] is None and game["oracle"] is None for game in summary["games"])
     hint = "chance and oracle not measured: lit-agentrl levels" if are_unknown else ""
-    caption = "; ".join(filter(None, [LEGEND, hint, format_judge(summary)]))
+    caption = "; ".join(filter(None, [LEGEND, "one run, one seed", hint, format_judge(summary)]))
     table = start_score_table(_format_status(summary), caption, "iter.")
     for game in summary["games"]:
         scores: dict[str, Score | None] = {

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl.checks import add_key, format_value
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.numbers import check_numbers
-from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.config.signatures import check_sources, check_targets
 from lit_agentrl.config.trainer_options import LIGHTNING
 from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.base import Task
@@ -51,11 +51,12 @@ def check_early(cfg: DictConfig) -> None:
         ValueError: an invalid option, which the message names.
     """
     check_numbers(cfg)
-    check_targets(cfg, _MODULES)
+    check_sources(cfg)
     _check_files(cfg)
+    check_targets(cfg, _MODULES)  # imports torch, which takes seconds
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     if cfg.trainer.get("accelerator") in ("cuda", "gpu"):
-        from lit_agentrl.strategies.gpus import require_gpus  # imports torch, which takes seconds
+        from lit_agentrl.strategies.gpus import require_gpus
 
         _try("trainer", partial(require_gpus, cfg.trainer.accelerator, config["trainer"].get("devices", 1)))
     for section in _SECTIONS:

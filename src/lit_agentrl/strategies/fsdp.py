@@ -22,6 +22,7 @@ from lit_agentrl.requirements import Fact, Requirement
 from lit_agentrl.strategies import sharding
 from lit_agentrl.strategies.multiprocess import Multiprocess
 
+NAMES = ("float32", "bfloat16")
 DTYPES = {"float32": None, "bfloat16": torch.bfloat16}  # None: as stored
 
 
@@ -80,8 +81,8 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         sharded_checkpoints: bool = False,
         timeout_s: float = 1800.0,
     ) -> None:
-        require_one_of("compute_dtype", compute_dtype, tuple(DTYPES))
-        require_one_of("reduce_dtype", reduce_dtype, tuple(DTYPES))
+        require_one_of("compute_dtype", compute_dtype, NAMES)
+        require_one_of("reduce_dtype", reduce_dtype, NAMES)
         super().__init__(timeout_s=timeout_s, save_distributed_checkpoint=sharded_checkpoints)
         self.precision = MixedPrecisionPolicy(
             param_dtype=DTYPES[compute_dtype],

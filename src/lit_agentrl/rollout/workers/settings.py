@@ -44,8 +44,8 @@ class PoolSettings(WorkerSettings):
     attempts: int = 3
 
     def __post_init__(self) -> None:
-        self.check_pool()
         require_whole("count", self.count, 1, _MOST)
+        self.check_pool()
         if self.count > 1 and self.share is None:
             raise ValueError(
                 f"count={self.count} needs shares to deal, and worker.share=null is one worker's whole wave; set "
