@@ -48,8 +48,8 @@ Options = Mapping[str, Any]
 Rows = Sequence[Mapping[str, float | None]]
 
 
-def candidates() -> Iterator[tuple[str, Options]]:
-    """Yield pairs of a signal's name and the options of a rule, the most cautious first."""
+def list_candidates() -> Iterator[tuple[str, Options]]:
+    """Yield the name of each signal with the options of a rule, most cautious first."""
     patience_window = list(itertools.product((5, 3, 2, 1), (10, 5, 3)))
     for signal in FALLS:
         for below, (patience, window) in itertools.product((0.1, 0.25, 0.5, 0.75), patience_window):
@@ -106,7 +106,7 @@ class Found(NamedTuple):
         return median(self.leads) if self.leads else 0.0
 
 
-def judged(runs: Sequence[Played], make: Any) -> Found:
+def judge_runs(runs: Sequence[Played], make: Any) -> Found:
     """Evaluate a rule on runs, with a new instance for each run."""
     leads, false, healthy = [], 0, 0
     for run in runs:
@@ -119,14 +119,14 @@ def judged(runs: Sequence[Played], make: Any) -> Found:
     return Found(leads, collapses, 100 * false / healthy if healthy else 0.0)
 
 
-def calibrated(runs: Sequence[Played]) -> dict[str, Options]:
+def calibrate_rules(runs: Sequence[Played]) -> dict[str, Options]:
     """Choose the best rule of each signal on these runs.
 
     Signals without a permitted rule are omitted.
     """
     best: dict[str, tuple[tuple[float, ...], Options]] = {}
-    for name, options in candidates():
-        found = judged(runs, lambda options=options: Rule(**options))
+    for name, options in list_candidates():
+        found = judge_runs(runs, lambda options=options: Rule(**options))
         if not found.leads or found.false > MOST_FALSE:
             continue
         value = (len(found.leads), found.lead, -found.false)
@@ -135,7 +135,7 @@ def calibrated(runs: Sequence[Played]) -> dict[str, Options]:
     return {name: options for name, (_, options) in best.items()}
 
 
-def line(name: str, found: Found) -> str:
+def format_row(name: str, found: Found) -> str:
     """Format a row of a table."""
     rate = compute_wilson_interval(len(found.leads), found.collapses) if found.collapses else None
     hits = (
@@ -145,7 +145,7 @@ def line(name: str, found: Found) -> str:
     return f"| {name} | {hits} | {leads} | {found.false:.2f} |"
 
 
-def described(options: Options) -> str:
+def describe_rule(options: Options) -> str:
     """Describe a rule in words."""
     side, factor = ("below", options["below"]) if "below" in options else ("above", options["above"])
     kind = options.get("reference", "one")
@@ -159,23 +159,27 @@ def described(options: Options) -> str:
     return f"{side} {factor:g}{of.format(**options)}, {options.get('patience', 1)} times"
 
 
-def tables(runs: Sequence[Played], test_seeds: Sequence[int]) -> str:
+def format_tables(runs: Sequence[Played], test_seeds: Sequence[int]) -> str:
     """Format counts of runs, and tables of shipped and chosen rules on test seeds."""
     tested = [run for run in runs if run.seed in test_seeds]
     others = [run for run in runs if run.seed not in test_seeds]
     fallen = [sum(run.collapse is not None for run in each) for each in (others, tested)]
-    chosen = calibrated(others)
+    chosen = calibrate_rules(others)
     shipped = OmegaConf.load(CONFIG_DIR / "callbacks" / "collapse" / "default.yaml").rules
     as_shipped = [
-        line(f"`{name}`", judged(tested, lambda rule=rule: instantiate(rule)))
+        format_row(f"`{name}`", judge_runs(tested, lambda rule=rule: instantiate(rule)))
         for name, rule in shipped.items()
         if name != "validation"
     ]
     as_chosen = [
-        line(f"`{name}`: {described(options)}", judged(tested, lambda options=options: Rule(**options)))
+        format_row(
+            f"`{name}`: {describe_rule(options)}", judge_runs(tested, lambda options=options: Rule(**options))
+        )
         for name, options in chosen.items()
     ]
-    rival = line("rival: success below half of its peak, once", judged(tested, lambda: Rule(**RIVAL)))
+    rival = format_row(
+        "rival: success below half of its peak, once", judge_runs(tested, lambda: Rule(**RIVAL))
+    )
     head = "hits [95 %] | lead, median (range) | false alarms in 100 iterations |\n|---|---|---|---|"
     return "\n".join([
         f"Chosen on {len(others)} runs, {fallen[0]} of them collapsed; tested on {len(tested)}, {fallen[1]} collapsed.",
@@ -184,7 +188,7 @@ def tables(runs: Sequence[Played], test_seeds: Sequence[int]) -> str:
     ])  # fmt: skip
 
 
-def outcome(run: Run) -> list[object]:
+def list_outcome(run: Run) -> list[object]:
     """Return the `COLUMNS` of a run: its options, validation success and time of collapse."""
     success = [value for value in run.metrics["val/success"] if value is not None]
     return [" ".join(run.options), run.seed, success[0], max(success), success[-1], Played.of(run).collapse]
@@ -199,12 +203,12 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="a row for each run")
     arguments = parser.parse_args()
     whole, left_out = load_ended(arguments.folders)
-    for told in left_out:
-        print(f"{told}\n")
-    print(tables([Played.of(run) for run in whole], arguments.test_seeds))
+    for line in left_out:
+        print(f"{line}\n")
+    print(format_tables([Played.of(run) for run in whole], arguments.test_seeds))
     if arguments.csv is not None:
         with arguments.csv.open("w", newline="") as file:
-            csv.writer(file).writerows([COLUMNS, *map(outcome, whole)])
+            csv.writer(file).writerows([COLUMNS, *map(list_outcome, whole)])
 
 
 if __name__ == "__main__":

@@ -121,14 +121,14 @@ class Teacher:
         self.recipe, self.rng = recipe, rng
 
     def reply(self, name: str, env: TextEnv, observation: str, horizon: int) -> str:
-        actions = self._arm(env) if name == "bandit" else self._moves(env, horizon)
+        actions = self._choose_arm(env) if name == "bandit" else self._choose_moves(env, horizon)
         return ANSWER.write(actions, thought=env.best_thought())
 
-    def _arm(self, env: TextEnv) -> list[str]:
+    def _choose_arm(self, env: TextEnv) -> list[str]:
         names = SAFE_NAMES if self.rng.random() < self.recipe.safe_arm else RISKY_NAMES
         return [next(name for name in env.action_names() or [] if name in names)]
 
-    def _moves(self, env: TextEnv, horizon: int) -> list[str]:
+    def _choose_moves(self, env: TextEnv, horizon: int) -> list[str]:
         # the teacher does not know the budgets, so it plans as if it had time
         plan = env.optimal_actions(horizon=max(horizon, 10))
         count = 1

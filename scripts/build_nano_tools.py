@@ -82,9 +82,9 @@ class Teacher:
             count += 1
         if self.rng.random() < self.recipe.noisy_reply:
             plan = [str(env.random_action(self.rng)) for _ in range(count)]
-        return ANSWER.write(plan[:count], thought=self._thought(observation))
+        return ANSWER.write(plan[:count], thought=self._write_thought(observation))
 
-    def _thought(self, observation: str) -> str:
+    def _write_thought(self, observation: str) -> str:
         """Return row and column of the taxi, and its next goal."""
         *board, passenger, destination = observation.split("\n")
         row = next(place for place, line in enumerate(board) if "T" in line)
@@ -99,7 +99,7 @@ class School:
     recipe: ToolsRecipe
     tokenizer: PreTrainedTokenizerFast
 
-    def demonstrations(
+    def make_demonstrations(
         self, count: int, shares: Mapping[str, float], stream: int
     ) -> Iterator[tuple[str, list[int], list[bool], bool]]:
         """Yield demonstrations on train-split tasks.
@@ -108,7 +108,7 @@ class School:
         """
         rng = np.random.default_rng([self.recipe.seed, stream])
         teacher = Teacher(self.recipe, rng)
-        tasks = {name: self._task(name) for name in shares}
+        tasks = {name: self._build_task(name) for name in shares}
         envs = {name: task.make("train") for name, task in tasks.items()}
         chats = {name: ChatRenderer(self.tokenizer, dialect=DIALECTS[name]) for name in shares}
         prompt, names, weights = Prompt(style="compact"), list(shares), np.array(list(shares.values()))
@@ -118,7 +118,7 @@ class School:
             made = demonstrate(tasks[name], envs[name], seed, teacher, prompt, chats[name], DIALECTS[name])
             yield name, *made
 
-    def _task(self, name: str) -> Task:
+    def _build_task(self, name: str) -> Task:
         config = OmegaConf.merge(
             OmegaConf.load(CONFIG_DIR / "env" / f"{name}.yaml"), self.recipe.options[name]
         )
@@ -128,15 +128,15 @@ class School:
 
 def make_tokenizer(recipe: ToolsRecipe) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE on demonstrations, which are first written in single bytes."""
-    bytes_alone = _tokenizer([], 0)
+    bytes_alone = _train_tokenizer([], 0)
     school = School(recipe, bytes_alone)
     read = school.demonstrations(recipe.read, recipe.phases[0].shares, stream=1)
     texts = [bytes_alone.decode(tokens) for _, tokens, _, _ in read]
     between = re.compile("|".join(map(re.escape, [*ADDED, *TAGS])))
-    return _tokenizer([piece for text in texts for piece in between.split(text)], recipe.vocabulary)
+    return _train_tokenizer([piece for text in texts for piece in between.split(text)], recipe.vocabulary)
 
 
-def _tokenizer(texts: list[str], size: int) -> PreTrainedTokenizerFast:
+def _train_tokenizer(texts: list[str], size: int) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -181,8 +181,10 @@ def main() -> None:
         ):
             rows.append((tokens, is_reply))
             solved.setdefault(name, []).append(is_solved)
-        told = {name: f"{np.mean(each):.3f} of {len(each)}" for name, each in solved.items()}
-        print(f"phase {number}: teacher {told}, {sum(len(row) for row, _ in rows):,} tokens", flush=True)
+        shares_text = {name: f"{np.mean(each):.3f} of {len(each)}" for name, each in solved.items()}
+        print(
+            f"phase {number}: teacher {shares_text}, {sum(len(row) for row, _ in rows):,} tokens", flush=True
+        )
         train(network, recipe, phase, rows)
         out.mkdir(parents=True, exist_ok=True)
         network.save_pretrained(out)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from claims import CLAIMS, Claim, Played, gaps, place, verdict
+from claims import CLAIMS, Claim, Played, compute_gaps, find_place, state_verdict
 
 from lit_agentrl.report.page.drawing import FAINT, INK, SERIES, open_drawing
 from lit_agentrl.report.page.inference import compare_paired
@@ -56,21 +56,21 @@ def read(file: Path) -> list[Played]:
         ]  # fmt: skip
 
 
-def rows(claims: Sequence[Claim], runs: Sequence[Played]) -> Iterator[Row]:
+def list_rows(claims: Sequence[Claim], runs: Sequence[Played]) -> Iterator[Row]:
     """Yield the rows that have an interval."""
     for claim in claims:
-        for where in dict.fromkeys(place(claim, run) for run in runs):
-            own = gaps(claim, [run for run in runs if place(claim, run) == where])
+        for where in dict.fromkeys(find_place(claim, run) for run in runs):
+            own = compute_gaps(claim, [run for run in runs if find_place(claim, run) == where])
             found = compare_paired(own, [0.0] * len(own)) if own else None
             if found is None or found.bounds.low is None or found.bounds.high is None:
                 continue
             mean, low, high = found.bounds
             least = -claim.least if claim.expected == "below" else claim.least
             short = ", ".join(each.split("=", 1)[1] for each in where)
-            yield Row(claim.says, short, mean, low, high, least, verdict(claim, found))
+            yield Row(claim.says, short, mean, low, high, least, state_verdict(claim, found))
 
 
-def picture(name: str, found: Sequence[Row]) -> str:
+def draw_picture(name: str, found: Sequence[Row]) -> str:
     """Draw the SVG, which follows the reader's light or dark mode."""
     title = f"claims of {name}: differences with 95 % intervals"
     says = list(dict.fromkeys(row.says for row in found))
@@ -96,10 +96,10 @@ def picture(name: str, found: Sequence[Row]) -> str:
         axes.spines["left"].set_visible(False)
         axes.tick_params(labelsize=9)
         axes.set_xlabel("difference in success, or in the share of iterations", fontsize=10)
-    return standalone(made.svg, title)
+    return make_standalone(made.svg, title)
 
 
-def standalone(svg: str, title: str) -> str:
+def make_standalone(svg: str, title: str) -> str:
     """Convert a drawing of a page into a separate SVG file."""
     light, dark = (";".join(f"{name}:{pair[k]}" for name, pair in COLOURS.items()) for k in (0, 1))
     head, _, rest = svg.partition(">")
@@ -109,11 +109,11 @@ def standalone(svg: str, title: str) -> str:
 
 
 def main() -> None:
-    told = yaml.safe_load(CLAIMS.read_text(encoding="utf-8"))
-    for name in sys.argv[1:] or told:
-        claims = [Claim(**each) for each in told[name]]
-        found = list(rows(claims, read(CLAIMS.with_name(f"{name}.csv"))))
-        CLAIMS.with_name(f"{name}.svg").write_text(picture(name, found), encoding="utf-8")
+    claims_by_name = yaml.safe_load(CLAIMS.read_text(encoding="utf-8"))
+    for name in sys.argv[1:] or claims_by_name:
+        claims = [Claim(**each) for each in claims_by_name[name]]
+        found = list(list_rows(claims, read(CLAIMS.with_name(f"{name}.csv"))))
+        CLAIMS.with_name(f"{name}.svg").write_text(draw_picture(name, found), encoding="utf-8")
 
 
 if __name__ == "__main__":

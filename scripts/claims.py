@@ -69,31 +69,38 @@ class Played(NamedTuple):
         options = tuple(
             re.sub("=(True|False)$", lambda found: found[0].lower(), each) for each in run.options
         )
-        return cls(options, run.seed, start.success, last.success, kept(run), sharp(run.folder))
+        return cls(
+            options,
+            run.seed,
+            start.success,
+            last.success,
+            compute_kept_share(run),
+            compute_sharp_gain(run.folder),
+        )
 
 
-def kept(run: Run) -> float:
+def compute_kept_share(run: Run) -> float:
     """Return the share of a run's iterations before its collapse, 1 without a collapse."""
     rows = run.metrics.rows
     fell = find_alarms(collapse(), rows)
     return fell[0] / rows[-1]["iteration"] if fell else 1.0
 
 
-def sharp(folder: Path) -> float:
+def compute_sharp_gain(folder: Path) -> float:
     """Return the gain in success between start and last weights, each at its best temperature.
 
     The temperatures are those that ``evaluate.py`` played; NaN if it did not play both.
     """
 
-    def best(stage: str) -> float:
+    def find_best(stage: str) -> float:
         played = [json.loads(file.read_text()) for file in folder.glob(f"evaluations/{stage}_test_*.json")]
         records = [record for one in played for record in one["results"] if not record.get("shots")]
         return max((record["success"]["mean"] for record in records), default=nan)
 
-    return best("last") - best("start")
+    return find_best("last") - find_best("start")
 
 
-def gaps(claim: Claim, runs: Sequence[Played]) -> list[float]:
+def compute_gaps(claim: Claim, runs: Sequence[Played]) -> list[float]:
     """Compute the difference for each seed with runs of both sides and equal other options."""
 
     def of(side: Sequence[str]) -> Mapping[tuple[int, tuple[str, ...]], float]:
@@ -113,7 +120,7 @@ def gaps(claim: Claim, runs: Sequence[Played]) -> list[float]:
     return [fmean(found[seed]) for seed in sorted(found)]
 
 
-def verdict(claim: Claim, found: Difference) -> str:
+def state_verdict(claim: Claim, found: Difference) -> str:
     """Return the verdict on a claim from the position of its interval."""
     low, high = found.bounds.low, found.bounds.high
     if low is None or high is None:
@@ -123,12 +130,12 @@ def verdict(claim: Claim, found: Difference) -> str:
     return "reproduced" if low > 0 else "not reproduced" if high < claim.least else "undecided"
 
 
-def table(claims: Sequence[Claim], runs: Sequence[Played]) -> str:
+def format_table(claims: Sequence[Claim], runs: Sequence[Played]) -> str:
     """Format a row for each claim and each value of the options that it distinguishes."""
     lines = ["| claim | where | difference [95 %] | seeds | would be seen | |", "|---" * 6 + "|"]
     for claim in claims:
-        for where in dict.fromkeys(place(claim, run) for run in runs):
-            own = gaps(claim, [run for run in runs if place(claim, run) == where])
+        for where in dict.fromkeys(find_place(claim, run) for run in runs):
+            own = compute_gaps(claim, [run for run in runs if find_place(claim, run) == where])
             if not own:
                 continue
             found = compare_paired(own, [0.0] * len(own))
@@ -141,31 +148,33 @@ def table(claims: Sequence[Claim], runs: Sequence[Played]) -> str:
                 f"{mean:+.3f} {bounds}",
                 str(len(own)),
                 seen,
-                verdict(claim, found),
+                state_verdict(claim, found),
             ]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def place(claim: Claim, run: Played) -> tuple[str, ...]:
+def find_place(claim: Claim, run: Played) -> tuple[str, ...]:
     """Return the values of the options that the claim distinguishes."""
     return tuple(each for name in claim.each for each in run.options if each.split("=")[0] == name)
 
 
 def main() -> None:
-    told = yaml.safe_load(CLAIMS.read_text(encoding="utf-8"))
+    claims_by_name = yaml.safe_load(CLAIMS.read_text(encoding="utf-8"))
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folders", type=Path, nargs="+", help="folders of the sweep")
-    parser.add_argument("--claims", choices=told, required=True, help="the grid whose claims are asked")
+    parser.add_argument(
+        "--claims", choices=claims_by_name, required=True, help="the grid whose claims are asked"
+    )
     parser.add_argument("--csv", type=Path, help="a row for each run")
     arguments = parser.parse_args()
     whole, left_out = load_ended(arguments.folders)
     for line in left_out:
         print(f"{line}\n")
     runs = [Played.of(run) for run in whole]
-    print(table([Claim(**each) for each in told[arguments.claims]], runs))
+    print(format_table([Claim(**each) for each in claims_by_name[arguments.claims]], runs))
     if arguments.csv is not None:
         with arguments.csv.open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")

@@ -42,13 +42,12 @@ def read(path: Path, stage: str) -> Solved:
     if "scores" in found:
         (solved,) = (s["solved"] for s in found["scores"] if (s["split"], s["stage"]) == ("test", stage))
         return {1.0: [bool(x) for x in solved]}
-    played = [
-        record for record in found["results"] if not record.get("shots")
-    ]  # the others saw solved episodes
+    # the other records are of prompts that show solved episodes
+    played = [record for record in found["results"] if not record.get("shots")]
     return {record["temperature"]: [bool(x) for x in record["solved"]] for record in played}
 
 
-def instances_of(env: str | None, count: int) -> list[int]:
+def list_instances(env: str | None, count: int) -> list[int]:
     """Return the number of each episode's task instance; without a game all differ."""
     if env is None:
         return list(range(count))
@@ -59,16 +58,18 @@ def instances_of(env: str | None, count: int) -> list[int]:
     return [sorted(set(ids)).index(each) for each in ids]
 
 
-def shown(interval: Interval) -> str:
+def format_interval(interval: Interval) -> str:
     return f"{interval.mean:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
 
 
-def share(solved: list[bool]) -> str:
+def format_share(solved: list[bool]) -> str:
     interval = compute_wilson_interval(sum(solved), len(solved))
     return f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
-def per_instance(evaluations: list[Solved], temperature: float, instances: Sequence[int]) -> list[float]:
+def compute_instance_means(
+    evaluations: list[Solved], temperature: float, instances: Sequence[int]
+) -> list[float]:
     make_groups = [fmean(outcomes) for outcomes in zip(*(e[temperature] for e in evaluations), strict=True)]
     return compute_group_means(make_groups, instances)
 
@@ -83,34 +84,36 @@ def main() -> None:
     arguments = parser.parse_args()
     start, last = [read(p, "start") for p in arguments.start], [read(p, "last") for p in arguments.last]
     temperatures = sorted(set.intersection(*(set(e) for e in start + last)), reverse=True)
-    instances = instances_of(arguments.env, len(last[0][temperatures[0]]))
+    instances = list_instances(arguments.env, len(last[0][temperatures[0]]))
     print(f"{len(instances)} episodes of {len(set(instances))} instances")
     for label, evaluations in (("start", start), ("last", last)):
         for number, evaluation in enumerate(evaluations):
-            line = "  ".join(f"T={t:g} {share(evaluation[t])}" for t in temperatures)
+            line = "  ".join(f"T={t:g} {format_share(evaluation[t])}" for t in temperatures)
             print(f"{label} {number}: n={len(evaluation[temperatures[0]])}  {line}")
     means = {
-        label: {t: fmean(per_instance(evaluations, t, instances)) for t in temperatures}
+        label: {t: fmean(compute_instance_means(evaluations, t, instances)) for t in temperatures}
         for label, evaluations in (("start", start), ("last", last))
     }
     for number, evaluation in enumerate(last):
         first = temperatures[0]
         pairs = zip(
-            per_instance([evaluation], first, instances), per_instance(start, first, instances), strict=True
+            compute_instance_means([evaluation], first, instances),
+            compute_instance_means(start, first, instances),
+            strict=True,
         )
         print(
-            f"last {number} - start at T={first:g}: {shown(compute_mean_interval([a - b for a, b in pairs]))}"
+            f"last {number} - start at T={first:g}: {format_interval(compute_mean_interval([a - b for a, b in pairs]))}"
         )
     best = {label: max(temperatures, key=values.__getitem__) for label, values in means.items()}
     pairs = zip(
-        per_instance(last, best["last"], instances),
-        per_instance(start, best["start"], instances),
+        compute_instance_means(last, best["last"], instances),
+        compute_instance_means(start, best["start"], instances),
         strict=True,
     )
     print(
         f"best of last (T={best['last']:g}, {means['last'][best['last']]:.3f}) - best of start "
         f"(T={best['start']:g}, {means['start'][best['start']]:.3f}), pooled over {len(last)} runs: "
-        f"{shown(compute_mean_interval([a - b for a, b in pairs]))}"
+        f"{format_interval(compute_mean_interval([a - b for a, b in pairs]))}"
     )
 
 

@@ -74,12 +74,12 @@ CONTINUED = {"resume", "evaluate"}
 MEANT_TO_DIFFER: frozenset[str] = frozenset()
 
 
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+def has_same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     first, second = (t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(first, second)
 
 
-def gap(a: torch.Tensor, b: torch.Tensor) -> float:
+def compute_gap(a: torch.Tensor, b: torch.Tensor) -> float:
     """Compute the largest absolute difference, infinite if shapes differ.
 
     It is 0 between two representations of one number.
@@ -89,15 +89,17 @@ def gap(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a.double() - b.double()).abs().nan_to_num(float("inf")).max())
 
 
-def different_weights(base: Mapping[str, torch.Tensor], head: Mapping[str, torch.Tensor]) -> str | None:
-    gaps = {n: gap(w, head[n]) for n, w in base.items() if n in head and not same_bits(w, head[n])}
+def find_different_weights(base: Mapping[str, torch.Tensor], head: Mapping[str, torch.Tensor]) -> str | None:
+    gaps = {
+        n: compute_gap(w, head[n]) for n, w in base.items() if n in head and not has_same_bits(w, head[n])
+    }
     if not gaps:
         return None
     worst = max(gaps, key=gaps.__getitem__)
     return f"{len(gaps)} of {len(base)} tensors differ, by {gaps[worst]:.3g} at most ({worst})"
 
 
-def different_metrics(base: Mapping[str, list[str]], head: Mapping[str, list[str]]) -> str | None:
+def find_different_metrics(base: Mapping[str, list[str]], head: Mapping[str, list[str]]) -> str | None:
     """Describe the earliest row in which metrics differ as written, or return None."""
     lengths = {len(column) for rows in (base, head) for column in rows.values()}
     if len(lengths) > 1:
@@ -111,37 +113,37 @@ def different_metrics(base: Mapping[str, list[str]], head: Mapping[str, list[str
     return f"{name} at iteration {row}: {base[name][row]} != {head[name][row]} ({columns} columns differ)"
 
 
-def different_scores(base: Mapping[str, Any], head: Mapping[str, Any]) -> str | None:
+def find_different_scores(base: Mapping[str, Any], head: Mapping[str, Any]) -> str | None:
     found = [f"{n}: {value} != {head[n]}" for n, value in base.items() if n in head and head[n] != value]
     return f"{found[0]} ({len(found)} differ)" if found else None
 
 
-def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
     return dict(torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"])
 
 
-def metrics_of(folder: Path) -> dict[str, list[str]]:
+def read_metrics(folder: Path) -> dict[str, list[str]]:
     with (folder / "metrics.csv").open(newline="") as file:
         names, *rows = csv.reader(file)
     return {n: [row[i] for row in rows] for i, n in enumerate(names) if not n.startswith(CLOCKS)}
 
 
-def scores_of(folder: Path) -> dict[str, Any]:
+def read_scores(folder: Path) -> dict[str, Any]:
     """Return the scores and totals of the summary, and the results of evaluations."""
     summary = json.loads((folder / "summary.json").read_text())
     totals = ("status", "games", "iterations", "episodes", "action_tokens", "prefilled_tokens")
-    found = flat({name: summary[name] for name in totals}, "summary")
+    found = flatten({name: summary[name] for name in totals}, "summary")
     for file in sorted((folder / "evaluations").glob("*.json")):
-        found |= flat(json.loads(file.read_text())["results"], file.stem)
+        found |= flatten(json.loads(file.read_text())["results"], file.stem)
     return found
 
 
-def flat(value: Any, name: str) -> dict[str, Any]:
+def flatten(value: Any, name: str) -> dict[str, Any]:
     """Flatten nested lists and mappings into leaves by path."""
     if not isinstance(value, (dict, list)):
         return {name: value}
     items = value.items() if isinstance(value, dict) else enumerate(value)
-    return {path: leaf for key, inner in items for path, leaf in flat(inner, f"{name}.{key}").items()}
+    return {path: leaf for key, inner in items for path, leaf in flatten(inner, f"{name}.{key}").items()}
 
 
 def compare(base: Path, head: Path) -> tuple[list[str], list[str]]:
@@ -152,9 +154,9 @@ def compare(base: Path, head: Path) -> tuple[list[str], list[str]]:
     """
     differences, extras = [], []
     for kind, read, different in (
-        ("weights", weights_of, different_weights),
-        ("metrics", metrics_of, different_metrics),
-        ("scores", scores_of, different_scores),
+        ("weights", read_weights, find_different_weights),
+        ("metrics", read_metrics, find_different_metrics),
+        ("scores", read_scores, find_different_scores),
     ):
         first, second = read(base), read(head)
         if missing := [name for name in first if name not in second]:
@@ -165,7 +167,7 @@ def compare(base: Path, head: Path) -> tuple[list[str], list[str]]:
     return differences, extras
 
 
-def verdict(name: str, differences: list[str], extras: list[str]) -> tuple[str, bool]:
+def state_verdict(name: str, differences: list[str], extras: list[str]) -> tuple[str, bool]:
     """Return the table's text for a case, and whether its result is as expected."""
     text = "; ".join(differences) or "equal"
     text += " (meant to differ)" * (name in MEANT_TO_DIFFER) + f"; + {', '.join(extras)}" * bool(extras)
@@ -187,7 +189,7 @@ def launch(checkout: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def revision(checkout: Path) -> str | None:
+def read_revision(checkout: Path) -> str | None:
     """Return the commit of a checkout, or None if it has uncommitted changes."""
     git = ["git", "-C", str(checkout), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     found = subprocess.run(git, capture_output=True, text=True).stdout.strip()
@@ -201,7 +203,7 @@ def play(checkout: Path, command: str, folder: Path, start: Path | None = None, 
         its seconds; those of the recorded run if ``reuse`` finds one.
     """
     record = folder.with_suffix(".json")  # written when the run has succeeded
-    job = {"revision": revision(checkout), "command": command, "start": START if start else None}
+    job = {"revision": read_revision(checkout), "command": command, "start": START if start else None}
     if reuse and job["revision"] and record.exists():
         known = json.loads(record.read_text())
         if {name: known.get(name) for name in job} == job and folder.exists():
@@ -242,13 +244,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if CONTINUED & {*options.only}:
         play(base, START, start, reuse=True)
 
-    def case(name: str) -> tuple[str, bool]:
+    def compare_case(name: str) -> tuple[str, bool]:
         begin = start if name in CONTINUED else None
         folders = [out / "base" / name, out / "head" / name]
         try:
             first = play(base, CASES[name], folders[0], begin, reuse=True)
             second = play(head, CASES[name], folders[1], begin)
-            text, is_right = verdict(name, *compare(*folders))
+            text, is_right = state_verdict(name, *compare(*folders))
         except Exception as error:  # any error: the other cases are still compared
             return f"{name:10} {'failed':>13}  {type(error).__name__}: {error}", False
         return f"{name:10} {first:6.1f} {second:6.1f}  {text}", is_right
@@ -256,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{'case':10} {'base s':>6} {'head s':>6}  result", flush=True)
     results = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        for line, is_right in pool.map(case, options.only):
+        for line, is_right in pool.map(compare_case, options.only):
             print(line, flush=True)
             results.append(is_right)
     print(f"{sum(results)} of {len(results)} cases are as they should be")

@@ -1,4 +1,4 @@
-"""Check the links of a built site, and that the site loads nothing from the network.
+"""Check that a built site has no broken link and loads nothing from elsewhere.
 
 Each link must lead to an existing file and anchor.
 """

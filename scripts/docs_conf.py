@@ -187,7 +187,7 @@ def read_choices() -> tuple[Choice, ...]:
 
 
 def group_choices() -> dict[str, list[Choice]]:
-    """Return the choices of each group; each root is a group, and the roots come first."""
+    """Return the choices of each group; each root is a group and comes first."""
     choices_by_group: dict[str, list[Choice]] = {}
     for choice in read_choices():
         choices_by_group.setdefault(choice.group or f"{choice.name}.yaml", []).append(choice)

@@ -43,7 +43,7 @@ class Pair(NamedTuple):
     late: float
 
 
-def pairs(run: Run, window: int) -> list[Pair]:
+def list_pairs(run: Run, window: int) -> list[Pair]:
     """Return the pairs of all signals measured in at least two windows of iterations."""
     cell = " ".join(run.options)
     assert run.seed is not None, "main() has asked"
@@ -56,16 +56,16 @@ def pairs(run: Run, window: int) -> list[Pair]:
     return found
 
 
-def direction(differences: Sequence[float]) -> str:
+def name_direction(differences: Sequence[float]) -> str:
     """Return whether a signal falls, rises or is undecided, from its interval."""
     gap = compute_mean_interval(differences)
     return "falls" if gap.high < 0 else "rises" if gap.low > 0 else "undecided"
 
 
-def verdict(found: Sequence[Pair], cell: str) -> str:
+def state_verdict(found: Sequence[Pair], cell: str) -> str:
     """Return the verdict on the Echo Trap in a cell."""
     seen = {
-        signal: direction(
+        signal: name_direction(
             [each.late - each.early for each in found if (each.cell, each.signal) == (cell, signal)]
         )
         for signal in MEANT
@@ -77,7 +77,7 @@ def verdict(found: Sequence[Pair], cell: str) -> str:
     )
 
 
-def table(found: Sequence[Pair]) -> str:
+def format_table(found: Sequence[Pair]) -> str:
     """Format a row for each cell and signal, then the verdicts."""
     lines = ["| runs | signal | early | late | difference [95 %] | |", "|---" * 6 + "|"]
     for cell in dict.fromkeys(each.cell for each in found):
@@ -90,9 +90,12 @@ def table(found: Sequence[Pair]) -> str:
             lines.append(
                 f"| {cell} | `{signal}` | {fmean(each.early for each in own):.3f} "
                 f"| {fmean(each.late for each in own):.3f} "
-                f"| {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] (n = {gap.n}) | {direction(gaps)} |"
+                f"| {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] (n = {gap.n}) | {name_direction(gaps)} |"
             )
-    lines += ["", *(f"{cell}: {verdict(found, cell)}" for cell in dict.fromkeys(each.cell for each in found))]
+    lines += [
+        "",
+        *(f"{cell}: {state_verdict(found, cell)}" for cell in dict.fromkeys(each.cell for each in found)),
+    ]
     return "\n".join(lines)
 
 
@@ -107,12 +110,12 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="a row for each run and signal")
     arguments = parser.parse_args()
     whole, left_out = load_ended(arguments.folders)
-    for told in left_out:
-        print(f"{told}\n")
-    found = [pair for run in whole for pair in pairs(run, arguments.window)]
+    for line in left_out:
+        print(f"{line}\n")
+    found = [pair for run in whole for pair in list_pairs(run, arguments.window)]
     if not found:
         parser.error(f"no run has measured a signal in {2 * arguments.window} iterations")
-    print(table(found))
+    print(format_table(found))
     if arguments.csv is not None:
         with arguments.csv.open("w", newline="") as file:
             writer = csv.writer(file)

@@ -1,4 +1,4 @@
-"""Play the library's own solution of every test variation of ScienceWorld, and record what it scores.
+"""Play ScienceWorld's own solution of every test variation, and record its score.
 
     python -m scripts.gold_play --minutes 30 --out docs/findings/gold_scienceworld.csv
     python -m scripts.gold_play --summary --out docs/findings/gold_scienceworld.csv
@@ -30,7 +30,7 @@ def list_variations(tasks: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def deal(variations: Mapping[str, Iterable[int]]) -> Iterator[tuple[str, int]]:
-    """Yield the first variation of each task, then the second of each, until all have come."""
+    """Yield the first variation of each task, then the second of each, and so on."""
     for numbers in zip_longest(*variations.values()):
         yield from (
             (task, number) for task, number in zip(variations, numbers, strict=True) if number is not None

@@ -71,7 +71,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def lines_of_rooms(package: Path) -> Counter[str]:
+def count_lines(package: Path) -> Counter[str]:
     """Count the lines of Python by top-level module, of which ``experimental`` is one."""
     found: Counter[str] = Counter()
     for file in package.rglob("*.py"):
@@ -81,31 +81,31 @@ def lines_of_rooms(package: Path) -> Counter[str]:
     return found
 
 
-def raises(source: str) -> Iterator[ast.Raise]:
+def find_raises(source: str) -> Iterator[ast.Raise]:
     """Find the statements that raise a new error, outside constructors."""
 
-    def inside(node: ast.AST) -> Iterator[ast.Raise]:
+    def walk(node: ast.AST) -> Iterator[ast.Raise]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef) and child.name in CONSTRUCTORS:
                 continue
             if isinstance(child, ast.Raise) and child.exc is not None:
                 yield child
-            yield from inside(child)
+            yield from walk(child)
 
-    return inside(ast.parse(source))
+    return walk(ast.parse(source))
 
 
-def raises_of(package: Path) -> Counter[str]:
+def count_raises(package: Path) -> Counter[str]:
     """Count the statements of `raises` by top-level module, without the `ALLOWED` files."""
     found: Counter[str] = Counter()
     for file in package.rglob("*.py"):
         if file.name not in ALLOWED:
             room = file.relative_to(package).parts[0].removesuffix(".py")
-            found[room] += sum(1 for _ in raises(file.read_text(encoding="utf-8")))
+            found[room] += sum(1 for _ in find_raises(file.read_text(encoding="utf-8")))
     return found
 
 
-def flat_files(package: Path) -> dict[str, int]:
+def count_flat_files(package: Path) -> dict[str, int]:
     """Count the Python files directly in each folder, without ``__init__.py``."""
     folders = [package, *(path for path in package.rglob("*") if path.is_dir())]
     return {
@@ -115,7 +115,7 @@ def flat_files(package: Path) -> dict[str, int]:
     }
 
 
-def words_of_docs(checkout: Path) -> int:
+def count_words(checkout: Path) -> int:
     """Count the words of README.md and of the pages of docs/."""
     pages = [checkout / "README.md", *(checkout / "docs").rglob("*.md")]
     return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
@@ -157,10 +157,10 @@ def set_up(checkout: Path) -> dict[str, float]:
     return found
 
 
-def numbers(checkout: Path, *, is_traced: bool = False, is_set_up: bool = False) -> dict[str, Any]:
+def collect_numbers(checkout: Path, *, is_traced: bool = False, is_set_up: bool = False) -> dict[str, Any]:
     """Return all numbers by name."""
     package = checkout / "src" / "lit_agentrl"
-    lines, errors, flat = lines_of_rooms(package), raises_of(package), flat_files(package)
+    lines, errors, flat = count_lines(package), count_raises(package), count_flat_files(package)
     found: dict[str, Any] = {
         "lines of the core": sum(lines.values()) - lines["experimental"],
         "lines of experimental": lines["experimental"],
@@ -168,7 +168,7 @@ def numbers(checkout: Path, *, is_traced: bool = False, is_set_up: bool = False)
         "lines of each room": dict(lines.most_common()),
         "raise outside of constructors and checks": sum(errors.values()),
         "of these from command to run": sum(errors[room] for room in WAY),
-        "words of docs": words_of_docs(checkout),
+        "words of docs": count_words(checkout),
         "folders of more than 20 files": {name: count for name, count in flat.items() if count > 20},
     }
     if is_traced:
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     for checkout in options.checkouts:
         print(checkout.resolve())
-        found = numbers(checkout.resolve(), is_traced=options.trace, is_set_up=options.set_up)
+        found = collect_numbers(checkout.resolve(), is_traced=options.trace, is_set_up=options.set_up)
         for name, value in found.items():
             print(f"  {name:42} {json.dumps(value) if isinstance(value, dict | list) else value}")
 

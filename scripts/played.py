@@ -49,8 +49,8 @@ WORLDS: list[tuple[str, dict[str, Any], str]] = [
     ("webshop", {}, "knows the goal's product"),
     ("pocket", {}, "gold plan"),
     *(
-        ("gymnasium", {"id": name}, told)
-        for name, told in (
+        ("gymnasium", {"id": name}, env_name)
+        for name, env_name in (
             ("Taxi-v4", "value iteration"),
             ("Blackjack-v1", "best play of what is seen"),
             ("CliffWalking-v1", "value iteration"),
@@ -99,7 +99,7 @@ class Walker(OpenEnv):
 
 
 @contextmanager
-def served(command: list[str], port: int) -> Iterator[str]:
+def serve(command: list[str], port: int) -> Iterator[str]:
     """Run a server, and yield its address; stop the server at the end."""
     with subprocess.Popen([*command, str(port)], cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         try:
@@ -108,7 +108,7 @@ def served(command: list[str], port: int) -> Iterator[str]:
             process.kill()
 
 
-def waiting(make: Callable[[], Task]) -> Task:
+def wait_for_server(make: Callable[[], Task]) -> Task:
     """Wait until a game's server listens, and return the game."""
     for _ in range(600):
         task = make()
@@ -121,7 +121,7 @@ def waiting(make: Callable[[], Task]) -> Task:
     raise SystemExit("a server did not start")
 
 
-def task_of(name: str, game: dict[str, Any]) -> Task:
+def build_task(name: str, game: dict[str, Any]) -> Task:
     config = OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), {"game": game})
     if name in LIMITS:
         other = OmegaConf.load(CONF / f"{LIMITS[name]}.yaml")
@@ -133,7 +133,7 @@ def task_of(name: str, game: dict[str, Any]) -> Task:
     return task
 
 
-def instances(task: Task, split: str) -> int:
+def count_instances(task: Task, split: str) -> int:
     """Count the distinct instances among `NUMBER` seeds."""
     with closing(task.make(split)) as env:
         return len({env.reset(seed=SEED + number)[1]["instance_id"] for number in range(NUMBER)})
@@ -155,15 +155,15 @@ def main() -> None:
             continue
         with ExitStack() as stack:
             if name in SERVERS:
-                url = stack.enter_context(served(SERVERS[name], arguments.port))
+                url = stack.enter_context(serve(SERVERS[name], arguments.port))
                 game = {**game, "url": url + "/mcp" * (name == "mcp")}
-            task = waiting(partial(task_of, name, game))
+            task = wait_for_server(partial(build_task, name, game))
             for split in ("val", "test"):
                 found, played = Levels() if name in SERVERS else find_levels(task, split), "levels.json"
                 if found == Levels():
                     found, played = measure(task, split, NUMBER, SEED), "here"
                 row = dict.fromkeys(FIELDS, "") | {
-                    "env": name, "game": game.get("id", ""), "split": split, "instances": instances(task, split),
+                    "env": name, "game": game.get("id", ""), "split": split, "instances": count_instances(task, split),
                     "episodes": found.episodes, "chance_success": found.chance_success,
                     "reference_success": found.oracle_success, "reference": reference, "played": played,
                 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Teach a pretrained language model a game by imitation and then by reinforcement, and print one table.
+"""Teach a pretrained language model a game by imitation and reinforcement; print one table.
 
     make real                                          # SmolLM2, seed 1
     python -m scripts.real --seeds 2 3 4 5
@@ -169,7 +169,7 @@ class Cell:
         return [{**shared_columns, **row} for row in rows]
 
     def measure(self, name: str, run: Result, weights: str) -> Iterable[dict[str, Any]]:
-        """Measure a policy at temperature 1 and at the best of `TEMPERATURES` on the validation split."""
+        """Measure a policy at temperature 1 and at its best validation temperature."""
         val_records = self.evaluate(name, run, weights, "val", TEMPERATURES, self.game.val)
         # the highest of the temperatures that tie, since it changes the policy least
         best_temperature = max(
@@ -271,7 +271,7 @@ def choose_precision(device: str) -> str:
 
 
 def shrink(game: Game) -> Game:
-    """Return a game with so little to do that a tiny random network does it in seconds."""
+    """Return a game that a tiny random network plays in seconds."""
     tiny = ("rollout.prompts=2", "rollout.members=2", "rollout.max_reply_tokens=8")
     # its tokenizer writes texts in more tokens
     kept_options = (option for option in game.options if not option.startswith("rollout.max_"))

@@ -1,4 +1,4 @@
-"""The results of `scripts.real`: a CSV with a row for each game, seed and policy, and the table that people read."""
+"""Write the results of `scripts.real`: a CSV row for each policy, and a table."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def require_equal_precision(path: Path, precision: str) -> None:
 
 
 def add_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add the rows of a game and seed to a results file, in place of its former rows."""
+    """Replace the rows of a game and seed in a results file."""
     (key,) = {(str(row["game"]), str(row["seed"])) for row in rows}
     others = [row for row in read_rows(path) if (row["game"], row["seed"]) != key]
     text = io.StringIO()
@@ -81,7 +81,7 @@ def average(rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, dict[str, 
 
 
 def summarise(rows: Sequence[Mapping[str, str]]) -> str:
-    """Build the table of a results file: a block for each game, rows from chance to oracle.
+    """Build the table of results: a block a game, rows from chance to oracle.
 
     A policy that a game does not train has no row.  The interval of one seed is Wilson's over tasks, that of several is
     Student's over seeds.
@@ -126,7 +126,7 @@ def _format_row(game: str, policy: str, rows: Sequence[Mapping[str, str]]) -> st
 def _format_difference(
     game: str, policies: Mapping[str, Sequence[Mapping[str, str]]], after: str, before: str
 ) -> str:
-    """Format how much more a policy solves than another, at their best temperatures and over the same tasks."""
+    """Format how much more one policy solves than another on the same tasks."""
     pairs = {row["seed"]: row["solved"] for row in policies[f"{before}, best T"]}
     by_seed = [
         [int(new) - int(old) for new, old in zip(row["solved"], pairs[row["seed"]], strict=True)]

@@ -21,38 +21,38 @@ from lit_agentrl.report import summary as reports
 from lit_agentrl.report.statistics import compute_mean_interval
 
 
-def test_scores(summary: Any) -> Any:
+def find_test_scores(summary: Any) -> Any:
     (game,) = [game for game in summary["games"] if game["split"] == "test"]
     return game
 
 
-def seconds_per_iteration(folder: Path) -> float:
+def measure_iteration(folder: Path) -> float:
     with (folder / "metrics.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["time/rollout"]]
     return median(float(row["time/rollout"]) + float(row["time/update"] or 0) for row in rows)
 
 
-def shown(values: dict[str, Any]) -> str:
+def format_interval(values: dict[str, Any]) -> str:
     return f"{values['mean']:.3f} [{values['low']:.3f}, {values['high']:.3f}]"
 
 
-def row(name: str, folders: list[Path], with_seconds: bool) -> tuple[float, str]:
+def format_row(name: str, folders: list[Path], with_seconds: bool) -> tuple[float, str]:
     summaries = [reports.read(folder / "summary.json") for folder in folders]
-    scores = [test_scores(summary)["last"]["success"] for summary in summaries]
+    scores = [find_test_scores(summary)["last"]["success"] for summary in summaries]
     over_seeds = compute_mean_interval([score["mean"] for score in scores])
     episodes = fmean(summary["episodes"] for summary in summaries)
     cells = [
-        f"`{name}`", *(shown(score) for score in scores),
+        f"`{name}`", *(format_interval(score) for score in scores),
         f"{over_seeds.mean:.3f} [{over_seeds.low:.3f}, {over_seeds.high:.3f}]", f"{episodes:,.0f}",
     ]  # fmt: skip
     if with_seconds:
-        cells.append(f"{fmean(seconds_per_iteration(folder) for folder in folders):.2f}")
+        cells.append(f"{fmean(measure_iteration(folder) for folder in folders):.2f}")
     return over_seeds.mean, f"| {' | '.join(cells)} |"
 
 
-def known(level: reports.Score | None) -> str:
+def format_level(level: reports.Score | None) -> str:
     """Format a level, or state that it is not known."""
-    return "not known" if level is None else shown(level["success"])
+    return "not known" if level is None else format_interval(level["success"])
 
 
 def main() -> None:
@@ -75,18 +75,19 @@ def main() -> None:
     if lacking := [name for name, by_seed in runs.items() if sorted(by_seed) != seeds]:
         parser.error(f"{lacking[0]} lacks a seed of {seeds}")
     first = next(iter(runs.values()))
-    starts = [test_scores(reports.read(first[seed] / "summary.json")) for seed in seeds]
+    starts = [find_test_scores(reports.read(first[seed] / "summary.json")) for seed in seeds]
     levels = starts[0]
     print(
-        f"Chance {known(levels['chance'])}, oracle {known(levels['oracle'])}, before "
-        f"training {', '.join(shown(game['start']['success']) for game in starts)} for the seeds in turn.\n"
+        f"Chance {format_level(levels['chance'])}, oracle {format_level(levels['oracle'])}, before "
+        f"training {', '.join(format_interval(game['start']['success']) for game in starts)} for the seeds in turn.\n"
     )
     columns = ["`algo=`", *(f"seed {seed}" for seed in seeds), "mean over seeds", "episodes"]
     if arguments.seconds:
         columns.append("s per iteration")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     lines = [
-        row(name, [by_seed[seed] for seed in seeds], arguments.seconds) for name, by_seed in runs.items()
+        format_row(name, [by_seed[seed] for seed in seeds], arguments.seconds)
+        for name, by_seed in runs.items()
     ]
     print("\n".join(line for _, line in sorted(lines, key=lambda item: -item[0])))
 

@@ -98,14 +98,14 @@ def record(name: str) -> tuple[StepBatch, ...]:
     return Recorder.batches
 
 
-def line(episode: Episode, **further: Any) -> Line:
+def make_line(episode: Episode, **further: Any) -> Line:
     turns = sum(len(turn.reply_tokens) > 0 for turn in episode.turns)
     plans = [number for number, turn in enumerate(episode.turns) if turn.player == PLANNER]
-    told = {"label": f"episode {episode.member}", "begin": episode.branch_turn, "plans": plans, **further}
-    return Line(turns=turns, solved=episode.success, **told)
+    settings = {"label": f"episode {episode.member}", "begin": episode.branch_turn, "plans": plans, **further}
+    return Line(turns=turns, solved=episode.success, **settings)
 
 
-def grown(episodes: Sequence[Episode]) -> list[Line]:
+def arrange_branches(episodes: Sequence[Episode]) -> list[Line]:
     """Arrange a group with branches below their parents, the latest first.
 
     In this order no two lines cross.
@@ -114,7 +114,7 @@ def grown(episodes: Sequence[Episode]) -> list[Line]:
 
     def add(episode: Episode, parent: int | None, block: int) -> None:
         colour = "own" if parent is None else "other"
-        lines.append(line(episode, parent=parent, block=block, colour=colour))
+        lines.append(make_line(episode, parent=parent, block=block, colour=colour))
         here = len(lines) - 1
         children = [e for e in episodes if e.parent == episode.member]
         for child in sorted(children, key=lambda e: (-e.branch_turn, e.member)):
@@ -130,19 +130,19 @@ def grown(episodes: Sequence[Episode]) -> list[Line]:
 
 def of_branches(batches: Sequence[StepBatch]) -> list[Line]:
     """Draw the group with the most branch points."""
-    groups = _groups(batches[0].episodes)
-    return grown(max(groups, key=lambda group: len({(e.parent, e.branch_turn) for e in group})))
+    groups = _split_groups(batches[0].episodes)
+    return arrange_branches(max(groups, key=lambda group: len({(e.parent, e.branch_turn) for e in group})))
 
 
 def of_refill(batches: Sequence[StepBatch]) -> list[Line]:
     """Draw a group that the filter dropped, and one of the second wave."""
-    groups = _groups(batches[0].episodes)
+    groups = _split_groups(batches[0].episodes)
     even = next(group for group in groups if len({e.success for e in group}) == 1)
     more = next(group for group in groups if group[0].wave == 1)
     return [
-        *(line(e, note="all alike: the filter drops the group" if e is even[0] else "") for e in even),
+        *(make_line(e, note="all alike: the filter drops the group" if e is even[0] else "") for e in even),
         *(
-            line(
+            make_line(
                 e, block=1, colour="other", note="so another prompt is played: wave 2" if e is more[0] else ""
             )
             for e in more
@@ -154,8 +154,8 @@ def of_greedy(batches: Sequence[StepBatch]) -> list[Line]:
     greedy = batches[0].greedy_episodes[0]
     group = [e for e in batches[0].episodes if e.group == greedy.group]
     return [
-        *map(line, group),
-        line(greedy, label="greedy", colour="other", note="the baseline, not trained on"),
+        *map(make_line, group),
+        make_line(greedy, label="greedy", colour="other", note="the baseline, not trained on"),
     ]
 
 
@@ -169,24 +169,26 @@ def of_replay(batches: Sequence[StepBatch]) -> list[Line]:
             seed = failed[0].instance_seed
             kept = [e for b in batches for e in b.episodes if e.instance_seed == seed and e.success]
             then = min(kept, key=lambda e: e.iteration)
-            stored = line(
+            stored = make_line(
                 then, label=f"episode {then.member}", colour="other", block=1,
                 note=f"kept of iteration {then.iteration + 1}: trained on in its place",
             )  # fmt: skip
-            told = f"iteration {batch.iteration + 1}: all fail, and this row is replaced"
-            return [*(line(e, note=told if e is failed[0] else "") for e in failed), stored]
+            note = f"iteration {batch.iteration + 1}: all fail, and this row is replaced"
+            return [*(make_line(e, note=note if e is failed[0] else "") for e in failed), stored]
     raise ValueError("no group was replaced; play longer")
 
 
 def of_hint(batches: Sequence[StepBatch]) -> list[Line]:
     """Draw the group with the most tries, preferring groups with a success."""
-    group = max(_groups(batches[0].episodes), key=lambda group: (any(e.success for e in group), len(group)))
+    group = max(
+        _split_groups(batches[0].episodes), key=lambda group: (any(e.success for e in group), len(group))
+    )
     size, shown = 4, []
     for e in group:
         is_first = e.member % size == 0
         note = f"told {e.hint:.0%} of a solution" if e.hint else "no hint: all fail"
         shown.append(
-            line(
+            make_line(
                 e, block=e.member // size, colour="other" if e.hint else "own", note=note if is_first else ""
             )
         )
@@ -195,26 +197,28 @@ def of_hint(batches: Sequence[StepBatch]) -> list[Line]:
 
 def of_retry(batches: Sequence[StepBatch]) -> list[Line]:
     """Draw the group with the most varied numbers of tries; each reply is a try."""
-    group = max(_groups(batches[0].episodes), key=lambda group: len({len(e.turns) for e in group}))
+    group = max(_split_groups(batches[0].episodes), key=lambda group: len({len(e.turns) for e in group}))
     note = "each reply is a try at the same instance, told only that the last one was wrong"
-    return [line(e, note=note if e is group[0] else "") for e in group]
+    return [make_line(e, note=note if e is group[0] else "") for e in group]
 
 
 def of_forget(batches: Sequence[StepBatch]) -> list[Line]:
-    group = _groups(batches[0].episodes)[0]
+    group = _split_groups(batches[0].episodes)[0]
     moved = [e for e in group if e.source == Source.TRIAL]
     note = "by the weights after one step away from the first half"
     return [
-        line(e, colour="other" if e in moved else "own", note=note if e is moved[0] else "") for e in group
+        make_line(e, colour="other" if e in moved else "own", note=note if e is moved[0] else "")
+        for e in group
     ]
 
 
 def of_opponent(batches: Sequence[StepBatch]) -> list[Line]:
-    group = _groups(batches[0].episodes)[0]
+    group = _split_groups(batches[0].episodes)[0]
     others = [e for e in group if e.source == Source.OPPONENT]
     note = "by the reference"
     return [
-        line(e, colour="other" if e in others else "own", note=note if e is others[0] else "") for e in group
+        make_line(e, colour="other" if e in others else "own", note=note if e is others[0] else "")
+        for e in group
     ]
 
 
@@ -223,64 +227,65 @@ def of_memory(batches: Sequence[StepBatch]) -> list[Line]:
     first, batch = batches
     assert batch.trajectories is not None
     rows = batch.trajectories
-    group = _groups(batch.episodes)[0]
-    is_beside_B = (rows.group_B == group[0].group) & (rows.source_B == Source.REPLAY)
+    group = _split_groups(batch.episodes)[0]
+    is_replayed_B = (rows.group_B == group[0].group) & (rows.source_B == Source.REPLAY)
     played = {
         tuple(t for k in e.turns for t in (*k.prefix_tokens, *k.reply_tokens)): e for e in first.episodes
     }
-    beside = [
-        played[tuple(rows.tokens_BT[b][rows.is_real_BT[b]].tolist())] for b in is_beside_B.nonzero().flatten()
+    replayed = [
+        played[tuple(rows.tokens_BT[b][rows.is_real_BT[b]].tolist())]
+        for b in is_replayed_B.nonzero().flatten()
     ]
     note = "drawn from iteration 1, of any instance: the critic learns from them too"
     return [
-        *map(line, group),
+        *map(make_line, group),
         *(
-            line(
+            make_line(
                 e,
                 label=f"group {e.group}, {e.member}",
                 block=1,
                 colour="other",
-                note=note if e is beside[0] else "",
+                note=note if e is replayed[0] else "",
             )
-            for e in beside
+            for e in replayed
         ),
     ]
 
 
 def of_two_level(batches: Sequence[StepBatch]) -> list[Line]:
     """Draw the group whose episodes differ most in length."""
-    group = max(_groups(batches[0].episodes), key=lambda group: len({len(e.turns) for e in group}))
+    group = max(_split_groups(batches[0].episodes), key=lambda group: len({len(e.turns) for e in group}))
     note = "a diamond is a plan, of which the game plays nothing"
-    return [line(e, note=note if e is group[0] else "") for e in group]
+    return [make_line(e, note=note if e is group[0] else "") for e in group]
 
 
 def of_summary(batches: Sequence[StepBatch]) -> list[Line]:
     """Draw the first group."""
-    group = _groups(batches[0].episodes)[0]
+    group = _split_groups(batches[0].episodes)[0]
     note = "a diamond is a summary; the replies after it do not see those before"
-    return [line(e, note=note if e is group[0] else "") for e in group]
+    return [make_line(e, note=note if e is group[0] else "") for e in group]
 
 
 def of_experience(batches: Sequence[StepBatch]) -> list[Line]:
     """Draw a group in which some fail, and the same task in the next iteration."""
-    first, after = (_groups(batch.episodes) for batch in batches)
+    first, after = (_split_groups(batch.episodes) for batch in batches)
     group = next(group for group in first if 0 < sum(e.success for e in group) < len(group))
     again = next(g for g in after if g[0].instance_seed == group[0].instance_seed)
     notes = (
         "some solve it: the policy is asked for lessons",
         "the next iteration: every prompt holds the list of lessons",
     )
-    return _two(group, again, notes)
+    return _draw_two_groups(group, again, notes)
 
 
 def of_delta(batches: Sequence[StepBatch]) -> list[Line]:
     """Draw a task before and after the switch of the reward, with its training returns."""
-    first, after = (_groups(batch.episodes) for batch in batches)
+    first, after = (_split_groups(batch.episodes) for batch in batches)
     group = max(
         first, key=lambda group: (any(e.success for e in group), len({e.training_return for e in group}))
     )
     again = next(g for g in after if g[0].instance_seed == group[0].instance_seed)
-    lines = _two(
+    lines = _draw_two_groups(
         group, again, ("first the points of the game", "then whether the game was solved, and penalties")
     )
     for each, episode in zip(lines, [*group, *again], strict=True):
@@ -288,11 +293,13 @@ def of_delta(batches: Sequence[StepBatch]) -> list[Line]:
     return lines
 
 
-def _two(group: Sequence[Episode], again: Sequence[Episode], notes: tuple[str, str]) -> list[Line]:
+def _draw_two_groups(
+    group: Sequence[Episode], again: Sequence[Episode], notes: tuple[str, str]
+) -> list[Line]:
     """Draw two groups, one below the other."""
     return [
-        *(line(e, note=notes[0] if e is group[0] else "") for e in group),
-        *(line(e, block=1, colour="other", note=notes[1] if e is again[0] else "") for e in again),
+        *(make_line(e, note=notes[0] if e is group[0] else "") for e in group),
+        *(make_line(e, block=1, colour="other", note=notes[1] if e is again[0] else "") for e in again),
     ]
 
 
@@ -304,14 +311,14 @@ DRAWN: dict[str, Callable[[Sequence[StepBatch]], list[Line]]] = {
 }  # fmt: skip
 
 
-def _groups(episodes: Sequence[Episode]) -> list[list[Episode]]:
+def _split_groups(episodes: Sequence[Episode]) -> list[list[Episode]]:
     groups = sorted({e.group for e in episodes})
     return [sorted((e for e in episodes if e.group == g), key=lambda e: e.member) for g in groups]
 
 
-def svg(name: str, lines: Sequence[Line]) -> str:
+def format_svg(name: str, lines: Sequence[Line]) -> str:
     """Return the SVG of a picture, with its own background for light and dark pages."""
-    height = _heights(lines)[-1] + 24
+    height = _compute_heights(lines)[-1] + 24
     kind = "reward" if name in REWARDS else "algo/structure"
     return "\n".join(
         [
@@ -321,15 +328,15 @@ def svg(name: str, lines: Sequence[Line]) -> str:
             f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8" fill="#ffffff" '
             'stroke="#cfd8dc"/>',
             f'<text x="16" y="26" font-family="monospace" font-weight="bold">{name}</text>',
-            *_legend(),
-            *_body(lines),
+            *_draw_legend(),
+            *_draw_body(lines),
             "</svg>",
             "",
         ]
     )
 
 
-def _heights(lines: Sequence[Line]) -> list[int]:
+def _compute_heights(lines: Sequence[Line]) -> list[int]:
     """Compute the height of each line, with space for notes above lines and between blocks."""
     found, y = [], TOP - ROW
     for number, each in enumerate(lines):
@@ -339,7 +346,7 @@ def _heights(lines: Sequence[Line]) -> list[int]:
     return found
 
 
-def _legend() -> Iterator[str]:
+def _draw_legend() -> Iterator[str]:
     for x, solved, text in ((330, None, "reply"), (410, True, "solved"), (500, False, "not solved")):
         yield _mark(x, 22, solved, COLOURS["own"])
         yield f'<text x="{x + 12}" y="26" fill="{COLOURS["note"]}">{text}</text>'
@@ -357,8 +364,8 @@ def _plan(x: float, y: float) -> str:
     return f'<path d="M{x - 7:g} {y}l7-7 7 7-7 7z" fill="{COLOURS["other"]}"/>'
 
 
-def _body(lines: Sequence[Line]) -> Iterator[str]:
-    ys, longest = _heights(lines), max(each.turns for each in lines)
+def _draw_body(lines: Sequence[Line]) -> Iterator[str]:
+    ys, longest = _compute_heights(lines), max(each.turns for each in lines)
     step = min(STEP, (WIDTH - LEFT - 40) / longest)
     openings: dict[int, int] = {}
     for y, each in zip(ys, lines, strict=True):
@@ -384,7 +391,7 @@ def main(names: Sequence[str]) -> None:
     sys.modules["structure_pictures"] = sys.modules[__name__]
     for name in names or RUNS:
         lines = DRAWN.get(name, of_branches)(record(name))
-        (IMAGES / f"structure_{name}.svg").write_text(svg(name, lines))
+        (IMAGES / f"structure_{name}.svg").write_text(format_svg(name, lines))
 
 
 if __name__ == "__main__":

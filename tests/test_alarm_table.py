@@ -31,18 +31,18 @@ def played(success: Sequence[float], entropy: Sequence[float], seed: int = 0) ->
 def test_hits_come_before_the_collapse_and_false_alarms_where_there_is_none() -> None:
     runs = [played(FALLS, EARLY), played(FALLS, LATE), played(HOLDS, EARLY), played(HOLDS, LATE)]
     assert [run.collapse for run in runs] == [5, 5, None, None]
-    found = script.judged(runs, lambda: Rule("rollout/entropy", below=0.1, reference="first", window=2))
+    found = script.judge_runs(runs, lambda: Rule("rollout/entropy", below=0.1, reference="first", window=2))
     assert found.leads == [2] and found.collapses == 2  # iteration 3; the other alarm comes with the collapse
     assert found.false == 100 * 2 / 12
-    assert script.judged(runs[2:], lambda: Rule("rollout/entropy", below=0.01)).false == 0.0
+    assert script.judge_runs(runs[2:], lambda: Rule("rollout/entropy", below=0.01)).false == 0.0
 
 
 def test_bounds_are_chosen_by_the_other_seeds_alone() -> None:
     known = [played(FALLS, EARLY), played(HOLDS, [1.0] * 6)]
-    assert script.calibrated(known)["rollout/entropy falls"] == {
+    assert script.calibrate_rules(known)["rollout/entropy falls"] == {
         "signal": "rollout/entropy", "below": 0.1, "reference": "first", "patience": 1, "window": 3
     }  # fmt: skip
-    shown = script.tables([*known, played(FALLS, LATE, 1), played(HOLDS, EARLY, 1)], [1])
+    shown = script.format_tables([*known, played(FALLS, LATE, 1), played(HOLDS, EARLY, 1)], [1])
     assert shown.startswith("Chosen on 2 runs, 1 of them collapsed; tested on 2, 1 collapsed.")
     rival = next(line for line in shown.splitlines() if line.startswith("| rival"))
     assert (

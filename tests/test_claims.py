@@ -34,9 +34,11 @@ def test_a_seed_is_one_observation() -> None:
         played("x=2 env=b", 0, 0.2), played("x=1 env=a", 1, 0.5), played("x=2 env=a", 1, 0.4),
         played("x=1 env=b", 1, 0.7), played("x=3 env=a", 1, 0.0),
     ]  # fmt: skip
-    assert script.gaps(sides, runs) == pytest.approx([(0.4 + 0.2) / 2, 0.1])  # seed 1 has no partner in b
-    assert script.gaps(claim(measure="gain"), runs[:2]) == pytest.approx([(0.4 + 0.0) / 2])
-    rows = script.table([sides._replace(each=["env"])], runs).splitlines()[2:]
+    assert script.compute_gaps(sides, runs) == pytest.approx(
+        [(0.4 + 0.2) / 2, 0.1]
+    )  # seed 1 has no partner in b
+    assert script.compute_gaps(claim(measure="gain"), runs[:2]) == pytest.approx([(0.4 + 0.0) / 2])
+    rows = script.format_table([sides._replace(each=["env"])], runs).splitlines()[2:]
     assert ["+0.250" in rows[0], "+0.200" in rows[1], len(rows)] == [True, True, 2]
 
 
@@ -45,10 +47,12 @@ def test_best_against_best(tmp_path: Path) -> None:
     for stage, values in (("start", [0.2, 0.4]), ("last", [0.5, 0.3])):
         rows = [{"success": {"mean": value}} for value in values]
         (tmp_path / f"evaluations/{stage}_test_game_seed0.json").write_text(json.dumps({"results": rows}))
-    assert script.sharp(tmp_path) == pytest.approx(0.1)
+    assert script.compute_sharp_gain(tmp_path) == pytest.approx(0.1)
     (tmp_path / "evaluations/last_test_game_seed0.json").unlink()
-    unplayed = played("", 1, 0.9)._replace(sharp=script.sharp(tmp_path))
-    assert script.gaps(claim(measure="sharp"), [played("", 0, 0.9)._replace(sharp=0.1), unplayed]) == [0.1]
+    unplayed = played("", 1, 0.9)._replace(sharp=script.compute_sharp_gain(tmp_path))
+    assert script.compute_gaps(
+        claim(measure="sharp"), [played("", 0, 0.9)._replace(sharp=0.1), unplayed]
+    ) == [0.1]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +69,7 @@ def test_best_against_best(tmp_path: Path) -> None:
 )
 def test_verdicts(values: list[float], expected: str, told: str) -> None:
     found = script.compare_paired(values, [0.0] * len(values))
-    assert script.verdict(claim()._replace(expected=expected), found) == told
+    assert script.state_verdict(claim()._replace(expected=expected), found) == told
 
 
 def test_how_long_a_run_has_kept_its_success() -> None:
@@ -73,7 +77,7 @@ def test_how_long_a_run_has_kept_its_success() -> None:
         rows: list[dict[str, float | None]] = [
             {"iteration": float(at), "val/success": value} for at, value in enumerate(values)
         ]
-        return float(script.kept(Run(None, "run", "completed", metrics=Metrics(rows))))  # type: ignore[arg-type]
+        return float(script.compute_kept_share(Run(None, "run", "completed", metrics=Metrics(rows))))  # type: ignore[arg-type]
 
     assert (
         kept(0.5, 0.2, None, 0.2, 0.1, 0.1, 0.0, 0.0, 0.0) == 4 / 8
@@ -110,10 +114,10 @@ def test_the_pictures_are_drawn_from_the_committed_runs() -> None:
     for name, told in CLAIMS.items():
         claims = [pictures.Claim(**each) for each in told]
         runs = pictures.read(script.CLAIMS.with_name(f"{name}.csv"))
-        rows = list(pictures.rows(claims, runs))
-        table = script.table(claims, runs)
+        rows = list(pictures.list_rows(claims, runs))
+        table = script.format_table(claims, runs)
         assert rows and all(f"{row.mean:+.3f} [{row.low:+.3f}, {row.high:+.3f}]" in table for row in rows)
-        assert script.CLAIMS.with_name(f"{name}.svg").read_text() == pictures.picture(name, rows)
+        assert script.CLAIMS.with_name(f"{name}.svg").read_text() == pictures.draw_picture(name, rows)
 
 
 @pytest.mark.slow

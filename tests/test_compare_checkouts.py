@@ -43,7 +43,7 @@ def test_equal_but_for_clocks_and_the_order_of_columns(base: Path, tmp_path: Pat
     rows = ["iteration,val/success,train/loss,time/update", "0,0.5,,", "1,,0.25,0.2", "2,0.75,0.5,0.3"]
     found = script.compare(base, run_folder(tmp_path / "head", rows=rows, seconds={"update": 9.0}))
     assert found == ([], [])
-    assert script.verdict("grpo", *found) == ("equal", True)
+    assert script.state_verdict("grpo", *found) == ("equal", True)
 
 
 def test_weights_differ_by_a_bit(base: Path, tmp_path: Path) -> None:
@@ -53,10 +53,10 @@ def test_weights_differ_by_a_bit(base: Path, tmp_path: Path) -> None:
     signed = {**WEIGHTS, "b": torch.tensor(-0.0)}
     assert script.compare(base, run_folder(tmp_path / "signed", signed))[0]
     for other in (torch.ones(3), torch.ones(2, dtype=torch.float64), torch.tensor([1.0, float("nan")])):
-        assert script.different_weights({"a": torch.ones(2)}, {"a": other})
+        assert script.find_different_weights({"a": torch.ones(2)}, {"a": other})
     nan = torch.tensor([float("nan")])
     assert (
-        script.different_weights({"a": nan, "e": torch.ones(0)}, {"a": nan.clone(), "e": torch.ones(0)})
+        script.find_different_weights({"a": nan, "e": torch.ones(0)}, {"a": nan.clone(), "e": torch.ones(0)})
         is None
     )
 
@@ -73,9 +73,9 @@ def test_scores_differ(base: Path, tmp_path: Path) -> None:
     head = run_folder(tmp_path / "head", games=[{"name": "g", "last": {"success": {"mean": 0.5}}}])
     found = script.compare(base, head)
     assert found[0] == ["scores: summary.games.0.last.success.mean: 0.75 != 0.5 (1 differ)"]
-    assert script.verdict("grpo", *found)[1] is False
+    assert script.state_verdict("grpo", *found)[1] is False
     script.MEANT_TO_DIFFER = frozenset({"gvpo"})
-    text, is_right = script.verdict("gvpo", *found)
+    text, is_right = script.state_verdict("gvpo", *found)
     assert is_right and text.endswith("(meant to differ)")
 
 
@@ -96,7 +96,7 @@ def test_what_is_missing_in_head_counts_and_what_is_new_is_listed(base: Path, tm
     ]
     more = script.compare(fewer, base)
     assert more == ([], ["b", "val/success"])
-    assert script.verdict("grpo", *more) == ("equal; + b, val/success", True)
+    assert script.state_verdict("grpo", *more) == ("equal; + b, val/success", True)
 
 
 def test_a_finished_run_of_base_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,9 @@ def test_a_finished_run_of_base_is_used_again(tmp_path: Path, monkeypatch: pytes
         return ""
 
     monkeypatch.setattr(script, "launch", launch)
-    monkeypatch.setattr(script, "revision", lambda checkout: {"base": "1", "later": "2"}.get(checkout.name))
+    monkeypatch.setattr(
+        script, "read_revision", lambda checkout: {"base": "1", "later": "2"}.get(checkout.name)
+    )
     folder = tmp_path / "out" / "case"
     jobs = [
         ("base", "train.py x=1"),

@@ -24,24 +24,26 @@ def run(seed: int, distinct: list[float], template: list[float], env: str = "ban
 
 def test_late_iterations_are_paired_with_the_early_ones_of_the_same_run() -> None:
     falls, rises = [0.9, 0.7, 0.5, 0.3], [0.1, 0.1, 0.2, 0.4]
-    pairs = script.pairs(run(3, falls, rises), 2)
+    pairs = script.list_pairs(run(3, falls, rises), 2)
     assert [(each.cell, each.seed, each.signal) for each in pairs] == [
         ("env=bandit", 3, "collapse/distinct_within"), ("env=bandit", 3, "collapse/template_share")
     ]  # fmt: skip
     assert [round(each.late - each.early, 9) for each in pairs] == [-0.4, 0.2]
-    assert script.pairs(run(3, falls, rises), 3) == []  # the windows would overlap
+    assert script.list_pairs(run(3, falls, rises), 3) == []  # the windows would overlap
 
 
 def test_verdicts() -> None:
     def told(*runs: Any) -> str:
-        return str(script.verdict([pair for each in runs for pair in script.pairs(each, 1)], "env=bandit"))
+        return str(
+            script.state_verdict([pair for each in runs for pair in script.list_pairs(each, 1)], "env=bandit")
+        )
 
     one, two = run(0, [0.9, 0.5], [0.1, 0.4]), run(1, [0.9, 0.49], [0.1, 0.41])
     other_way = run(0, [0.5, 0.9], [0.1, 0.4]), run(1, [0.49, 0.9], [0.1, 0.41])
     assert told(one, two) == "reproduced"
     assert told(*other_way) == "not reproduced"
     assert told(one, run(1, [0.5, 0.9], [0.1, 0.1])) == "undecided"
-    shown = script.table([pair for each in (one, two) for pair in script.pairs(each, 1)])
+    shown = script.format_table([pair for each in (one, two) for pair in script.list_pairs(each, 1)])
     assert (
         "| env=bandit | `collapse/distinct_within` | 0.900 | 0.495 | -0.405 [-0.469, -0.341] (n = 2) | falls |"
         in shown

@@ -48,14 +48,14 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_a_new_error_counts_outside_of_constructors_and_what_is_raised_again_does_not() -> None:
-    assert [ast.unparse(each) for each in house.raises(PARTS)] == [
+    assert [ast.unparse(each) for each in house.find_raises(PARTS)] == [
         "raise ValueError(text)",
         "raise TypeError",
     ]
 
 
 def test_a_small_checkout(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, length = house.numbers(checkout), len(PARTS.splitlines())
+    found, length = house.collect_numbers(checkout), len(PARTS.splitlines())
     assert found["lines of each room"] == {"base": length, "rl": length, "experimental": 2}
     assert (found["lines of the core"], found["lines of experimental"]) == (2 * length, 2)
     assert found["raise outside of constructors and checks"] == 2
@@ -63,7 +63,7 @@ def test_a_small_checkout(checkout: Path, capsys: pytest.CaptureFixture[str]) ->
     assert found["folders of more than 20 files"] == {}
     for number in range(21):
         (checkout / "src/lit_agentrl/rl" / f"p{number}.py").touch()
-    assert house.numbers(checkout)["folders of more than 20 files"] == {"lit_agentrl/rl": 22}
+    assert house.collect_numbers(checkout)["folders of more than 20 files"] == {"lit_agentrl/rl": 22}
     house.main([str(checkout)])
     printed = capsys.readouterr().out
     assert printed.startswith(str(checkout))

@@ -190,6 +190,11 @@ def test_names_and_sentences_are_plain(room: str) -> None:
     assert not broken, "\n".join(broken)
 
 
+def test_names_and_sentences_of_the_scripts_are_plain() -> None:
+    broken = [line for file in sorted((ROOT / "scripts").glob("*.py")) for line in check_file(file)]
+    assert not broken, "\n".join(broken)
+
+
 def test_every_unread_room_exists() -> None:
     assert set(UNREAD) <= set(list_rooms())
 

@@ -16,14 +16,14 @@ def test_branches_stand_below_their_parents() -> None:
     group = [over(0, 1.0, 4), over(1, 0.0, 2), *branches]
     for each in branches:
         each.tree = 0
-    lines = made.grown(group)
+    lines = made.arrange_branches(group)
     assert [(e.label, e.begin, e.parent) for e in lines] == [
         ("episode 0", 0, None), ("episode 3", 3, 0), ("episode 2", 1, 0), ("episode 4", 2, 2), ("episode 1", 0, None),
     ]  # fmt: skip
-    drawn = made.svg("tree", lines)
+    drawn = made.format_svg("tree", lines)
     own = [e.turns - e.begin for e in lines]
     group[1].turns[0].player = PLANNER
-    assert made.svg("two_level", made.grown(group)).count("-7 7z") == 1  # a diamond
+    assert made.format_svg("two_level", made.arrange_branches(group)).count("-7 7z") == 1  # a diamond
     assert drawn.count("<circle") == sum(own) + 1 and "algo/structure=tree" in drawn  # and the legend's
 
 

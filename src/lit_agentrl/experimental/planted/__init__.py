@@ -1,0 +1,1 @@
+"""Planted errors, and a critic that must find them: CriticGPT, small."""
