@@ -1,10 +1,12 @@
 """CPU time of the chat endpoint: a call of a program against a turn of the same messages in a native game.
 
     python -m scripts.bench.gateway_overhead [--repeats 3] [--episodes 40]
+    python -m scripts.bench.gateway_overhead --model 135m-random --episodes 16   # with a network of this shape
 
-Both sides play equal dialogues with an engine that answers at once, so what is measured is all but the policy.  It is
-the CPU time of this process (scheduler, server, templates), and not that of the program's own process.  CPU time is
-hardly changed by other programs on the machine.
+Both sides play equal dialogues.  Without ``--model`` an engine answers at once, so that all but the policy is measured:
+the CPU time of this process (scheduler, server, templates) without that of the program's own process, which other
+programs on the machine hardly change.  With ``--model`` a network with random weights samples replies of
+`REPLY_TOKENS` tokens, and the time of the clock is measured.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.engines.base import Engine, SamplingParams
 from lit_agentrl.engines.scripted import ScriptedEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.hosting import Hosting
@@ -29,6 +31,7 @@ from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
+from scripts.bench import trl_games
 from scripts.bench.common import (
     Measured,
     alternate,
@@ -42,7 +45,8 @@ from scripts.bench.common import (
 
 BOARD = "turns 4 actions 8\n_ P _ _ G _"
 TURNS = 5
-PARAMS = SamplingParams(max_reply_tokens=8, max_context_tokens=1000)
+REPLY_TOKENS = 32
+PARAMS = SamplingParams(max_reply_tokens=REPLY_TOKENS, max_context_tokens=1000)
 
 
 class Boards(World):
@@ -108,14 +112,22 @@ def make_program(function: str, workers: int = 4) -> ProgramTask:
     )  # fmt: skip
 
 
-def open_scheduler(task: Task, capacity: int = 4) -> Scheduler:
-    """Return a scheduler of one game whose engine always names the same action."""
-    chat = ChatRenderer(load_nano().tokenizer)
-    engine = ScriptedEngine(
-        lambda *_: "<answer>Up</answer>",
-        encode=lambda text: chat.tokenizer(text, add_special_tokens=False)["input_ids"],
-        capacity=capacity,
-    )
+def open_scheduler(task: Task, capacity: int = 4, model: str | None = None) -> Scheduler:
+    """Return a scheduler of one game.
+
+    Its engine always names the same action, or, with a model, samples replies of one length.
+    """
+    policy = load_nano() if model is None else trl_games.policy(model)
+    chat = ChatRenderer(policy.tokenizer)
+    engine: Engine
+    if model is None:
+        engine = ScriptedEngine(
+            lambda *_: "<answer>Up</answer>",
+            encode=lambda text: chat.tokenizer(text, add_special_tokens=False)["input_ids"],
+            capacity=capacity,
+        )
+    else:
+        engine = trl_games.fixed_length_engine(num_slots=capacity, network=policy.network)
     more: dict[str, Any] = {"context": Calls()} if isinstance(task, ProgramTask) else {}
     rules = Rules(
         tasks=[task], prompt=Prompt(style="bare"), chat=chat, engine=lambda *_: engine, max_context_tokens=1000, **more
@@ -124,34 +136,39 @@ def open_scheduler(task: Task, capacity: int = 4) -> Scheduler:
 
 
 def measure(scheduler: Scheduler, episodes: int, repetition: int) -> Measured:
-    """Play episodes; return CPU milliseconds a call, and the number of calls."""
+    """Play episodes; return CPU milliseconds a call, seconds of the clock and the number of calls."""
     specs = tuple(EpisodeSpec(repetition, group, 0, 0, group) for group in range(episodes))
-    started = time.process_time()
+    started, clock = time.process_time(), time.perf_counter()
     played = scheduler.play(Wave("train", 0, PARAMS, specs))
-    seconds = time.process_time() - started
+    seconds, elapsed = time.process_time() - started, time.perf_counter() - clock
     if failed := [episode.error for episode in played if episode.failed]:
         raise RuntimeError(failed[0])
     calls = sum(len(episode.turns) for episode in played)
-    return {"ms": 1000 * seconds / calls, "calls": float(calls)}
+    return {"ms": 1000 * seconds / calls, "seconds": elapsed, "calls": float(calls)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure both sides, and print the table."""
     parser = parser_for(__file__, __doc__, repeats=3)
     parser.add_argument("--episodes", type=int, default=40)
+    parser.add_argument("--model", choices=trl_games.SHAPES, help="shape of a network with random weights")
     options = parse(parser, arguments)
+    capacity = 4 if options.model is None else options.episodes
     with (
-        closing(open_scheduler(make_native())) as native,
-        closing(open_scheduler(make_program("play"))) as program,
+        closing(open_scheduler(make_native(), capacity, options.model)) as native,
+        closing(open_scheduler(make_program("play", workers=capacity), capacity, options.model)) as program,
     ):
         sides = {
             "native": partial(measure, native, options.episodes),
             "program": partial(measure, program, options.episodes),
         }
         rounds = alternate(sides, repeats=options.repeats)
-    rows = [[side, spread(rounds, side, "ms").text(2)] for side in sides]
-    print(table(["side", "CPU ms a call"], rows))
-    print(f"ratio {paired_ratio(rounds, 'ms', of='program', to='native').text(1)}")
+    rows = [
+        [side, spread(rounds, side, "ms").text(2), spread(rounds, side, "seconds").text(2)] for side in sides
+    ]
+    print(table(["side", "CPU ms a call", "seconds"], rows))
+    for quantity in ("ms", "seconds"):
+        print(f"{quantity}: ratio {paired_ratio(rounds, quantity, of='program', to='native').text(2)}")
     write_json(Path(options.out), {"rounds": rounds}, options)
 
 
