@@ -44,6 +44,11 @@ from scripts.bench.common import (
 )
 
 BOARD = "turns 4 actions 8\n_ P _ _ G _"
+# what the native game writes above a board
+EARNED, COMPLAINT = (
+    "Your last turn earned +0.0 points.\n",
+    "Your last reply was invalid: it had no answer block.\n",
+)
 TURNS = 5
 REPLY_TOKENS = 32
 PARAMS = SamplingParams(max_reply_tokens=REPLY_TOKENS, max_context_tokens=1000)
@@ -79,10 +84,12 @@ class Boards(World):
 
 
 def play(task: dict[str, Any], client: Any) -> float:
-    """Hold a dialogue of `TURNS` calls."""
+    """Hold a dialogue of `TURNS` calls, with the texts of the native game."""
     messages = [{"role": "user", "content": BOARD}]
     for _ in range(TURNS):
-        messages += [client.ask(messages), {"role": "user", "content": BOARD}]
+        reply = client.ask(messages)
+        complaint = "" if "<answer>" in str(reply["content"]) else COMPLAINT
+        messages += [reply, {"role": "user", "content": complaint + EARNED + BOARD}]
     return 1.0
 
 
@@ -136,7 +143,7 @@ def open_scheduler(task: Task, capacity: int = 4, model: str | None = None) -> S
 
 
 def measure(scheduler: Scheduler, episodes: int, repetition: int) -> Measured:
-    """Play episodes; return CPU milliseconds a call, seconds of the clock and the number of calls."""
+    """Play episodes; return CPU milliseconds a call, seconds of the clock, calls and tokens."""
     specs = tuple(EpisodeSpec(repetition, group, 0, 0, group) for group in range(episodes))
     started, clock = time.process_time(), time.perf_counter()
     played = scheduler.play(Wave("train", 0, PARAMS, specs))
@@ -144,7 +151,8 @@ def measure(scheduler: Scheduler, episodes: int, repetition: int) -> Measured:
     if failed := [episode.error for episode in played if episode.failed]:
         raise RuntimeError(failed[0])
     calls = sum(len(episode.turns) for episode in played)
-    return {"ms": 1000 * seconds / calls, "seconds": elapsed, "calls": float(calls)}
+    tokens = sum(len(turn.prefix_tokens) + len(turn.reply_tokens) for each in played for turn in each.turns)
+    return {"ms": 1000 * seconds / calls, "seconds": elapsed, "calls": float(calls), "tokens": float(tokens)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -163,6 +171,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "program": partial(measure, program, options.episodes),
         }
         rounds = alternate(sides, repeats=options.repeats)
+    if any(measured["native"]["tokens"] != measured["program"]["tokens"] for measured in rounds):
+        raise RuntimeError(
+            "the two sides read and wrote different numbers of tokens, so that they are not compared"
+        )
     rows = [
         [side, spread(rounds, side, "ms").text(2), spread(rounds, side, "seconds").text(2)] for side in sides
     ]
