@@ -56,6 +56,6 @@ def test_the_best_one_or_none(tmp_path: Path) -> None:
     assert told(tmp_path, 0).endswith("; there is no earlier checkpoint")
     save(tmp_path / "checkpoints" / "last.ckpt", 7)
     save(tmp_path / "checkpoints" / "best.ckpt", 5)
-    assert told(tmp_path, 14).endswith("best.ckpt, of iteration 5, the weights alone")
+    assert told(tmp_path, 14).endswith("best.ckpt, of iteration 5, which holds only the weights")
     assert told(tmp_path, 1).endswith("; there is no earlier checkpoint")
     assert told(tmp_path, 1, is_writing=False) == "the weights are not finite"

@@ -25,7 +25,7 @@ _REMEDIES = {
     TEXTS: "leave them out, or set model.chat_template=append_only_chatml",
 }
 _TEXTS = ("content", "thought", "calls", "tools")  # keys of a message that hold outside text
-_MOST_TEXTS = 200
+_LEAST_TEXTS, _MOST_TEXTS = 20, 200  # from which unknown words are judged
 
 
 class Reader:
@@ -179,13 +179,13 @@ class Reader:
             if names[-1:] != [self.row_name]:  # the answers of a row are read one after the other
                 names.append(self.row_name)
 
+    @property
+    def spells_words(self) -> bool:
+        """Whether the tokenizer spells most words letter by letter; False from few texts."""
+        return len(self._first_texts) >= _LEAST_TEXTS and is_spelt(self._chat.tokenizer, self._first_texts)
+
     def write_notes(self, num_rows: int) -> Iterator[str]:
         """Write a line for unknown words, each kind of loss, and split rows."""
-        if is_spelt(self._chat.tokenizer, self._first_texts):
-            yield (
-                "data: the model's tokenizer spells the words letter by letter: it has not learnt them, and will "
-                "hardly learn them from this; use a pretrained one: model=smollm2, or model=hf model.name=FOLDER"
-            )
         for part, names in sorted(self._losing_rows.items()):
             yield (
                 f"data: {len(names)} of {num_rows} rows lose their {part}, which the chat template leaves out; "
