@@ -179,13 +179,12 @@ class Reader:
             if names[-1:] != [self.row_name]:  # the answers of a row are read one after the other
                 names.append(self.row_name)
 
-    @property
     def spells_words(self) -> bool:
-        """Whether the tokenizer spells most words letter by letter; False from few texts."""
+        """Return whether the tokenizer spells most words letter by letter; False for few texts."""
         return len(self._first_texts) >= _LEAST_TEXTS and is_spelt(self._chat.tokenizer, self._first_texts)
 
     def write_notes(self, num_rows: int) -> Iterator[str]:
-        """Write a line for unknown words, each kind of loss, and split rows."""
+        """Write a line for each kind of loss, and for split rows."""
         for part, names in sorted(self._losing_rows.items()):
             yield (
                 f"data: {len(names)} of {num_rows} rows lose their {part}, which the chat template leaves out; "
