@@ -179,7 +179,7 @@ class Reader:
             if names[-1:] != [self.row_name]:  # the answers of a row are read one after the other
                 names.append(self.row_name)
 
-    def spells_words(self) -> bool:
+    def has_unknown_words(self) -> bool:
         """Return whether the tokenizer spells most words letter by letter; False for few texts."""
         return len(self._first_texts) >= _LEAST_TEXTS and is_spelt(self._chat.tokenizer, self._first_texts)
 

@@ -341,7 +341,7 @@ def _write_notes(tally: _Tally, reader: Reader) -> Iterator[str]:
             "episodes begin the first user message"
         )
     yield from reader.write_notes(tally.rows)
-    if reader.spells_words():
+    if reader.has_unknown_words():
         yield (
             "data: the model's tokenizer spells the words letter by letter: it has not learnt them, and will hardly "
             "learn them from this; use a pretrained one: model=smollm2, or model=hf model.name=FOLDER"
