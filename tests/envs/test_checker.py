@@ -280,8 +280,23 @@ class Echo(World):
         return "", float(action == self.word), True, False, {"success": action == self.word}
 
 
-def test_a_world_may_say_nothing_about_itself():
+class Unsplit(Echo):
+    """The same word in every split, without an id that would tell."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        self.word = str(seed)
+        return self.word, {}
+
+
+def test_equal_openings_of_train_and_test_are_told_where_no_id_tells(caplog):
+    check_env(functools.partial(_make, Unsplit), episodes=6)
+    assert "seeds 0 to 5 begin in test as they begin in train" in caplog.text
+
+
+def test_a_world_may_say_nothing_about_itself(caplog):
     check_env(functools.partial(_make, Echo))
+    assert not caplog.text
     env = Echo()
     assert (env.rules, env.system_text, env.state_key(), env.actions()) == ("", None, 0, Actions("text"))
     assert env.random_action(np.random.default_rng(0)) is None and env.optimal_actions(horizon=1) is None

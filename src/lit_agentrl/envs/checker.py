@@ -225,6 +225,7 @@ def _check_pickling(probe: Probe, episodes: int) -> None:
 
 def _check_splits(probe: Probe, episodes: int) -> None:
     split_of: dict[object, str] = {}
+    openings: dict[str, list[str]] = {split: [] for split in SPLITS}
     for split in SPLITS:
         env, ids = probe.make(split), set()
         if env.instances == 1:
@@ -238,6 +239,7 @@ def _check_splits(probe: Probe, episodes: int) -> None:
         for seed in range(episodes):
             observation, info = probe.reset(env, seed=seed)
             ids.add(info.get("instance_id", observation))
+            openings[split].append(observation)
             # The state tells on an instance_id that is not made from the content; what is unknown tells nothing.
             for mark in filter(None, (info.get("instance_id"), get_key(probe, env))):
                 first = split_of.setdefault(mark, split)
@@ -252,6 +254,12 @@ def _check_splits(probe: Probe, episodes: int) -> None:
             "splits",
             f"every seed of {split} gives the same instance",
             "let reset choose the task by its seed, or say instances = 1",
+        )
+    if not split_of and episodes > 1 and openings["train"] == openings["test"]:
+        _log.warning(
+            "seeds 0 to %d begin in test as they begin in train, and the game gives no info['instance_id']: tasks of "
+            "test may be trained on; draw tasks through lit_agentrl.envs.splits.draw_for_split, with self.split",
+            episodes - 1,
         )
 
 
