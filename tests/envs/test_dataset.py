@@ -259,7 +259,8 @@ def test_exact_leaves_white_space_and_case_aside() -> None:
         (lambda: 0.9, r"does not count the reference of .*sums.jsonl line \d+ itself as solved; fix"),
         (
             lambda answer, tests: 1,
-            r"column tests is missing \(there are question, answer\); fill it in: the reward",
+            r"column tests is missing \(there are question, answer\); fill it in: the reward "
+            "has this argument; it may name question, reference, answer, turn, or a column",
         ),
         (len, r"reward=builtins.len takes obj by position only; take it by name"),
         (3, r"reward=3 must be a function: a _target_ with _partial_: true"),

@@ -98,6 +98,14 @@ def test_a_level_that_a_game_does_not_say_is_unknown():
     assert measure(Task("bandit", monkey), "train", episodes=5, seed=0) == Levels(episodes=5)
 
 
+def test_the_command_says_why_a_level_stays_unknown(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(levels, "locate_levels", lambda task: tmp_path / "levels.json")
+    command.measure_game(Task("bandit", NoOracle), 2, 0, is_shipped=False)
+    told = capsys.readouterr().err
+    assert "bandit: oracle stays unknown, since the game's optimal_actions(horizon) returns None\n" in told
+    assert "chance" not in told
+
+
 @pytest.mark.slow
 def test_the_command_writes_levels_beside_the_game(tmp_path, monkeypatch, capsys):
     (tmp_path / "own").mkdir()

@@ -75,6 +75,11 @@ def measure_game(task: Task, episodes: int, seed: int, *, is_shipped: bool) -> N
         chance = format_level(levels.chance_success, levels.chance_return)
         oracle = format_level(levels.oracle_success, levels.oracle_return)
         print(f"| {task.name} | {split} | {chance} | {oracle} |", flush=True)
+    for agent, method in (("chance", "random_action(rng)"), ("oracle", "optimal_actions(horizon)")):
+        if any(entry["levels"][f"{agent}_success"] is None for entry in entries.values()):
+            print(
+                f"{task.name}: {agent} stays unknown, since the game's {method} returns None", file=sys.stderr
+            )
     path = locate_levels(task)
     if path.is_relative_to(PACKAGE_DIR) and not is_shipped:
         path = MEASURED

@@ -193,7 +193,7 @@ def _check_row(columns: Mapping[str, Any], location: str, *, source: Source) -> 
             remedy = (
                 f", or name another with {roles[name]}=COLUMN"
                 if name in roles
-                else ": the reward asks for it"
+                else ": the reward has this argument; it may name question, reference, answer, turn, or a column"
             )
             raise ValueError(f"column {name} {problem}; fill it in{remedy}")
     question = _read_question(source.question, cells[source.question])
