@@ -14,8 +14,9 @@ import yaml
 from tensorboard.plugin_util import markdown_to_safe_html
 
 from lit_agentrl.cli.push import main
+from lit_agentrl.paths import PACKAGE_DIR
 from lit_agentrl.report.summary import score
-from lit_agentrl.runs.card import add_card, build_card, describe_base, read_license
+from lit_agentrl.runs.card import USE, add_card, build_card, describe_base, read_license
 
 TOKEN = "hf_secret"
 
@@ -92,6 +93,12 @@ def test_a_card_says_what_a_reader_of_the_weights_asks() -> None:
     reward = build_card(make_summary(games=[], monitored=None), {}, "reward model")
     assert "# A reward model trained by `unknown`" in reward and "## Scores" not in reward
     assert "the last, of iteration 42" in reward and "from_pretrained" not in reward
+
+
+@pytest.mark.slow
+def test_the_use_of_a_card_writes_a_reply(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(USE.replace("FOLDER", str(PACKAGE_DIR / "models/nano")), {})
+    assert "</answer>" in capsys.readouterr().out
 
 
 def test_the_base_and_its_licence_are_named_where_they_are_known(tmp_path: Path) -> None:

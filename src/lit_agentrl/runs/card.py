@@ -23,7 +23,11 @@ _OWN_LICENSE = "apache-2.0"  # of the embedded policies, which come with this pa
 USE = """from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-model = AutoModelForCausalLM.from_pretrained("FOLDER")"""
+model = AutoModelForCausalLM.from_pretrained("FOLDER")
+messages = [{"role": "user", "content": "what the world shows"}]
+prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+reply = model.generate(**prompt, max_new_tokens=40)[0, prompt["input_ids"].shape[1] :]
+print(tokenizer.decode(reply))"""
 
 
 def add_card(folder: Path) -> None:
