@@ -20,7 +20,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from claim_pictures import standalone
+from claim_pictures import make_standalone
 
 from lit_agentrl.report.page.drawing import FAINT, INK, SERIES, open_drawing
 from lit_agentrl.report.page.inference import compute_mean
@@ -113,7 +113,7 @@ def draw(panels: Sequence[Panel]) -> str:
         axes.set_yticks([0.0, 0.25, 0.5, 0.75, 1.0])
         axes.set_ylabel("success on 256 test tasks", fontsize=10)
         axes.tick_params(labelsize=9)
-    return standalone(made.svg, title)
+    return make_standalone(made.svg, title)
 
 
 def read_panels() -> list[Panel]:

@@ -122,6 +122,11 @@ def test_all_processes_of_a_program_end_with_a_killed_trainer(tmp_path: Path) ->
     assert wait_until(lambda: not any(map(is_running, numbers)))
 
 
+def heed_interrupts() -> None:
+    """Undo what a shell does to its background jobs: they ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGKILL"])
 def test_no_program_outlives_a_trainer_that_is_ended(name: str, tmp_path: Path) -> None:
@@ -133,7 +138,9 @@ def test_no_program_outlives_a_trainer_that_is_ended(name: str, tmp_path: Path) 
     ]  # fmt: skip
     variables = {**environment(), "LINGERING": str(place)}
     with (tmp_path / "out").open("w") as out:
-        trainer = subprocess.Popen(command(*options), cwd=ROOT, env=variables, stdout=out, stderr=out)
+        trainer = subprocess.Popen(
+            command(*options), cwd=ROOT, env=variables, stdout=out, stderr=out, preexec_fn=heed_interrupts
+        )
     assert wait_until(lambda: place.exists() and place.read_text().count("\n") == 2, 240.0)
     trainer.send_signal(signal.Signals[name])
     assert trainer.wait(60.0) != 0
