@@ -16,7 +16,7 @@ from rich.console import Console
 
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.episode import EndReason, Outcome
-from lit_agentrl.evaluate.score_table import build_table
+from lit_agentrl.evaluate.score_table import _format_estimate, build_table
 from lit_agentrl.evaluate.scores import make_record
 from lit_agentrl.report.statistics import estimate_best_of_k
 from tests.commands import Refused
@@ -147,3 +147,12 @@ def test_a_reward_model_chooses(
         (f"best_of=2 reward_model={tmp_path}", "holds no reward model"),
     ):
         assert said in refused(f"{asked} {options}", main_evaluate)
+
+
+def test_equal_values_have_no_interval() -> None:
+    assert _format_estimate({"mean": -0.7, "low": -0.7, "high": -0.7, "n": 8}) == ("8", "-0.700", "")
+    assert _format_estimate({"mean": 0.5, "low": 0.25, "high": 0.75, "n": 8}) == (
+        "8",
+        "0.500",
+        "[0.250, 0.750]",
+    )

@@ -121,5 +121,6 @@ def _format_estimate(scored: Estimate | None) -> tuple[str, str, str]:
     if scored is None:
         return "0", "–", ""
     low, high = scored["low"], scored["high"]
-    bounds = "" if low is None or high is None else f"[{low:.3f}, {high:.3f}]"
+    # Equal values have no spread to estimate an interval from.
+    bounds = "" if low is None or high is None or low == high else f"[{low:.3f}, {high:.3f}]"
     return str(scored["n"]), f"{scored['mean']:.3f}", bounds
