@@ -158,7 +158,8 @@ class RolloutCallback(Callback):
         self._has_warned = True
         rank_zero_warn(
             f"{share:.0%} of the replies were cut at rollout.max_reply_tokens={self.settings.max_reply_tokens}, "
-            f"and a cut reply is rarely valid ({kind}/cut_share): raise it, or imitate short replies first (algo=sft)"
+            f"and a cut reply is rarely valid ({kind}/cut_share): raise the limit, or imitate short replies first "
+            "(algo=sft)"
         )
 
     def _warn_of_lost_characters(self, kind: str, agent: Agent, batch: StepBatch) -> None:

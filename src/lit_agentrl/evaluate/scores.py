@@ -141,7 +141,7 @@ def warn_of_cut_replies(records: Sequence[Mapping[str, Any]], limit: int) -> Non
         worst = max(cut, key=lambda record: record["cut_share"])
         screen.note(
             f"{worst['cut_share']:.0%} of the replies of {worst['env']} were cut at rollout.max_reply_tokens={limit}, "
-            "and a cut reply is rarely valid: raise it, or let the model imitate short replies first (algo=sft)"
+            "and a cut reply is rarely valid: raise the limit, or imitate short replies first (algo=sft)"
         )
 
 
