@@ -66,5 +66,5 @@ def test_cut_replies_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
             text = str(found[0].message)
             assert (
                 text.startswith("100% of the replies were cut at rollout.max_reply_tokens=40")
-                and "raise it" in text
+                and "raise the limit" in text
             )
