@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from torch import Tensor
-
 from lit_agentrl.engines.base import Capabilities, Engine, TurnRequest, TurnResult
+from lit_agentrl.engines.wrapper import EngineWrapper
 
 ThoughtOf = Callable[[TurnRequest, int], Sequence[int]]
 
 
-class ThoughtEngine:
+class ThoughtEngine(EngineWrapper):
     """Puts a thought at the start of each reply; another engine writes the rest.
 
     The thought appears in the reply with log-probs and entropies of 0, since it was not sampled.  It counts towards
@@ -25,7 +24,8 @@ class ThoughtEngine:
     """
 
     def __init__(self, engine: Engine, thought_of: ThoughtOf) -> None:
-        self._engine, self._thought_of = engine, thought_of
+        super().__init__(engine)
+        self._thought_of = thought_of
         self._turns: Counter[int] = Counter()
         self._thoughts: dict[int, list[int]] = {}
 
@@ -33,18 +33,6 @@ class ThoughtEngine:
     def capabilities(self) -> Capabilities:
         """The capabilities of the inner engine, without exact log-probs and forks."""
         return replace(self._engine.capabilities, exact_log_probs=False, fork=False)
-
-    @property
-    def capacity(self) -> int:
-        return self._engine.capacity
-
-    @property
-    def num_steps(self) -> int:
-        return self._engine.num_steps
-
-    @property
-    def num_pending(self) -> int:
-        return self._engine.num_pending
 
     def submit(self, request: TurnRequest) -> None:
         thought = list(self._thought_of(request, self._turns[request.episode]))
@@ -69,12 +57,3 @@ class ThoughtEngine:
 
     def fork(self, parent: int, child: int, at: int) -> None:
         raise ValueError("an engine with given thoughts cannot fork")
-
-    def close(self, episode: int) -> None:
-        self._engine.close(episode)
-
-    def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
-        self._engine.load(weights, version)
-
-    def stop(self) -> None:
-        self._engine.stop()

@@ -41,7 +41,7 @@ class LoRA:
             such as ``[q_proj,v_proj]``.
         use_rslora: Whether to scale by ``alpha / sqrt(r)`` instead of ``alpha / r`` (arXiv 2312.03732).
         seed: Seed of A.
-        levels: Whether the base has two adapters, `LEVELS`, of which one is active at a time; see `use_level`.
+        levels: Whether the base has two adapters, `LEVELS`. One is active at a time; see `use_level`.
 
     Raises:
         ValueError: If a value is out of range; the message names the option.

@@ -168,7 +168,7 @@ class Admission:
             ):
                 raise ValueError(
                     f"algo.structure begins member {branch.member} of group {group} at turn {branch.turn} of member "
-                    f"{branch.parent}; the parent must have begun, and turns are counted from 1"
+                    f"{branch.parent}; start the parent first, and count turns from 1"
                 )
             started.append((waiting.pop(branch.member), branch))
         return started

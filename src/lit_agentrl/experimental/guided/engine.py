@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from lit_agentrl.engines.base import Capabilities, Engine, TurnRequest, TurnResult
+from lit_agentrl.engines.base import Engine, TurnRequest, TurnResult
+from lit_agentrl.engines.wrapper import EngineWrapper
 from lit_agentrl.episode import FinishReason
 from lit_agentrl.seeds import make_key
 
@@ -26,7 +27,7 @@ class _Choice:
     results: dict[int, TurnResult] = field(default_factory=dict)
 
 
-class GuidedEngine:
+class GuidedEngine(EngineWrapper):
     """An engine of a single reply around one that samples several.
 
     A request of the player `GUIDED` is answered by one of ``samples`` replies, sampled independently after the whole
@@ -40,7 +41,8 @@ class GuidedEngine:
     """
 
     def __init__(self, engine: Engine, choose: Choose, *, samples: int, temperature: float) -> None:
-        self._engine, self._choose = engine, choose
+        super().__init__(engine)
+        self._choose = choose
         self._samples, self._temperature = samples, temperature
         self._histories: dict[int, list[int]] = {}  # all tokens of each guided episode
         self._open: dict[int, _Choice] = {}
@@ -49,24 +51,12 @@ class GuidedEngine:
         self._next_id = _FIRST_ID
 
     @property
-    def capabilities(self) -> Capabilities:
-        return self._engine.capabilities
-
-    @property
-    def capacity(self) -> int:
-        return self._engine.capacity
-
-    @property
-    def num_steps(self) -> int:
-        return self._engine.num_steps
-
-    @property
     def num_pending(self) -> int:
         return len(self._open) + self._engine.num_pending - len(self._running)
 
     def submit(self, request: TurnRequest) -> None:
         if request.player != GUIDED:
-            self._engine.submit(request)
+            super().submit(request)
             return
         history = self._histories.setdefault(request.episode, [])
         history.extend(request.prefix)
@@ -122,12 +112,9 @@ class GuidedEngine:
         )
         return replace(kept, episode=episode, num_prefilled=read, num_shared=shared)
 
-    def fork(self, parent: int, child: int, at: int) -> None:
-        self._engine.fork(parent, child, at)
-
     def close(self, episode: int) -> None:
         if self._histories.pop(episode, None) is None:
-            self._engine.close(episode)
+            super().close(episode)
             return
         if self._open.pop(episode, None) is not None:  # abandoned, as after an error of its game
             self._waiting = deque(place for place in self._waiting if place[0] != episode)
@@ -136,11 +123,8 @@ class GuidedEngine:
                 self._engine.close(sequence)
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
-        self._engine.load(weights, version)
+        super().load(weights, version)
         self._histories.clear()
         self._open.clear()
         self._waiting.clear()
         self._running.clear()
-
-    def stop(self) -> None:
-        self._engine.stop()

@@ -58,7 +58,7 @@ class Guided(Mcts):
     whole reply here, and no beam of several partial solutions is kept.
 
     Args:
-        samples: replies of which one is taken; 1 plays the policy alone.
+        samples: number of replies from which one is chosen; 1 plays the policy alone.
         temperature: of these replies, in place of that of the evaluation; > 0.
         constant, width, depth, together, score, critic_share, max_waves: see `Mcts`.
 
