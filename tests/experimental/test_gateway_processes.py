@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from lit_agentrl.experimental.gateway.exchange import Exchange, ProgramEnd
+from lit_agentrl.experimental.gateway.folders import ProgramFolder, remove_left
 from lit_agentrl.experimental.gateway.processes import Process
 from lit_agentrl.experimental.gateway.programs import Command, Function
 from lit_agentrl.experimental.gateway.server import Gateway
@@ -168,6 +169,55 @@ def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(ValueError, match="folder of a program cannot be made .*set TMPDIR"):
         play(Command(["true"]))
+
+
+OWNER = """
+import sys, time
+from lit_agentrl.experimental.gateway.folders import ProgramFolder
+folder = ProgramFolder()
+print(folder.path, flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_folders_of_killed_trainers_are_removed_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path)}
+    trainers = [
+        subprocess.Popen([sys.executable, "-S", "-c", OWNER], env=variables, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    left, used = (Path(str(each.stdout and each.stdout.readline().decode().strip())) for each in trainers)
+    trainers[0].kill()
+    trainers[0].wait()
+    others = [tmp_path / "program-1", tmp_path / "lit-agentrl-program-of-another", tmp_path / "real"]
+    for folder in others:
+        folder.mkdir()
+    (tmp_path / "lit-agentrl-program-link").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "owner.lock").touch()
+    mine = ProgramFolder()
+    remove_left(tmp_path)  # another trainer starts
+    assert not left.exists() and used.is_dir() and mine.path.is_dir()
+    assert all(folder.is_dir() for folder in others)
+    trainers[1].kill()
+    trainers[1].wait()
+    mine.close()
+    mine.close()
+    remove_left(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([*others, tmp_path / "lit-agentrl-program-link"])
+
+
+def test_a_program_leaves_no_folder_when_it_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = Command(["sleep", "60"])
+    program.start(Exchange(is_parallel=False), "{}", "http://127.0.0.1:9/v1", "key")
+    assert len(list(tmp_path.iterdir())) == 1
+    program.stop()
+    assert not list(tmp_path.iterdir())
 
 
 RESULTS = {
