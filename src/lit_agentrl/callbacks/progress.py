@@ -170,6 +170,20 @@ class LiveDisplay(ProgressBar):
         self._is_enabled = False
         self._stop()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scores of the start and of the latest validation, which a resumed run shows too."""
+        return {
+            "start": self._references.get("start"), "val": self._val,
+            "held_out": {name: list(values) for name, values in self._held_out.items()},
+        }  # fmt: skip
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the scores."""
+        if state_dict["start"] is not None:
+            self._references["start"] = state_dict["start"]
+        self._val = state_dict["val"]
+        self._held_out = {name: tuple(values) for name, values in state_dict["held_out"].items()}
+
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print a line above the panel."""
         if self._live is not None:
@@ -184,7 +198,7 @@ class LiveDisplay(ProgressBar):
             self._references.setdefault("start", float(score))
         if trainer.state.fn == TrainerFn.VALIDATING and trainer.current_epoch == 0:
             row = get_iteration_metrics(pl_module)
-            self._held_out |= {name: (None, row[name]) for name, _ in _HELD_OUT if name in row}
+            self._held_out |= {name: (None, float(row[name])) for name, _ in _HELD_OUT if name in row}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the panel if the output is a terminal."""
@@ -232,10 +246,11 @@ class LiveDisplay(ProgressBar):
         self._iteration_began = now
         if not self._is_enabled:
             return
-        self._val = metrics.get("val/success", self._val)
+        if "val/success" in metrics:
+            self._val = float(metrics["val/success"])
         for name, _ in _HELD_OUT:
             if name in metrics:
-                self._held_out[name] = (metrics[name], *self._held_out.get(name, ())[1:])
+                self._held_out[name] = (float(metrics[name]), *self._held_out.get(name, ())[1:])
         iteration = trainer.current_epoch + 1
         seconds_left = self.estimate_seconds_left(trainer, iteration)
         if self._live is not None and self._bar is not None:
