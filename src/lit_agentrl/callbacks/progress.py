@@ -171,7 +171,7 @@ class LiveDisplay(ProgressBar):
         self._stop()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scores of the start and of the latest validation, which a resumed run shows too."""
+        """Return the scores that a resumed run shows: of the start and the latest validation."""
         return {
             "start": self._references.get("start"), "val": self._val,
             "held_out": {name: list(values) for name, values in self._held_out.items()},

@@ -305,7 +305,7 @@ def _open_parts(
         tasks=games.tasks, prompt=prompt, chat=chat, context=context, engine=make, seed=saved.seed,
         max_context_tokens=settings.max_context_tokens, worlds=instantiate_as(saved, "worlds", Worlds),
     )  # fmt: skip
-    check_prompts(rules, is_local=policy.network is not None)
+    check_prompts(rules, is_local=policy.network is not None, max_reply_tokens=settings.max_reply_tokens)
     network = policy.network
     options = rules.make_engine_options(network)
     engine = open_engine(make, **options)
