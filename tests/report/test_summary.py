@@ -20,6 +20,7 @@ from lit_agentrl.report.summary import (
     validate,
     write,
 )
+from lit_agentrl.report.unknown_levels import describe_unknown
 
 
 def example() -> Any:
@@ -128,6 +129,27 @@ def test_the_table_shows_what_is_known() -> None:
     assert best[:4] == ["", "best", "30", "10"] and best[5] == "0.67"
     assert last == ["", "last", "–", "–", "–", "–"]
     assert oracle[1] == "oracle" and oracle[4].startswith("1.000 [") and oracle[5] == "1.00"
+
+
+def test_unknown_levels_have_their_reason_once() -> None:
+    one, other = example()["games"] * 2
+    assert describe_unknown([one, other]) == ""
+    neither = {"chance": None, "oracle": None}
+    missing = "chance and oracle not measured: lit-agentrl levels"
+    assert describe_unknown([one | neither, other | neither | {"split": "test"}]) == missing
+    looked = "chance and oracle unknown: the game gives no random_action and no optimal_actions"
+    recorded = one | neither | {"levels_episodes": 2000}
+    assert describe_unknown([recorded, recorded]) == looked
+    validate(example() | {"games": [recorded]})
+    without_best_play = other | {"name": "safe", "oracle": None}
+    assert describe_unknown([without_best_play]) == "oracle unknown: the game gives no optimal_actions"
+    assert describe_unknown([recorded, without_best_play]) == (
+        f"sokoban: {looked}; safe: oracle unknown: the game gives no optimal_actions"
+    )
+    shown = Console(width=200, record=True, file=io.StringIO())
+    shown.print(build_closing_table(example() | {"games": [recorded]}))
+    text = shown.export_text()
+    assert "not measured" not in text and text.count("unknown") == 1
 
 
 def test_a_run_that_measured_nothing_ends_with_a_line_in_place_of_an_empty_table() -> None:

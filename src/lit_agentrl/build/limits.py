@@ -1,4 +1,4 @@
-"""Limits of an episode that a game exceeds: its prompts and replies, measured on random play."""
+"""Limits of episodes that prompts and replies of random play exceed."""
 
 from __future__ import annotations
 

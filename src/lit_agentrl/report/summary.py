@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
@@ -19,6 +19,7 @@ from lit_agentrl.report.statistics import (
     compute_clustered_share_interval,
     normalise,
 )
+from lit_agentrl.report.unknown_levels import describe_unknown
 
 VERSION = 1
 STAGES = ("start", "best", "last")
@@ -47,7 +48,11 @@ Score = TypedDict(
 )
 
 
-class Game(TypedDict):
+class _Looked(TypedDict, total=False):
+    levels_episodes: int  # of each measured level; absent if none was measured or both are known
+
+
+class Game(_Looked):
     """The scores on one split of one environment; None if not known (yet)."""
 
     name: str
@@ -135,7 +140,7 @@ def _check(value: Any, kind: Any, where: str) -> None:
     """Check that ``value`` has the type ``kind``; the error names the field."""
     origin, arguments = get_origin(kind), get_args(kind)
     if is_typeddict(kind):
-        _check_fields(value, get_type_hints(kind), where)
+        _check_fields(value, get_type_hints(kind), where, kind.__optional_keys__)
     elif origin is Literal:
         if value not in arguments or isinstance(value, bool):
             raise ValueError(f"summary {where}={value!r} is unknown; valid: {', '.join(map(str, arguments))}")
@@ -158,11 +163,13 @@ def _expect(value: Any, kind: type, where: str) -> None:
         raise ValueError(f"summary {where}={value!r} is not finite")
 
 
-def _check_fields(value: Any, fields: Mapping[str, Any], where: str) -> None:
+def _check_fields(value: Any, fields: Mapping[str, Any], where: str, optional: Collection[str] = ()) -> None:
     if not isinstance(value, Mapping):
         raise ValueError(f"summary {where or 'file'}={value!r} is not a mapping")
     for name in (*fields, *value):
         path = f"{where}.{name}" if where else str(name)
+        if name not in value and name in optional:
+            continue
         if name not in value:
             raise ValueError(f"summary lacks {path}")
         if name not in fields:
@@ -333,9 +340,8 @@ def build_closing_table(summary: Summary) -> Table:
 
     It fits 80 columns.  Scores that a stopped run never measured are dashes.
     """
-    are_unknown = any(game["chance"] is None and game["oracle"] is None for game in summary["games"])
-    hint = "chance and oracle not measured: lit-agentrl levels" if are_unknown else ""
-    caption = "; ".join(filter(None, [LEGEND, "one run, one seed", hint, format_judge(summary)]))
+    unknown = describe_unknown(summary["games"])
+    caption = "; ".join(filter(None, [LEGEND, "one run, one seed", unknown, format_judge(summary)]))
     table = start_score_table(_format_status(summary), caption, "iter.")
     for game in summary["games"]:
         scores: dict[str, Score | None] = {
