@@ -292,9 +292,8 @@ def try_games(games: Games, rewards: RewardPipeline) -> None:
                 game = task.make("train")
             except TooFewActions as error:
                 games.exceeded[index] = add_key(option, str(error))
-                task = games.tasks[index] = error.raise_limits(
-                    task
-                )  # so that the other limits are checked too
+                # with higher limits, the others are checked too
+                task = games.tasks[index] = error.raise_limits(task)
                 game = task.make("train")
         with closing(game) as env:
             if missing := list_missing(env):

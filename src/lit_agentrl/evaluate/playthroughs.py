@@ -108,7 +108,7 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
 
 
 def play_model(cfg: DictConfig, described: Sequence[str]) -> list[Playthrough]:
-    """Play some tasks of one game with a model that no run has trained, as its evaluation does.
+    """Play some tasks of one game with any model, as its evaluation does.
 
     Args:
         cfg: the options of ``conf/play.yaml``, without a run.

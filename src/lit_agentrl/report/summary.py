@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
@@ -163,25 +163,20 @@ def _expect(value: Any, kind: type, where: str) -> None:
         raise ValueError(f"summary {where}={value!r} is not finite")
 
 
-def _check_fields(value: Any, fields: Mapping[str, Any], where: str, optional: Collection[str] = ()) -> None:
+def _check_fields(value: Any, fields: Mapping[str, Any], where: str, optional: Any = ()) -> None:
     if not isinstance(value, Mapping):
         raise ValueError(f"summary {where or 'file'}={value!r} is not a mapping")
-    for name in (*fields, *value):
+    for name in (*(name for name in fields if name not in optional), *value):
         path = f"{where}.{name}" if where else str(name)
-        if name not in value and name in optional:
-            continue
         if name not in value:
             raise ValueError(f"summary lacks {path}")
         if name not in fields:
             raise ValueError(f"summary has {path}, which the schema does not know")
         _check(value[name], fields[name], path)
     if fields.keys() == Estimate.__annotations__.keys():
-        low, high = value["low"], value["high"]
-        mean = value["mean"]
+        low, high, mean = value["low"], value["high"], value["mean"]
         if value["n"] < 1 or (low is not None and low > mean) or (high is not None and high < mean):
-            raise ValueError(
-                f"summary {where} is not an estimate: low <= mean <= high and n >= 1 do not hold"
-            )
+            raise ValueError(f"summary {where} is not an estimate: not low <= mean <= high, or not n >= 1")
 
 
 def validate(summary: Mapping[str, Any]) -> None:
@@ -340,9 +335,8 @@ def build_closing_table(summary: Summary) -> Table:
 
     It fits 80 columns.  Scores that a stopped run never measured are dashes.
     """
-    unknown = describe_unknown(summary["games"])
-    caption = "; ".join(filter(None, [LEGEND, "one run, one seed", unknown, format_judge(summary)]))
-    table = start_score_table(_format_status(summary), caption, "iter.")
+    notes = [LEGEND, "one run, one seed", describe_unknown(summary["games"]), format_judge(summary)]
+    table = start_score_table(_format_status(summary), "; ".join(filter(None, notes)), "iter.")
     for game in summary["games"]:
         scores: dict[str, Score | None] = {
             stage: game[stage]  # type: ignore[literal-required]

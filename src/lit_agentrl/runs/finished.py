@@ -1,4 +1,4 @@
-"""Show the results of a run, leave a finished one alone, and tell of an unfinished one."""
+"""Show the results of a run, and tell whether it is finished."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def print_if_finished(cfg: DictConfig) -> bool:
 
 
 def note_if_unfinished(folder: Path) -> None:
-    """Print a line about a run that ended before its last iteration, with its best weights so far.
+    """Print a line about a run that ended early, with its best weights so far.
 
     The counts come from the last checkpoint, since the summary of a killed run is that of its start.
     """
