@@ -71,6 +71,9 @@ def test_parts_leave_out_what_is_unknown() -> None:
         ("val success", "at the start 0.250 (chance 0.100)"),
         ("val loss", "at the start 0.5"),
     ]
+    accuracy = "val/data_reward_accuracy"
+    assert list_fields({}, {}, None, {accuracy: (None, 0.5)})[0][1] == "at the start 0.5 (chance 0.5)"
+    assert list_fields({}, {}, None, {accuracy: (0.75, 0.5)})[0][1] == "0.75 (chance 0.5, start 0.5)"
     row = {"rollout/success": 0.5, "rollout/entropy": 0.25, "time/validate": 3.0, "time/rollout": 90.0}
     assert list_fields(row, {"start": 0.25, "oracle": 1.0}, 0.75) == [
         ("success", "0.500"),

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
+from lit_agentrl.report.held_out import format_markdown
 from lit_agentrl.report.summary import (
     build_closing_table,
     build_closing_tables,
@@ -20,6 +22,7 @@ from lit_agentrl.report.summary import (
     validate,
     write,
 )
+from lit_agentrl.report.table import as_text
 from lit_agentrl.report.unknown_levels import describe_unknown
 
 
@@ -185,6 +188,33 @@ def test_the_table_says_how_unknown_levels_are_measured() -> None:
     unknown["games"][0] |= {"chance": None, "oracle": None}
     captions = [str(build_closing_table(summary).caption) for summary in (example(), unknown)]
     assert ["lit-agentrl levels" in caption for caption in captions] == [False, True]
+
+
+def shown_held_out(held_out: dict[str, dict[str, float]]) -> tuple[list[str], str]:
+    """The columns and the caption of the table of held-out data, at 80 columns."""
+    [table] = build_closing_tables(example() | {"games": [], "held_out": held_out})
+    assert isinstance(table, Table) and max(map(len, as_text(table).splitlines())) <= 80
+    return [str(column.header) for column in table.columns], str(table.caption)
+
+
+def test_a_loss_that_is_the_nll_is_one_column_with_its_unit() -> None:
+    start = {"iteration": 0.0, "loss": 1.25, "nll": 1.2500001, "perplexity": 3.5}
+    columns, caption = shown_held_out({"start": start})
+    assert columns == ["policy", "iter.", "loss = NLL (nats a token)", "perplexity"]
+    assert "minimises" not in caption
+    columns, caption = shown_held_out({"start": start, "last": start | {"loss": 20.0}})  # a sum over tokens
+    assert columns[2:4] == ["loss", "NLL (nats a token)"] and "loss: what the algorithm minimises" in caption
+
+
+def test_held_out_pairs_name_the_level_of_chance_and_what_a_margin_is() -> None:
+    pairs = {"iteration": 0.0, "loss": 0.69, "reward_accuracy": 0.55, "reward_margin": 0.01}
+    columns, caption = shown_held_out({"start": pairs})
+    assert columns[2:] == ["loss", "accuracy (chance 0.5)", "margin"]
+    assert (
+        "in nats if it is a log-likelihood or a log-sigmoid" in caption
+        and "margin: implicit reward" in caption
+    )
+    assert format_markdown({"start": pairs}, ["start"])[-1].startswith("Loss: what the algorithm minimises")
 
 
 def test_the_table_fits_80_columns() -> None:

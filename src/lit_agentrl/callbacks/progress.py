@@ -50,8 +50,9 @@ def format_duration(seconds: float) -> str:
 _AT_START = "at the start"  # of a score that training has not measured yet
 
 # metrics of held-out data, and their labels
+_ACCURACY = "val/data_reward_accuracy"
 _HELD_OUT = (
-    ("val/data_loss", "val loss"), ("val/data_reward_accuracy", "val accuracy"),
+    ("val/data_loss", "val loss"), (_ACCURACY, "val accuracy"),
     ("val/data_reward_margin", "val margin"), ("val/data_perplexity", "val perplexity"),
 )  # fmt: skip
 
@@ -96,10 +97,12 @@ def list_fields(
         shown.append(("val success", value + (f" ({', '.join(known)})" if known else "")))
     for name, label in _HELD_OUT:
         latest, *start = held_out.get(name, (None,))
+        known = ["chance 0.5"] if name == _ACCURACY else []  # of two replies one is better
         if latest is not None:
-            shown.append((label, f"{latest:.4g}" + "".join(f" (start {value:.4g})" for value in start)))
+            known += [f"start {value:.4g}" for value in start]
+            shown.append((label, f"{latest:.4g}" + (f" ({', '.join(known)})" if known else "")))
         elif start:
-            shown.append((label, f"{_AT_START} {start[0]:.4g}"))
+            shown.append((label, f"{_AT_START} {start[0]:.4g}" + "".join(f" ({text})" for text in known)))
     phases = [
         f"{name} {format_duration(metrics[f'time/{name}'])}" for name in PHASES if f"time/{name}" in metrics
     ]

@@ -318,8 +318,8 @@ def _format_status(summary: Summary) -> str:
 
 def build_held_out_table(summary: Summary) -> Table:
     """Build the table of held-out data by stage: start, best, last."""
-    judge = format_judge(summary)
-    caption = "held-out data (data.held_out), one run, one seed" + (f"; {judge}" if judge else "")
+    notes = [held_out.describe_columns(summary["held_out"]), format_judge(summary)]
+    caption = "; ".join(["held-out data (data.held_out), one run, one seed", *filter(None, notes)])
     table = Table(title=_format_status(summary), caption=caption, min_width=60)
     (first, *columns), *rows = held_out.list_rows(summary["held_out"], STAGES)
     table.add_column(first)
