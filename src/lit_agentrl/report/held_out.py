@@ -22,7 +22,7 @@ def describe_columns(measured: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _choose_columns(measured: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    """Return the names of the columns by metric; a loss that is the NLL has no column of its own."""
+    """Return the names of columns by metric; a loss equal to the NLL has none."""
     known = {name for metrics in measured.values() for name in metrics}
     columns = {metric: name for metric, name in COLUMNS.items() if metric in known}
     pairs = [(metrics.get("loss"), metrics.get("nll")) for metrics in measured.values()]
