@@ -1,4 +1,4 @@
-"""Folders of programs, one for each episode, and the removal of those that a killed trainer has left."""
+"""Folders of programs, and the removal of those that a killed trainer has left."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ProgramFolder:
             new.rename(self.path / _LOCK)  # only now may another process ask whether it is locked
 
     def close(self) -> None:
-        """Remove the folder with all that is in it; this may be called again, also in another thread."""
+        """Remove the folder; this may be called again, also in another thread."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 

@@ -194,7 +194,7 @@ class AgentProgram(World):
             self._program.stop()
 
     def interrupt(self) -> None:
-        """See `World`; the call or the end that the episode waits for does not come any more."""
+        """See `World`; nothing that the episode waits for comes any more."""
         self._is_interrupted = True
         if (exchange := self._exchange) is not None:
             exchange.close()
