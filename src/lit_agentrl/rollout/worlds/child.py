@@ -83,7 +83,7 @@ class Child:
         """Do nothing, because the thread that waits for a hung process kills it."""
 
     def interrupt(self) -> None:
-        """Do nothing, because a game in a process has time to answer, and is killed after it."""
+        """Do nothing, because a game may finish its answer before it is killed."""
 
     def abort(self) -> None:
         """Kill a process that hangs; its thread then notices."""

@@ -193,7 +193,7 @@ class _Worker(threading.Thread):
         self.host.close()
 
     def stop(self) -> None:
-        """Let the thread end after its current call, which ends at once if the environment can be interrupted."""
+        """Let the thread end after its current call, and interrupt that if possible."""
         with suppress(queue.Empty):
             while True:
                 self.calls.get_nowait()  # nobody waits for the answer
