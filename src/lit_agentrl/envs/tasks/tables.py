@@ -117,7 +117,7 @@ def _read_json(path: Path) -> Rows:
     text = _read_text(path)
     if not text.lstrip().startswith("["):
         whole = parse_json(text.strip())
-        if isinstance(whole, dict) and _holds_columns(whole):
+        if isinstance(whole, dict) and _is_by_column(whole):
             raise ValueError(
                 f"path={shorten_path(path)} holds a list for each column; write an array with an object for each row "
                 "(in pandas: to_json with orient='records')"
@@ -151,7 +151,7 @@ def _is_table(whole: dict[str, Any]) -> bool:
     return isinstance(whole.get("data"), list) and not any(isinstance(value, dict | list) for value in others)
 
 
-def _holds_columns(whole: dict[str, Any]) -> bool:
+def _is_by_column(whole: dict[str, Any]) -> bool:
     """Return whether an object holds columns, as pandas writes them, and not one row."""
     values = list(whole.values())
     if not values:
