@@ -47,7 +47,7 @@ def find_tagged(pieces: Sequence[bytes], tags: Sequence[str]) -> list[str]:
 
 
 class Parts(StructureHook, Refill):
-    """A structure that leaves parts of replies out of loss and advantages: the masks of TRICO.
+    """A structure that leaves parts of replies out of loss and advantages: TRICO, arXiv 2510.16907.
 
     With m_t = 0 for sampled tokens of ``masked`` parts and 1 for all others, the loss sums ``m_t l_t`` over sampled
     tokens; weights and denominators count the tokens that are left, and gradient flows through these alone.  The part
@@ -60,11 +60,11 @@ class Parts(StructureHook, Refill):
     whitening ignores them; a KL in the reward is not summed over them.  If the loss does not mask them as well, they
     count in its denominator.
 
-    Departs: the paper of TRICO (turn-aware reason-interaction chain optimization, of VAGEN) was not at hand.  Its first
-    release computes GAE over the tokens of a mask, which covers whole replies; here the mask goes by parts.  There, a
-    reward at a token outside of the mask is lost, and whitening gives such tokens an advantage other than 0.  Rewards
-    of skipped tokens before all others are in no ``r_t``, since no action came before them.  The policy is not asked
-    for the tags.  Groups are refilled as by `Refill`.
+    Departs: the paper (TRICO is the first name of VAGEN) was not at hand.  Its first release computes GAE over the
+    tokens of a mask, which covers whole replies; here the mask goes by parts.  There, a reward at a token outside of
+    the mask is lost, and whitening gives such tokens an advantage other than 0.  Rewards of skipped tokens before all
+    others are in no ``r_t``, since no action came before them.  The policy is not asked for the tags.  Groups are
+    refilled as by `Refill`.
 
     Args:
         masked: parts without a loss.
