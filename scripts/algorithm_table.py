@@ -60,7 +60,7 @@ def list_changed_values(axis: str, option: str) -> str:
 
 @cache
 def list_sections() -> list[tuple[str, str, str]]:
-    """List path with anchor, title and text of each section that has a figure with three decimals."""
+    """List the sections that have a figure with three decimals: address, title, text."""
     sections = []
     for page in MEASURED:
         for section in re.split(r"^#+ ", (DOCS / page).read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
@@ -121,7 +121,10 @@ def format_table(base: str) -> str:
 
 
 def find_source(file: Path) -> str:
-    """Link the paper that the file of a part names, or else the docstring of its target; a dash without one."""
+    """Link the paper that the file or the target of a part names.
+
+    A dash stands for none.
+    """
     text = file.read_text()
     for target in re.findall(r"_target_: (lit_agentrl\.experimental\.[\w.]+)", text):
         module, _, name = target.rpartition(".")

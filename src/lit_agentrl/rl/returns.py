@@ -66,9 +66,9 @@ def next_sampled(*, x_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor, fi
 def sum_until_next(
     *, x_BT: Tensor, is_action_BT: Tensor, is_kept_BT: Tensor, trajectory_B: Tensor, first_turn_B: Tensor
 ) -> Tensor:
-    """Sum ``x`` over sampled tokens from each kept token to before the next kept one, (B, T).
+    """Sum ``x`` from each kept token to before the next kept one, (B, T).
 
-    ``is_kept_BT`` is True at the sampled tokens that are kept.  Values before the first kept token of a trajectory are
+    The sum is over sampled tokens.  ``is_kept_BT`` is True at the sampled tokens that are kept.  Values before the first kept token of a trajectory are
     in no sum; the result is 0 at tokens that are not kept.
     """
     check_shapes(x_BT=x_BT, is_action_BT=is_action_BT, is_kept_BT=is_kept_BT)

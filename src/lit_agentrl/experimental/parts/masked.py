@@ -121,7 +121,10 @@ class Parts(StructureHook, Refill):
         return self._find_tokens("skipped_share", self._skipped, rows)
 
     def _find_tokens(self, curve: str, parts: set[str], rows: TrajectoryBatch) -> Tensor | None:
-        """Return the mask (B, T) that is True at sampled tokens of these parts, None without parts."""
+        """Return the mask (B, T) that is True at sampled tokens of these parts.
+
+        None if there are no parts.
+        """
         if not parts:
             return None
         segments = [SEGMENTS[name] for name in SEGMENTS if name in parts]
