@@ -68,8 +68,8 @@ def sum_until_next(
 ) -> Tensor:
     """Sum ``x`` from each kept token to before the next kept one, (B, T).
 
-    The sum is over sampled tokens.  ``is_kept_BT`` is True at the sampled tokens that are kept.  Values before the first kept token of a trajectory are
-    in no sum; the result is 0 at tokens that are not kept.
+    The sum is over sampled tokens.  ``is_kept_BT`` is True at the sampled tokens that are kept.  Values before the
+    first kept token of a trajectory are in no sum; the result is 0 at tokens that are not kept.
     """
     check_shapes(x_BT=x_BT, is_action_BT=is_action_BT, is_kept_BT=is_kept_BT)
     rows = {"trajectory_B": trajectory_B, "first_turn_B": first_turn_B}
