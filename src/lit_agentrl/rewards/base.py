@@ -177,7 +177,7 @@ class RewardPart(ABC):
     def places(self, episodes: Sequence[Episode]) -> Places | None:
         """Return what of the last `apply` is paid inside replies.
 
-        With None all is paid at their last tokens.  Parts that act later change what the last token is paid, and nothing else.
+        With None all is paid at their last tokens.  Parts that act later change what the last token is paid alone.
         """
         return None
 
