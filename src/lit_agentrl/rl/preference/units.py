@@ -169,4 +169,5 @@ def units_of(
 def _number_tokens(keys: tuple[Tensor, ...], place_A: Tensor) -> Tensor:
     """Number the tokens by their combination of keys, from 0 in sorted order."""
     keys_AX = torch.stack([key_BT.flatten()[place_A].long() for key_BT in keys], dim=1)
-    return torch.unique(keys_AX, dim=0, return_inverse=True)[1]
+    number_A: Tensor = torch.unique(keys_AX, dim=0, return_inverse=True)[1]
+    return number_A
