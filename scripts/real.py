@@ -90,6 +90,22 @@ GAMES: Mapping[str, Game] = {
             "algo/clip=clip_higher",
         ),
     ),
+    # imitation alone, with the settings of one pilot run on seed 0
+    "guess_number": Game(
+        options=(
+            "prompt=full",
+            "env.game.size=15",
+            "env.game.largest=99",
+            "env.max_turns=4",
+            "rollout.max_reply_tokens=24",
+            "rollout.max_context_tokens=640",
+        ),
+        plays=192,
+        imitate=12,
+        imitation=("data.batch=16", "optim.lr=1e-4"),
+        val=32,
+        test=128,
+    ),
 }
 
 
