@@ -34,7 +34,7 @@ from lit_agentrl.config.errors import RunError
 from lit_agentrl.files import write_atomic
 from lit_agentrl.models.packages import PREFIX, fetch
 from scripts.bench import trl_games
-from scripts.bench.campaigns.cells import finished, kept
+from scripts.bench.campaigns.cells import finish_run, read_or_measure
 from scripts.real_table import LEVELS, add_rows, average, read_rows, require_equal_precision, summarise
 
 TEMPERATURES = (1.0, 0.6, 0.3, 0.0)
@@ -90,6 +90,22 @@ GAMES: Mapping[str, Game] = {
             "algo/clip=clip_higher",
         ),
     ),
+    # imitation alone, with the settings of one pilot run on seed 0
+    "guess_number": Game(
+        options=(
+            "prompt=full",
+            "env.game.size=15",
+            "env.game.largest=99",
+            "env.max_turns=4",
+            "rollout.max_reply_tokens=24",
+            "rollout.max_context_tokens=640",
+        ),
+        plays=192,
+        imitate=12,
+        imitation=("data.batch=16", "optim.lr=1e-4"),
+        val=32,
+        test=128,
+    ),
 }
 
 
@@ -127,7 +143,7 @@ class Cell:
             f"trainer.precision={self.precision}", f"val.episodes={self.game.val}", "test.episodes=0",
         ]  # fmt: skip
         require_equal_options(self.folder, stage, all_options)
-        return finished(self.folder / stage, all_options)
+        return finish_run(self.folder / stage, all_options)
 
     def record(self) -> Path:
         """Record best play on tasks of the train split; every seed has its own tasks."""
@@ -206,7 +222,9 @@ class Cell:
             print(scores, flush=True)
             return {"records": scores.records}
 
-        records: list[dict[str, Any]] = kept(self.folder / f"{name}_{split}.json".lower(), play)["records"]
+        records: list[dict[str, Any]] = read_or_measure(self.folder / f"{name}_{split}.json".lower(), play)[
+            "records"
+        ]
         return records
 
 

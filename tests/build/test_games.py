@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -66,6 +67,41 @@ def test_a_condenser_that_fails_on_real_turns_is_refused() -> None:
 def test_a_prompt_that_does_not_fit() -> None:
     with pytest.raises(ValueError, match=r"rollout\.max_context_tokens=20 leaves no room for a reply"):
         check(Window(1), limit=20)
+
+
+def test_all_limits_that_an_own_world_exceeds_are_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    lake = replace(load_task_yaml("frozen_lake"), max_turns=1, max_actions=2, max_actions_per_turn=2)
+    games = Games([lake], [1.0], [], [])
+    try_games(games, RewardPipeline({}))
+
+    def check_with(limit: int, reply: int, *, is_short: bool = True) -> None:
+        rules = Rules(
+            tasks=games.tasks, prompt=Prompt("compact"), chat=ChatRenderer(nano_tokenizer()), engine=NativeEngine,
+            max_context_tokens=limit,
+        )  # fmt: skip
+        check_prompts(
+            rules, num_trained=1, max_reply_tokens=reply, exceeded=games.exceeded if is_short else {}
+        )
+
+    with pytest.raises(ValueError, match=r"^env\.game\.max_solution=\d+ .* 1 to 2, .* set env\.max_turns="):
+        check_with(512, 64)
+    with pytest.raises(ValueError, match="^env: 3 limits are too low for frozen_lake: ") as caught:
+        check_with(20, 2)
+    for line in (
+        r"\(1\) env\.game\.max_solution=\d+ must be .*; set env\.max_turns=\d+ env\.max_actions=\d+",
+        r"\(2\) rollout\.max_context_tokens=20 leaves no room for a reply: .* has \d+ tokens; raise it to \d+",
+        r"\(3\) rollout\.max_reply_tokens=2 cuts every action of frozen_lake: .*; raise it to \d+ and more",
+    ):
+        assert re.search(line, str(caught.value)), line
+    assert capsys.readouterr().out == ""
+    opening = int(re.findall(r"alone has (\d+) tokens", str(caught.value))[0])
+    check_with(opening + 1, 2, is_short=False)  # a run is possible, and hardly learns
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split("=")[0] for line in said] == [
+        "warning: rollout.max_context_tokens", "warning: rollout.max_reply_tokens",
+    ]  # fmt: skip
+    check_with(512, 64, is_short=False)
+    assert capsys.readouterr().out == ""
 
 
 def check_odd(rewards: RewardPipeline | None = None, **options: Any) -> None:

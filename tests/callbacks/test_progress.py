@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 
 from lit_agentrl.callbacks import progress
+from lit_agentrl.callbacks.checkpoints import LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import IterationLog
 from lit_agentrl.callbacks.progress import LiveDisplay, format_duration, list_fields
 
@@ -70,6 +71,9 @@ def test_parts_leave_out_what_is_unknown() -> None:
         ("val success", "at the start 0.250 (chance 0.100)"),
         ("val loss", "at the start 0.5"),
     ]
+    accuracy = "val/data_reward_accuracy"
+    assert list_fields({}, {}, None, {accuracy: (None, 0.5)})[0][1] == "at the start 0.5 (chance 0.5)"
+    assert list_fields({}, {}, None, {accuracy: (0.75, 0.5)})[0][1] == "0.75 (chance 0.5, start 0.5)"
     row = {"rollout/success": 0.5, "rollout/entropy": 0.25, "time/validate": 3.0, "time/rollout": 90.0}
     assert list_fields(row, {"start": 0.25, "oracle": 1.0}, 0.75) == [
         ("success", "0.500"),
@@ -213,6 +217,21 @@ def test_the_validation_before_training_is_the_start(
     first, second = capsys.readouterr().out.splitlines()
     assert "val success at the start 0.125 |" in first, "the first iteration is not validated"
     assert "val success 0.500 (start 0.125)" in second
+
+
+def test_a_resumed_run_shows_the_start_and_the_latest_validation(
+    tmp_path: Path, toy_module: Any, launch: Launch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for epochs in (2, 4):
+        callbacks = [IterationLog(), LiveDisplay(), LastCheckpoint(tmp_path / "checkpoints", every=1)]
+        module = toy_module({0: 0.125, 2: 0.5, 4: 0.75})
+        launch(
+            tmp_path, epochs, callbacks, module=module, loggers=False, measures_start=True,
+            enable_progress_bar=True,
+        )  # fmt: skip
+    third, fourth = [line for line in capsys.readouterr().out.splitlines() if "iteration" in line][2:]
+    assert "val success 0.500 (start 0.125)" in third, "the third iteration is not validated"
+    assert "val success 0.750 (start 0.125)" in fourth
 
 
 @pytest.mark.parametrize(("option", "value"), [("every", 0), ("every_seconds", -1.0)])

@@ -407,6 +407,25 @@ def test_one_fault_is_one_line_of_part_value_and_remedy(fault, line):
     assert len(caught.value.violations) == 1 and "\n" not in str(caught.value)
 
 
+def test_a_game_that_keeps_the_contract_gets_one_line_of_what_was_checked(capsys):
+    check_env(lambda split: Bandit(split=split), episodes=2)
+    said = capsys.readouterr().out
+    assert said.startswith("the game keeps the contract: reset, step, ") and said.count("\n") == 1
+    assert said.endswith("splits, optimal actions; 2 episodes played for each\n")
+
+    class Plain(Bandit):
+        has_state = False
+
+        def optimal_actions(self, *, horizon):
+            return None
+
+    check_env(lambda split: Plain(split=split), episodes=1)
+    assert capsys.readouterr().out.endswith(
+        "splits; 1 episode played for each; not checked: state_dict (has_state is false), pickling (has_state is "
+        "false), optimal actions (it gives no best play)\n"
+    )
+
+
 def test_a_world_that_cannot_be_made_is_told_how():
     with pytest.raises(
         ContractError, match="abstract method.*; write reset and step, and let __init__ take split="

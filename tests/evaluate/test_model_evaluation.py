@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,16 @@ import pytest
 from omegaconf import OmegaConf
 
 from lit_agentrl.cli.evaluate import main as main_evaluate
+from lit_agentrl.cli.play import main as main_play
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.run_options import split_model_options
+from lit_agentrl.evaluate.model_evaluation import open_model
+from lit_agentrl.evaluate.playthroughs import play_model
 from lit_agentrl.evaluate.results_file import read_compared
 from lit_agentrl.paths import CONFIG_DIR
+from lit_agentrl.rollout.evaluation import Evaluation
+from lit_agentrl.rollout.settings import make_eval_params
 from tests.commands import Refused
 from tests.conftest import ROOT, served_game
 from tests.engines.server import chat_of, serving
@@ -283,3 +289,26 @@ def test_options_of_a_run_and_of_a_model_are_told_apart() -> None:
     for words in (["model=nano", "checkpoint=best"], ["model=nano", "optim.lr=1"]):
         with pytest.raises(UserError):
             split_model_options(words)
+
+
+def test_play_takes_a_model_as_evaluate_does(refused: Refused) -> None:
+    found = split_model_options(["model=nano", "env=bandit", "instance=3"], "play")
+    assert found is not None and found[1] == ["model=nano"] and found[0].instance == 3
+    assert "env has no value; name the game to play, such as env=bandit" in refused("model=nano", main_play)
+    assert "checkpoint would be ignored" in refused("model=nano env=bandit checkpoint=best", main_play)
+
+
+@pytest.mark.slow
+def test_a_model_plays_the_very_episodes_that_its_evaluation_counts(in_empty_folder: Path) -> None:
+    described = ["model=nano"]
+    cfg, _ = split_model_options([*described, "env=bandit", "episodes=3"]) or ({}, [])
+    with closing(open_model(cfg, described)) as model:
+        (spec,) = model.games.test
+        params = make_eval_params(model.settings, 1.0, "evaluate")
+        counted = model.play(0, spec, Evaluation("test", params)).episodes
+    cfg, _ = split_model_options([*described, "env=bandit", "episodes=2", "instance=1"], "play") or ({}, [])
+    played = play_model(cfg, described)
+    assert [each.episode.group for each in played] == [1, 2]
+    for each, other in zip(played, counted[1:], strict=True):
+        assert [turn.reply_text for turn in each.turns] == [turn.reply_text for turn in other.turns]
+    assert "nano" in played[0].note and "test instance 1" in str(played[0])

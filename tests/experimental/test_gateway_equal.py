@@ -56,6 +56,7 @@ GAMES = {
 }
 OF_PROGRAMS = {"sokoban": [], "pocket": ["context.show_tools=false"]}
 KILLS = 4
+LONG_S = 3 * 3600.0  # of the clock, for runs on a busy machine
 
 
 def play(task: Task, context: Any = FULL, slots: int = 4) -> list[Episode]:
@@ -113,7 +114,7 @@ def test_a_killed_program_changes_no_other_episode() -> None:
 def test_ten_iterations_of_a_program_are_those_of_the_game(game: str, tmp_path: Path) -> None:
     """With one program and with four at a time."""
     options, both = GAMES[game]
-    rows, weights = train(tmp_path / "game", *options, *both, *TEN)
+    rows, weights = train(tmp_path / "game", *options, *both, *TEN, timeout=LONG_S)
     assert len(rows) >= 10
     compared = {
         key
@@ -125,7 +126,7 @@ def test_ten_iterations_of_a_program_are_those_of_the_game(game: str, tmp_path: 
     for workers in (1, 4):
         others, other_weights = train(
             tmp_path / f"programs_{workers}", *PROGRAM, f"env.name={game}", f"{AGENTS}play_{game}",
-            f"env.hosting.workers={workers}", *OF_PROGRAMS[game], *both, *TEN,
+            f"env.hosting.workers={workers}", *OF_PROGRAMS[game], *both, *TEN, timeout=LONG_S,
         )  # fmt: skip
         for key in compared:
             assert [row[key] for row in rows] == [row[key] for row in others], (workers, key)
@@ -138,7 +139,7 @@ def test_killed_programs_are_counted_and_change_nothing_else(tmp_path: Path) -> 
     """Ten iterations with one and with four at a time: equal, and each killed program is in ``rollout/failed``."""
     runs = [
         train(
-            tmp_path / f"programs_{workers}", *MORTAL, f"env.hosting.workers={workers}", *TEN
+            tmp_path / f"programs_{workers}", *MORTAL, f"env.hosting.workers={workers}", *TEN, timeout=LONG_S
         )
         for workers in (1, 4)
     ]  # fmt: skip

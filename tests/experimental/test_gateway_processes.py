@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import random
 import signal
 import subprocess
@@ -14,15 +15,22 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.experimental.gateway.exchange import Exchange, ProgramEnd
+from lit_agentrl.experimental.gateway.folders import ProgramFolder, remove_left
 from lit_agentrl.experimental.gateway.processes import Process
 from lit_agentrl.experimental.gateway.programs import Command, Function
 from lit_agentrl.experimental.gateway.server import Gateway
+from lit_agentrl.experimental.gateway.task import ProgramTask
+from lit_agentrl.experimental.gateway.world import AgentProgram
+from lit_agentrl.rollout.worlds import pool as worlds
+from lit_agentrl.rollout.worlds.environments import Call
 from tests.conftest import ROOT
 from tests.integration.conftest import command, environment
 
@@ -168,6 +176,77 @@ def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(ValueError, match="folder of a program cannot be made .*set TMPDIR"):
         play(Command(["true"]))
+
+
+def test_closing_ends_a_program_that_plays_and_starts_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ctrl-C must not wait for a program, nor for the episodes that wait for its worker."""
+    monkeypatch.setattr(worlds, "_END_S", 90.0)
+    script = 'echo $$ >> "$NUMBERS"; sleep 600'
+    monkeypatch.setenv("NUMBERS", str(tmp_path / "numbers"))
+    world = partial(AgentProgram, mode="command", command=["sh", "-c", script], timeout_s=600.0)
+    limits = {"max_turns": 2, "max_actions_per_turn": 1, "max_actions": 2, "invalid_penalty": 0.0}
+    task = ProgramTask("sleep", world, **limits, hosting=Hosting(where="thread", workers=1))
+    pool = worlds.WorkerPool(task, {}, queue.SimpleQueue())
+    for key in range(3):
+        pool.ask(Call("reset", key, ("train", key, key, None, False)))
+    numbers = tmp_path / "numbers"
+    assert wait_until(lambda: numbers.exists() and numbers.read_text().endswith("\n"))
+    began = time.monotonic()
+    pool.close()
+    assert time.monotonic() - began < 60
+    [number] = numbers.read_text().split()
+    assert not is_running(int(number))
+
+
+OWNER = """
+import sys, time
+from lit_agentrl.experimental.gateway.folders import ProgramFolder
+folder = ProgramFolder()
+print(folder.path, flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_folders_of_killed_trainers_are_removed_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path)}
+    trainers = [
+        subprocess.Popen([sys.executable, "-S", "-c", OWNER], env=variables, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    left, used = (Path(str(each.stdout and each.stdout.readline().decode().strip())) for each in trainers)
+    trainers[0].kill()
+    trainers[0].wait()
+    others = [tmp_path / "program-1", tmp_path / "lit-agentrl-program-of-another", tmp_path / "real"]
+    for folder in others:
+        folder.mkdir()
+    (tmp_path / "lit-agentrl-program-link").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "owner.lock").touch()
+    mine = ProgramFolder()
+    remove_left(tmp_path)  # another trainer starts
+    assert not left.exists() and used.is_dir() and mine.path.is_dir()
+    assert all(folder.is_dir() for folder in others)
+    trainers[1].kill()
+    trainers[1].wait()
+    mine.close()
+    mine.close()
+    remove_left(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([*others, tmp_path / "lit-agentrl-program-link"])
+
+
+def test_a_program_leaves_no_folder_when_it_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = Command(["sleep", "60"])
+    program.start(Exchange(is_parallel=False), "{}", "http://127.0.0.1:9/v1", "key")
+    assert len(list(tmp_path.iterdir())) == 1
+    program.stop()
+    assert not list(tmp_path.iterdir())
 
 
 RESULTS = {

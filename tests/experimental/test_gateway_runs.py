@@ -22,8 +22,10 @@ OF_THE_GAME = ("actions", "invalid_share", "surplus_actions", "normalised", "dis
 CLOCKS = ("time/", "speed/")
 
 
-def train(folder: Path, *options: str) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
-    done = run(command(*options, *RUN, f"hydra.run.dir={folder}"))
+def train(
+    folder: Path, *options: str, timeout: float = 600.0
+) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+    done = run(command(*options, *RUN, f"hydra.run.dir={folder}"), timeout)
     assert done.returncode == 0, done.stdout + done.stderr
     with (folder / "metrics.csv").open() as file:
         return list(csv.DictReader(file)), load_file(folder / "hf" / "model.safetensors")

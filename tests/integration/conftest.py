@@ -35,8 +35,10 @@ def launch(folder: Path, *overrides: str) -> list[str]:
     return command(*TINY, f"hydra.run.dir={folder}", *overrides)
 
 
-def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(arguments, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=600)
+def run(arguments: list[str], timeout: float = 600.0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        arguments, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=timeout
+    )
 
 
 def checkpoint_of(folder: Path, name: str = "last.ckpt") -> dict[str, Any]:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
+from lit_agentrl.report.held_out import format_markdown
 from lit_agentrl.report.summary import (
     build_closing_table,
     build_closing_tables,
@@ -20,6 +22,8 @@ from lit_agentrl.report.summary import (
     validate,
     write,
 )
+from lit_agentrl.report.table import as_text
+from lit_agentrl.report.unknown_levels import describe_unknown
 
 
 def example() -> Any:
@@ -130,6 +134,27 @@ def test_the_table_shows_what_is_known() -> None:
     assert oracle[1] == "oracle" and oracle[4].startswith("1.000 [") and oracle[5] == "1.00"
 
 
+def test_unknown_levels_have_their_reason_once() -> None:
+    one, other = example()["games"] * 2
+    assert describe_unknown([one, other]) == ""
+    neither = {"chance": None, "oracle": None}
+    missing = "chance and oracle not measured: lit-agentrl levels"
+    assert describe_unknown([one | neither, other | neither | {"split": "test"}]) == missing
+    looked = "chance and oracle unknown: the game gives no random_action and no optimal_actions"
+    recorded = one | neither | {"levels_episodes": 2000}
+    assert describe_unknown([recorded, recorded]) == looked
+    validate(example() | {"games": [recorded]})
+    without_best_play = other | {"name": "safe", "oracle": None}
+    assert describe_unknown([without_best_play]) == "oracle unknown: the game gives no optimal_actions"
+    assert describe_unknown([recorded, without_best_play]) == (
+        f"sokoban: {looked}; safe: oracle unknown: the game gives no optimal_actions"
+    )
+    shown = Console(width=200, record=True, file=io.StringIO())
+    shown.print(build_closing_table(example() | {"games": [recorded]}))
+    text = shown.export_text()
+    assert "not measured" not in text and text.count("unknown") == 1
+
+
 def test_a_run_that_measured_nothing_ends_with_a_line_in_place_of_an_empty_table() -> None:
     summary = example()
     summary["games"] = []
@@ -163,6 +188,33 @@ def test_the_table_says_how_unknown_levels_are_measured() -> None:
     unknown["games"][0] |= {"chance": None, "oracle": None}
     captions = [str(build_closing_table(summary).caption) for summary in (example(), unknown)]
     assert ["lit-agentrl levels" in caption for caption in captions] == [False, True]
+
+
+def shown_held_out(held_out: dict[str, dict[str, float]]) -> tuple[list[str], str]:
+    """The columns and the caption of the table of held-out data, at 80 columns."""
+    [table] = build_closing_tables(example() | {"games": [], "held_out": held_out})
+    assert isinstance(table, Table) and max(map(len, as_text(table).splitlines())) <= 80
+    return [str(column.header) for column in table.columns], str(table.caption)
+
+
+def test_a_loss_that_is_the_nll_is_one_column_with_its_unit() -> None:
+    start = {"iteration": 0.0, "loss": 1.25, "nll": 1.2500001, "perplexity": 3.5}
+    columns, caption = shown_held_out({"start": start})
+    assert columns == ["policy", "iter.", "loss = NLL (nats a token)", "perplexity"]
+    assert "minimises" not in caption
+    columns, caption = shown_held_out({"start": start, "last": start | {"loss": 20.0}})  # a sum over tokens
+    assert columns[2:4] == ["loss", "NLL (nats a token)"] and "loss: what the algorithm minimises" in caption
+
+
+def test_held_out_pairs_name_the_level_of_chance_and_what_a_margin_is() -> None:
+    pairs = {"iteration": 0.0, "loss": 0.69, "reward_accuracy": 0.55, "reward_margin": 0.01}
+    columns, caption = shown_held_out({"start": pairs})
+    assert columns[2:] == ["loss", "accuracy (chance 0.5)", "margin"]
+    assert (
+        "in nats if it is a log-likelihood or a log-sigmoid" in caption
+        and "margin: implicit reward" in caption
+    )
+    assert format_markdown({"start": pairs}, ["start"])[-1].startswith("Loss: what the algorithm minimises")
 
 
 def test_the_table_fits_80_columns() -> None:

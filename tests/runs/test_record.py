@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from lit_agentrl.envs.levels import Levels
 from lit_agentrl.runs import record
-from lit_agentrl.runs.record import find_git_revision, flatten_hyperparameters, get_peak_memory_bytes
+from lit_agentrl.runs.record import (
+    RunRecord,
+    Totals,
+    find_git_revision,
+    flatten_hyperparameters,
+    get_peak_memory_bytes,
+)
 
 
 def test_hyperparameters_name_parts_by_their_function_and_leave_out_what_does_not_affect_learning() -> None:
@@ -44,3 +51,13 @@ def test_a_repository_around_an_installed_package_is_not_its_own(
     (tmp_path / "record.py").touch()
     monkeypatch.setattr(record, "__file__", str(tmp_path / "record.py"))
     assert find_git_revision() is None
+
+
+def test_levels_that_were_looked_for_and_not_found_are_kept_as_such(tmp_path: Path) -> None:
+    class Games:
+        def get_levels(self, split: str) -> dict[str, Levels]:
+            return {"safe": Levels(episodes=2000), "new": Levels(), "maze": Levels(0.1, 0.0, 1.0, 1.0, 2000)}
+
+    tracker = RunRecord(tmp_path, Games(), Totals(), command="train", seed=0, planned=1)
+    kept = {game["name"]: game.get("levels_episodes") for game in tracker.finish("stopped")["games"]}
+    assert kept == {"safe": 2000, "new": None, "maze": None}

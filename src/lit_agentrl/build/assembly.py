@@ -143,7 +143,10 @@ def build(
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
         worlds=parts.worlds,
     )  # fmt: skip
-    check_prompts(rules, rewards=parts.rewards, num_trained=len(games.weights), parts=other_parts)
+    check_prompts(
+        rules, rewards=parts.rewards, num_trained=len(games.weights), parts=other_parts,
+        max_reply_tokens=settings.max_reply_tokens, exceeded=games.exceeded,
+    )  # fmt: skip
     parts.worker.check(rules)
     is_judged = parts.algorithm.reads == SCORES
     data_set = read_recordings(

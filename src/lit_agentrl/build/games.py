@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl import screen
+from lit_agentrl.build.limits import check_limits
 from lit_agentrl.build.matching import match_game
-from lit_agentrl.checks import blame, format_value, name_errors, require
+from lit_agentrl.checks import add_key, blame, format_value, name_errors, require
 from lit_agentrl.config.composition import compose_job
 from lit_agentrl.config.errors import UserError, explain
 from lit_agentrl.config.overrides import parse
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec
-from lit_agentrl.envs.base import Mixture, Task
+from lit_agentrl.envs.base import Mixture, Task, TooFewActions
 from lit_agentrl.envs.levels import Levels, find_levels
 from lit_agentrl.envs.violations import list_missing
 from lit_agentrl.envs.world import World
@@ -52,6 +54,8 @@ def check_prompts(
     num_trained: int = 0,
     parts: Sequence[Part] = (),
     is_local: bool = True,
+    max_reply_tokens: int | None = None,
+    exceeded: Mapping[int, str] = MappingProxyType({}),
 ) -> None:
     """Refuse games that fail or lack required facts, and prompts that do not fit.
 
@@ -64,6 +68,8 @@ def check_prompts(
         parts: the other parts of the run, which may require something of a game.
         is_local: whether the model is in this process, so that its tokenizer is known; if it spells the words of a
             game letter by letter, a line says so.
+        max_reply_tokens: tokens of a reply of the policy; None: not checked.
+        exceeded: by game, the limit that `try_games` found exceeded.
 
     Raises:
         ValueError: a game or a prompt is refused; the message names the game or the part, and the remedy.
@@ -81,11 +87,11 @@ def check_prompts(
             )
         first = next(episode.turns[0] for episode in episodes if episode.turns)
         tokens = first.prefix_tokens
-        if len(tokens) >= max_context_tokens:
-            raise ValueError(
-                f"rollout.max_context_tokens={max_context_tokens} leaves no room for a reply: the prompt of "
-                f"{task.name} alone has {len(tokens)} tokens"
-            )
+        check_limits(
+            task, episodes, max_context_tokens=max_context_tokens,
+            max_reply_tokens=max_reply_tokens if is_local else None,
+            exceeded=[exceeded[index]] if index in exceeded else [],
+        )  # fmt: skip
         if index < num_trained:
             match_game(task, episodes, parts)
         if unknown is not None and unknown in tokens:
@@ -130,12 +136,20 @@ TaskLoader = Callable[[str], DictConfig]  # name of a file under conf/env -> its
 
 @dataclass
 class Games:
-    """The games of a run: first the training games, then those that are only evaluated."""
+    """The games of a run: first the training games, then those that are only evaluated.
+
+    Attributes:
+        tasks: the games.
+        weights: of the training games, their shares of the prompts.
+        val, test: what is evaluated on these splits.
+        exceeded: by game, a line about a limit of actions that it exceeds; `check_prompts` refuses it.
+    """
 
     tasks: list[Task]
-    weights: list[float]  # of the training games
+    weights: list[float]
     val: list[EvalSpec]
     test: list[EvalSpec]
+    exceeded: dict[int, str] = field(default_factory=dict)
 
     def get_levels(self, split: str) -> dict[str, Levels]:
         """Return the known chance and oracle levels of the games evaluated on this split."""
@@ -263,15 +277,24 @@ def try_games(games: Games, rewards: RewardPipeline) -> None:
     The reward parts see the first task of each training game.  A game that is hosted in another thread or process is
     made here only if reward parts need it; `rehearse` makes it at its host.
 
+    A game whose best play needs more actions than its limits allow gets higher ones and an entry in ``exceeded``,
+    with which `check_prompts` refuses it.
+
     Raises:
         ValueError: from a game, or from a reward part that does not support a game that is trained on.
     """
-    for index, task in enumerate(games.tasks):
+    for index, task in enumerate(list(games.tasks)):
         is_trained = index < len(games.weights)
         if task.hosting.where != "inline" and not (is_trained and rewards.parts):
             continue
-        with name_errors("env" if is_trained and len(games.weights) == 1 else task.name):
-            game = task.make("train")
+        with name_errors(option := "env" if is_trained and len(games.weights) == 1 else task.name):
+            try:
+                game = task.make("train")
+            except TooFewActions as error:
+                games.exceeded[index] = add_key(option, str(error))
+                # with higher limits, the others are checked too
+                task = games.tasks[index] = error.raise_limits(task)
+                game = task.make("train")
         with closing(game) as env:
             if missing := list_missing(env):
                 raise ValueError(

@@ -50,8 +50,9 @@ def format_duration(seconds: float) -> str:
 _AT_START = "at the start"  # of a score that training has not measured yet
 
 # metrics of held-out data, and their labels
+_ACCURACY = "val/data_reward_accuracy"
 _HELD_OUT = (
-    ("val/data_loss", "val loss"), ("val/data_reward_accuracy", "val accuracy"),
+    ("val/data_loss", "val loss"), (_ACCURACY, "val accuracy"),
     ("val/data_reward_margin", "val margin"), ("val/data_perplexity", "val perplexity"),
 )  # fmt: skip
 
@@ -96,10 +97,12 @@ def list_fields(
         shown.append(("val success", value + (f" ({', '.join(known)})" if known else "")))
     for name, label in _HELD_OUT:
         latest, *start = held_out.get(name, (None,))
+        known = ["chance 0.5"] if name == _ACCURACY else []  # of two replies one is better
         if latest is not None:
-            shown.append((label, f"{latest:.4g}" + "".join(f" (start {value:.4g})" for value in start)))
+            known += [f"start {value:.4g}" for value in start]
+            shown.append((label, f"{latest:.4g}" + (f" ({', '.join(known)})" if known else "")))
         elif start:
-            shown.append((label, f"{_AT_START} {start[0]:.4g}"))
+            shown.append((label, f"{_AT_START} {start[0]:.4g}" + "".join(f" ({text})" for text in known)))
     phases = [
         f"{name} {format_duration(metrics[f'time/{name}'])}" for name in PHASES if f"time/{name}" in metrics
     ]
@@ -170,6 +173,20 @@ class LiveDisplay(ProgressBar):
         self._is_enabled = False
         self._stop()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scores that a resumed run shows: of the start and the latest validation."""
+        return {
+            "start": self._references.get("start"), "val": self._val,
+            "held_out": {name: list(values) for name, values in self._held_out.items()},
+        }  # fmt: skip
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the scores."""
+        if state_dict["start"] is not None:
+            self._references["start"] = state_dict["start"]
+        self._val = state_dict["val"]
+        self._held_out = {name: tuple(values) for name, values in state_dict["held_out"].items()}
+
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print a line above the panel."""
         if self._live is not None:
@@ -184,7 +201,7 @@ class LiveDisplay(ProgressBar):
             self._references.setdefault("start", float(score))
         if trainer.state.fn == TrainerFn.VALIDATING and trainer.current_epoch == 0:
             row = get_iteration_metrics(pl_module)
-            self._held_out |= {name: (None, row[name]) for name, _ in _HELD_OUT if name in row}
+            self._held_out |= {name: (None, float(row[name])) for name, _ in _HELD_OUT if name in row}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the panel if the output is a terminal."""
@@ -232,10 +249,11 @@ class LiveDisplay(ProgressBar):
         self._iteration_began = now
         if not self._is_enabled:
             return
-        self._val = metrics.get("val/success", self._val)
+        if "val/success" in metrics:
+            self._val = float(metrics["val/success"])
         for name, _ in _HELD_OUT:
             if name in metrics:
-                self._held_out[name] = (metrics[name], *self._held_out.get(name, ())[1:])
+                self._held_out[name] = (float(metrics[name]), *self._held_out.get(name, ())[1:])
         iteration = trainer.current_epoch + 1
         seconds_left = self.estimate_seconds_left(trainer, iteration)
         if self._live is not None and self._bar is not None:

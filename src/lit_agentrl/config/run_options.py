@@ -17,7 +17,7 @@ from lit_agentrl.paths import find_config
 
 # sections of conf/train.yaml that describe the model and how it plays; an evaluation without a run reads only these
 _MODEL_KEYS = ("model", "engine", "prompt", "dialect", "context", "worlds", "rollout.max_")
-_MODEL_COMMANDS = ("evaluate", "collect")  # commands that accept any model, from a run or not
+_MODEL_COMMANDS = ("evaluate", "collect", "play")  # commands that accept any model, from a run or not
 
 
 def compose_options(name: str, overrides: Sequence[str]) -> DictConfig:

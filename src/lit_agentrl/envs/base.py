@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -179,6 +179,28 @@ def _check_seed(name: str, seed: object) -> int:
     raise ValueError(f"reset: {name}={seed!r} is invalid: an integer >= 0 (it addresses the draws)")
 
 
+class TooFewActions(ValueError):
+    """Best play of a game needs more actions than the limits of its task allow."""
+
+    def __init__(self, subject: str, needed: int, task: Task) -> None:
+        self._turns = max(task.max_turns, -(-needed // task.max_actions_per_turn))
+        self._actions = max(task.max_actions, needed)
+        changes = [
+            f"{name}={value}"
+            for name, value in (("env.max_turns", self._turns), ("env.max_actions", self._actions))
+            if value != getattr(task, name.removeprefix("env."))
+        ]
+        super().__init__(
+            f"{subject} must be a whole number from 1 to {task.action_budget}, the actions of an episode: "
+            f"max_turns={task.max_turns} with max_actions_per_turn={task.max_actions_per_turn}, "
+            f"max_actions={task.max_actions}; set {' '.join(changes)}"
+        )
+
+    def raise_limits(self, task: Task) -> Task:
+        """Return the task with limits that allow best play."""
+        return replace(task, max_turns=self._turns, max_actions=self._actions)
+
+
 @dataclass(frozen=True)
 class Task:
     """A game and the limits under which it is played.
@@ -268,14 +290,14 @@ class Task:
                 text = f"{error}; write reset and step, and let __init__ take split="
                 raise TypeError(text) from error
         require(isinstance(env, World), "game", type(env).__name__, "a subclass of World, such as TextEnv")
-        require_whole("game.max_solution", env.max_solution, 1, self.action_budget)
+        require_whole("game.max_solution", env.max_solution, 1)
+        asks = ""
         if self.user is not None:
             with name_errors("user"):
                 env = self.user(env)
-            require(
-                env.max_solution <= self.action_budget, "max_turns", self.max_turns,
-                f"high enough for {env.max_solution} actions (also max_actions), of the game and questions to the user",
-            )  # fmt: skip
+            asks = ", questions to the user included,"
+        if env.max_solution > self.action_budget:
+            raise TooFewActions(f"game.max_solution={env.max_solution}{asks}", env.max_solution, self)
         faults = self.make_faults()
         return env if faults is None else FaultyWorld(env, faults)
 

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_env(make: Make, *, episodes: int = 20) -> None:
-    """Play a game and check every rule of the contract.
+    """Play a game and check the contract; print one line if it is kept.
 
     Args:
         make: creates an environment of the given split (``task.make`` fits).
@@ -69,19 +69,8 @@ def check_env(make: Make, *, episodes: int = 20) -> None:
                 "at once in a run", seconds,
             )  # fmt: skip
             episodes = 1
-        for check in (
-            check_reset,
-            check_step,
-            check_unknown_action,
-            _check_determinism,
-            _check_siblings,
-            _check_state_dict,
-            _check_pickling,
-            _check_splits,
-            _check_optimal_actions,
-            _warn_of_unplayed_tools,
-        ):
-            _run(check, probe, episodes)
+        skipped = {rule: _run(check, probe, episodes) for rule, check in _CHECKS.items()}
+        _run(_warn_of_unplayed_tools, probe, episodes)
     probe.expect(
         not printed.getvalue(),
         "output",
@@ -90,12 +79,23 @@ def check_env(make: Make, *, episodes: int = 20) -> None:
     )
     if probe.violations:
         raise ContractError(probe.violations)
+    checked = ", ".join(rule for rule, reason in skipped.items() if not reason)
+    left_out = ", ".join(f"{rule} ({reason})" for rule, reason in skipped.items() if reason)
+    print(
+        f"the game keeps the contract: {checked}; {episodes} episode{'s' * (episodes != 1)} played for each"
+        + (f"; not checked: {left_out}" if left_out else "")
+    )
 
 
-def _run(check: Callable[[Probe, int], None], probe: Probe, episodes: int) -> None:
-    """Run a check; one that cannot go on has recorded why."""
+def _run(check: Callable[[Probe, int], str | None], probe: Probe, episodes: int) -> str | None:
+    """Run a check; one that cannot go on has recorded why.
+
+    Returns:
+        Why the game has nothing to check; None if it was checked.
+    """
     with suppress(Stop):
-        check(probe, episodes)
+        return check(probe, episodes)
+    return None
 
 
 def _check_determinism(probe: Probe, episodes: int) -> None:
@@ -151,9 +151,9 @@ def _check_siblings(probe: Probe, episodes: int) -> None:
         )
 
 
-def _check_state_dict(probe: Probe, episodes: int) -> None:
+def _check_state_dict(probe: Probe, episodes: int) -> str | None:
     if not probe.make("train").has_state:
-        return
+        return "has_state is false"
     for seed in range(episodes):
         env = start(probe, seed)
         _, is_over = play(probe, env, make_rng(seed), seed % 4)
@@ -184,6 +184,7 @@ def _check_state_dict(probe: Probe, episodes: int) -> None:
                 f"seed {seed}: the loaded game goes on otherwise than the saved one",
                 "put everything that the future depends on into state_dict, with the random generator",
             )
+    return None
 
 
 def _to_text(state: Any) -> str:
@@ -202,9 +203,9 @@ def _as_json(probe: Probe, env: World) -> str:
         )
 
 
-def _check_pickling(probe: Probe, episodes: int) -> None:
+def _check_pickling(probe: Probe, episodes: int) -> str | None:
     if not probe.make("train").has_state:
-        return
+        return "has_state is false"
     for seed in range(min(episodes, 3)):
         env = start(probe, seed)
         try:
@@ -221,15 +222,16 @@ def _check_pickling(probe: Probe, episodes: int) -> None:
             f"seed {seed}: a pickled copy plays otherwise",
             "let __getstate__ keep the whole state",
         )
+    return None
 
 
-def _check_splits(probe: Probe, episodes: int) -> None:
+def _check_splits(probe: Probe, episodes: int) -> str | None:
     split_of: dict[object, str] = {}
     openings: dict[str, list[str]] = {split: [] for split in SPLITS}
     for split in SPLITS:
         env, ids = probe.make(split), set()
         if env.instances == 1:
-            return
+            return "instances is 1"
         probe.expect(
             env.split == split,
             "splits",
@@ -261,15 +263,16 @@ def _check_splits(probe: Probe, episodes: int) -> None:
             "test may be trained on; draw tasks through lit_agentrl.envs.splits.draw_for_split, with self.split",
             episodes - 1,
         )
+    return None
 
 
-def _check_optimal_actions(probe: Probe, episodes: int) -> None:
+def _check_optimal_actions(probe: Probe, episodes: int) -> str | None:
     best_successes = chance_successes = 0
     for seed in range(episodes):
         env = start(probe, seed)
         if _plan(probe, env, max(HORIZON, env.max_solution)) is None:
             if seed == 0:
-                return  # this game offers no best play
+                return "it gives no best play"
             probe.stop(
                 "optimal actions",
                 f"seed {seed} has no best play though others have",
@@ -284,6 +287,7 @@ def _check_optimal_actions(probe: Probe, episodes: int) -> None:
         f"best play solved {best_successes} of {episodes}, random play {chance_successes}",
         "return the best plan, or None where it is unknown",
     )
+    return None
 
 
 def _warn_of_unplayed_tools(probe: Probe, episodes: int) -> None:
@@ -316,3 +320,10 @@ def _solve_by_best_play(probe: Probe, env: World) -> bool:
         if terminated:
             return bool(info.get("success", False))
     return False
+
+
+_CHECKS: dict[str, Callable[[Probe, int], str | None]] = {
+    "reset": check_reset, "step": check_step, "unknown actions": check_unknown_action,
+    "determinism": _check_determinism, "siblings": _check_siblings, "state_dict": _check_state_dict,
+    "pickling": _check_pickling, "splits": _check_splits, "optimal actions": _check_optimal_actions,
+}  # fmt: skip

@@ -173,6 +173,13 @@ class World(gymnasium.Env[str, str], ABC):
         """
         return None
 
+    def interrupt(self) -> None:
+        """End a `reset` or `step` that waits in another thread, because the run ends.
+
+        It then raises an error, and `close` is called.  By default nothing is ended.
+        """
+        return None
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the future depends on, in plain JSON values, where ``has_state``."""
         raise NotImplementedError(f"{type(self).__name__} has no state to save")

@@ -29,6 +29,9 @@ class WrappedWorld(World):
     def locate(self, seed: int) -> int | None:
         return self._world.locate(seed)
 
+    def interrupt(self) -> None:
+        self._world.interrupt()
+
     def close(self) -> None:
         self._world.close()
 

@@ -37,6 +37,7 @@ from lit_agentrl.rl.objective import SCORES
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.settings import make_eval_params
 from lit_agentrl.rollout.shots import with_shots
+from lit_agentrl.runs.finished import note_if_unfinished
 from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.run_folder import require_idle
 
@@ -59,6 +60,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     shots, compared = list_shots(cfg), read_compared(cfg)
     require_rivals(cfg, compared)
     checkpoint = find_checkpoint(cfg, folder)
+    note_if_unfinished(folder)
     totals = Totals()
     totals.close()
     announcer = Announcer(keeps_episodes=cfg.diagnostics or bool(cfg.best_of))

@@ -53,6 +53,7 @@ from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.worlds.pool import Worlds
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Context
+from lit_agentrl.text.dialects.base import Dialect
 from lit_agentrl.text.lost_characters import find_lost, format_lost
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.text.reply_ends import list_model_ends
@@ -174,6 +175,11 @@ class OpenedModel:
     def name(self) -> str:
         name: str = self.policy.name
         return name
+
+    @property
+    def dialect(self) -> Dialect:
+        """The format of its replies."""
+        return self.rules.chat.dialect
 
     def play(self, shots: int, spec: EvalSpec, like: Evaluation) -> PlayedGame:
         """Play a game with ``shots`` solved episodes in the prompt.
@@ -299,7 +305,7 @@ def _open_parts(
         tasks=games.tasks, prompt=prompt, chat=chat, context=context, engine=make, seed=saved.seed,
         max_context_tokens=settings.max_context_tokens, worlds=instantiate_as(saved, "worlds", Worlds),
     )  # fmt: skip
-    check_prompts(rules, is_local=policy.network is not None)
+    check_prompts(rules, is_local=policy.network is not None, max_reply_tokens=settings.max_reply_tokens)
     network = policy.network
     options = rules.make_engine_options(network)
     engine = open_engine(make, **options)

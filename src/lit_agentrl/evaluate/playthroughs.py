@@ -1,7 +1,9 @@
-"""Playthroughs: whole single episodes of a run's policy, played as in an evaluation."""
+"""Playthroughs: whole single episodes of a policy, played as in an evaluation."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,15 @@ from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.evaluate.episode_view import render_episode
 from lit_agentrl.evaluate.evaluation import Announcer, rebuild_run
+from lit_agentrl.evaluate.model_evaluation import open_model
 from lit_agentrl.evaluate.options import check_play_options, find_checkpoint
 from lit_agentrl.evaluate.replay import load_weights
+from lit_agentrl.models.packages import PREFIX
 from lit_agentrl.models.policy import Policy
 from lit_agentrl.report.table import Printed
+from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.settings import make_eval_params
+from lit_agentrl.runs.finished import note_if_unfinished
 from lit_agentrl.runs.run_folder import require_idle
 from lit_agentrl.text.dialects.base import Dialect
 
@@ -78,6 +84,7 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     check_play_options(cfg)
     require_idle("run", folder)
     checkpoint = find_checkpoint(cfg, folder)
+    note_if_unfinished(folder)
     collector = EpisodeCollector()
     announcer = Announcer()
     run = rebuild_run(cfg, saved, load_task, extra_callbacks=[collector, announcer])
@@ -98,6 +105,33 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
         Playthrough(episode, run.rules.chat.dialect, f"{cfg.split} instance {episode.group}, {note}")
         for episode in collector.episodes
     ]
+
+
+def play_model(cfg: DictConfig, described: Sequence[str]) -> list[Playthrough]:
+    """Play some tasks of one game with any model, as its evaluation does.
+
+    Args:
+        cfg: the options of ``conf/play.yaml``, without a run.
+        described: options of ``conf/train.yaml`` that select the model, the engine and the way of playing.
+
+    Raises:
+        UserError: an option is out of range.
+        ValueError: an option is invalid, or the game fails.
+    """
+    check_play_options(cfg)
+    with closing(open_model(cfg, described)) as model:
+        (spec,) = model.games.test
+        params = make_eval_params(model.settings, float(cfg.temperature), "play")
+        evaluation = Evaluation(cfg.split, params, max_failed_share=model.settings.max_failed_share)
+        name = str(model.saved.engine.get("model") or model.name.removeprefix(PREFIX))
+        game = model.games.tasks[spec.task].name
+        screen.announce(f"{name} plays {screen.describe_episodes([game], cfg.episodes)}")
+        played = model.play(0, replace(spec, first=cfg.instance), evaluation)
+        note = f"{name}, temperature {cfg.temperature:g}, seed {cfg.seed}"
+        return [
+            Playthrough(episode, model.dialect, f"{cfg.split} instance {episode.group}, {note}")
+            for episode in played.episodes
+        ]
 
 
 def load_policy(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: Path) -> Policy:

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 COLUMNS = {
-    "loss": "loss", "reward_accuracy": "accuracy", "reward_margin": "margin", "nll": "NLL (nats a token)",
-    "perplexity": "perplexity",
+    "loss": "loss", "reward_accuracy": "accuracy (chance 0.5)", "reward_margin": "margin",
+    "nll": "NLL (nats a token)", "perplexity": "perplexity",
 }  # fmt: skip
+NOTES = {
+    "loss": "loss: what the algorithm minimises, in nats if it is a log-likelihood or a log-sigmoid",
+    "reward_margin": "margin: implicit reward of the chosen reply less that of the rejected one, in nats times beta",
+}
+
+
+def describe_columns(measured: Mapping[str, Mapping[str, float]]) -> str:
+    """Describe the columns whose names do not say what they are; may be empty."""
+    return "; ".join(NOTES[name] for name in _choose_columns(measured) if name in NOTES)
+
+
+def _choose_columns(measured: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    """Return the names of columns by metric; a loss equal to the NLL has none."""
+    known = {name for metrics in measured.values() for name in metrics}
+    columns = {metric: name for metric, name in COLUMNS.items() if metric in known}
+    pairs = [(metrics.get("loss"), metrics.get("nll")) for metrics in measured.values()]
+    if all(
+        loss is not None and nll is not None and math.isclose(loss, nll, rel_tol=1e-4) for loss, nll in pairs
+    ):
+        del columns["loss"]
+        columns["nll"] = f"loss = {COLUMNS['nll']}"
+    return columns
 
 
 def list_rows(measured: Mapping[str, Mapping[str, float]], stages: Sequence[str]) -> list[list[str]]:
@@ -18,9 +41,8 @@ def list_rows(measured: Mapping[str, Mapping[str, float]], stages: Sequence[str]
         measured: metrics by stage, with the iteration.
         stages: the stages that get a row, in order; one that was not measured has dashes.
     """
-    known = {name for metrics in measured.values() for name in metrics}
-    names = [name for name in COLUMNS if name in known]
-    rows = [["policy", "iter.", *(COLUMNS[name] for name in names)]]
+    names = _choose_columns(measured)
+    rows = [["policy", "iter.", *names.values()]]
     for stage in stages:
         metrics = measured.get(stage, {})
         iteration = f"{metrics['iteration']:.0f}" if "iteration" in metrics else "–"
@@ -35,7 +57,9 @@ def format_markdown(measured: Mapping[str, Mapping[str, float]], stages: Sequenc
     if not measured:
         return []
     head, *rows = list_rows(measured, stages)
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    note = describe_columns(measured)
+    return [*lines, "", f"{note[0].upper()}{note[1:]}."] if note else lines
 
 
 def find_start(summary: Mapping[str, Any], name: str) -> float | None:

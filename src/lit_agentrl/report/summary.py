@@ -19,6 +19,7 @@ from lit_agentrl.report.statistics import (
     compute_clustered_share_interval,
     normalise,
 )
+from lit_agentrl.report.unknown_levels import describe_unknown
 
 VERSION = 1
 STAGES = ("start", "best", "last")
@@ -47,7 +48,11 @@ Score = TypedDict(
 )
 
 
-class Game(TypedDict):
+class _Looked(TypedDict, total=False):
+    levels_episodes: int  # of each measured level; absent if none was measured or both are known
+
+
+class Game(_Looked):
     """The scores on one split of one environment; None if not known (yet)."""
 
     name: str
@@ -135,7 +140,7 @@ def _check(value: Any, kind: Any, where: str) -> None:
     """Check that ``value`` has the type ``kind``; the error names the field."""
     origin, arguments = get_origin(kind), get_args(kind)
     if is_typeddict(kind):
-        _check_fields(value, get_type_hints(kind), where)
+        _check_fields(value, get_type_hints(kind), where, kind.__optional_keys__)
     elif origin is Literal:
         if value not in arguments or isinstance(value, bool):
             raise ValueError(f"summary {where}={value!r} is unknown; valid: {', '.join(map(str, arguments))}")
@@ -158,10 +163,10 @@ def _expect(value: Any, kind: type, where: str) -> None:
         raise ValueError(f"summary {where}={value!r} is not finite")
 
 
-def _check_fields(value: Any, fields: Mapping[str, Any], where: str) -> None:
+def _check_fields(value: Any, fields: Mapping[str, Any], where: str, optional: Any = ()) -> None:
     if not isinstance(value, Mapping):
         raise ValueError(f"summary {where or 'file'}={value!r} is not a mapping")
-    for name in (*fields, *value):
+    for name in (*(name for name in fields if name not in optional), *value):
         path = f"{where}.{name}" if where else str(name)
         if name not in value:
             raise ValueError(f"summary lacks {path}")
@@ -169,12 +174,9 @@ def _check_fields(value: Any, fields: Mapping[str, Any], where: str) -> None:
             raise ValueError(f"summary has {path}, which the schema does not know")
         _check(value[name], fields[name], path)
     if fields.keys() == Estimate.__annotations__.keys():
-        low, high = value["low"], value["high"]
-        mean = value["mean"]
+        low, high, mean = value["low"], value["high"], value["mean"]
         if value["n"] < 1 or (low is not None and low > mean) or (high is not None and high < mean):
-            raise ValueError(
-                f"summary {where} is not an estimate: low <= mean <= high and n >= 1 do not hold"
-            )
+            raise ValueError(f"summary {where} is not an estimate: not low <= mean <= high, or not n >= 1")
 
 
 def validate(summary: Mapping[str, Any]) -> None:
@@ -316,8 +318,8 @@ def _format_status(summary: Summary) -> str:
 
 def build_held_out_table(summary: Summary) -> Table:
     """Build the table of held-out data by stage: start, best, last."""
-    judge = format_judge(summary)
-    caption = "held-out data (data.held_out), one run, one seed" + (f"; {judge}" if judge else "")
+    notes = [held_out.describe_columns(summary["held_out"]), format_judge(summary)]
+    caption = "; ".join(["held-out data (data.held_out), one run, one seed", *filter(None, notes)])
     table = Table(title=_format_status(summary), caption=caption, min_width=60)
     (first, *columns), *rows = held_out.list_rows(summary["held_out"], STAGES)
     table.add_column(first)
@@ -333,10 +335,8 @@ def build_closing_table(summary: Summary) -> Table:
 
     It fits 80 columns.  Scores that a stopped run never measured are dashes.
     """
-    are_unknown = any(game["chance"] is None and game["oracle"] is None for game in summary["games"])
-    hint = "chance and oracle not measured: lit-agentrl levels" if are_unknown else ""
-    caption = "; ".join(filter(None, [LEGEND, "one run, one seed", hint, format_judge(summary)]))
-    table = start_score_table(_format_status(summary), caption, "iter.")
+    notes = [LEGEND, "one run, one seed", describe_unknown(summary["games"]), format_judge(summary)]
+    table = start_score_table(_format_status(summary), "; ".join(filter(None, notes)), "iter.")
     for game in summary["games"]:
         scores: dict[str, Score | None] = {
             stage: game[stage]  # type: ignore[literal-required]

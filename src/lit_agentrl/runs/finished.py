@@ -1,4 +1,4 @@
-"""Show the results of a run, and leave a finished one alone."""
+"""Show the results of a run, and tell whether it is finished."""
 
 from __future__ import annotations
 
@@ -52,3 +52,31 @@ def print_if_finished(cfg: DictConfig) -> bool:
     )
     print_summary(folder, summary)
     return True
+
+
+def note_if_unfinished(folder: Path) -> None:
+    """Print a line about a run that ended early, with its best weights so far.
+
+    The counts come from the last checkpoint, since the summary of a killed run is that of its start.
+    """
+    last = folder / "checkpoints" / "last.ckpt"
+    try:
+        summary = reports.read(folder / "summary.json")
+    except (OSError, ValueError):  # a folder without scores can still be evaluated
+        return
+    if summary["status"] == "completed" or not has_checkpoint(last):
+        return
+    from lit_agentrl.strategies.checkpoint_io import load_progress  # imports torch
+
+    states = load_progress(last)["callbacks"]
+    done = next(state["counts"]["iterations"] for state in states.values() if "counts" in state)
+    best = "none of its weights has been judged yet"
+    for key, state in states.items():
+        if state.get("best_iteration") is not None:
+            monitor = key.partition("[")[2].partition(",")[0]  # of BestCheckpoint[val/success,max]
+            best = (
+                f"its best weights so far (checkpoint=best) are those of iteration {state['best_iteration']}, "
+                f"{monitor} {state['best_score']:.4g}"
+            )
+    reason = summary["error"] or summary["status"]
+    screen.note(f"the run has {done} of {summary['planned_iterations']} iterations ({reason}); {best}")

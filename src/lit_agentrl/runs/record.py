@@ -175,6 +175,8 @@ class RunRecord:
                     "chance": _estimate_level(level.chance_success, n),
                     "oracle": _estimate_level(level.oracle_success, n),
                 }  # fmt: skip
+                if n and None in (level.chance_success, level.oracle_success):
+                    self._games[name, split]["levels_episodes"] = n
 
     def restore(self) -> None:
         """Restore the start scores that an earlier launch of this run measured.

@@ -163,16 +163,21 @@ class Exchange:
 
         Raises:
             TimeoutError: Neither came in time.
-            ValueError: The episode is not whole: a reply was lost, or two calls were made at once.
+            ValueError: The episode is not whole: a reply was lost, two calls were made at once, or it was closed.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._changed.wait_for(
                 lambda: (
-                    self._waiting or self._broken or (self._end is not None and not self._num_undelivered)
+                    self._waiting
+                    or self._broken
+                    or self._is_closed
+                    or (self._end is not None and not self._num_undelivered)
                 ),
                 max(0.0, deadline - time.monotonic()),
             )
+            if self._is_closed:
+                raise ValueError("the run has ended the episode")
             if self._broken:
                 raise ValueError(self._explain())
             if self._waiting:  # before the end: a request that was made counts
@@ -187,7 +192,7 @@ class Exchange:
     def answer(self, status: int, body: Mapping[str, Any]) -> None:
         """Answer the request that `take_next` returned, unless the episode is not whole."""
         with self._changed:
-            if self._broken:  # the next `take_next` says why
+            if self._broken or self._is_closed:  # the next `take_next` says why
                 return
             pending, self._current = self._current, None
             self._num_undelivered += 1

@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
 from lit_agentrl.experimental.gateway.exchange import Exchange, ProgramEnd
+from lit_agentrl.experimental.gateway.folders import ProgramFolder
 from lit_agentrl.experimental.gateway.processes import Process
 from lit_agentrl.experimental.gateway.remote import Remote
 
@@ -73,6 +73,7 @@ class Command:
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
         self._process: Process | None = None
+        self._folder: ProgramFolder | None = None
 
     def start(self, exchange: Exchange, task: str, url: str, token: str) -> None:
         """See `Program`.
@@ -83,12 +84,12 @@ class Command:
         if len(task.encode()) > _MOST_TASK:
             raise ValueError(f"a task has more than {_MOST_TASK} bytes; name a file in it instead")
         try:
-            folder = tempfile.TemporaryDirectory(prefix="program-", ignore_cleanup_errors=True)
+            folder = ProgramFolder()
         except OSError as error:
             raise ValueError(
                 f"the folder of a program cannot be made ({error}); free space, or set TMPDIR to another folder"
             ) from error
-        result = Path(folder.name) / "result.json"
+        result = folder.path / "result.json"
         env = {
             "LIT_AGENTRL_TASK": task, "LIT_AGENTRL_RESULT": str(result), "OPENAI_BASE_URL": url,
             "OPENAI_API_KEY": token,
@@ -98,9 +99,9 @@ class Command:
                 self._command, env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
         except OSError as error:
-            folder.cleanup()
+            folder.close()
             raise ValueError(f"command={self._command} cannot be started ({error})") from error
-        self._process = process
+        self._process, self._folder = process, folder
         assert process.stdout is not None and process.stderr is not None
         output, errors = _Tail(process.stdout), _Tail(process.stderr)
 
@@ -110,16 +111,17 @@ class Command:
                 end = ProgramEnd(problem=_describe_failure(code, errors.read()))
             else:
                 end = _read_result(result, output.read())
-            folder.cleanup()
+            folder.close()
             exchange.finish(end)
 
         threading.Thread(target=watch, daemon=True, name="program").start()
 
     def stop(self) -> None:
         """See `Program`."""
-        if self._process is not None:
+        if self._process is not None and self._folder is not None:
             self._process.kill()
-            self._process = None
+            self._folder.close()  # the thread that watches the process may not come to it before this one ends
+            self._process = self._folder = None
 
     close = stop
 

@@ -100,6 +100,7 @@ class AgentProgram(World):
         self._exchange: Exchange | None = None
         self._token = ""
         self._number = 0  # calls of this episode
+        self._is_interrupted = False
 
     @classmethod
     def home(cls, options: Mapping[str, Any]) -> Path:
@@ -132,6 +133,8 @@ class AgentProgram(World):
         self._exchange = Exchange(self._is_parallel)
         self._token = gateway.open(self._exchange, max_bytes=self._max_bytes)
         self._number = 0
+        if self._is_interrupted:  # before this episode could be closed
+            self._exchange.close()
         self._program.start(self._exchange, json.dumps(task), gateway.url, self._token)
         observation, _, is_over, _ = self._wait()
         if is_over:
@@ -189,6 +192,12 @@ class AgentProgram(World):
         self._exchange = None
         if self._program is not None:
             self._program.stop()
+
+    def interrupt(self) -> None:
+        """See `World`; nothing that the episode waits for comes any more."""
+        self._is_interrupted = True
+        if (exchange := self._exchange) is not None:
+            exchange.close()
 
     def close(self) -> None:
         """End the program and its process."""

@@ -82,6 +82,9 @@ class Child:
     def forget(self, key: int) -> None:
         """Do nothing, because the thread that waits for a hung process kills it."""
 
+    def interrupt(self) -> None:
+        """Do nothing, because a game may finish its answer before it is killed."""
+
     def abort(self) -> None:
         """Kill a process that hangs; its thread then notices."""
         if self._process is not None:

@@ -216,6 +216,11 @@ class Environments:
         others._saving = set(self._saving)
         return others
 
+    def interrupt(self) -> None:
+        """End what the environments wait for in another thread."""
+        for _, env in list(self.envs.values()):
+            env.interrupt()
+
     def close(self) -> None:
         """Close all environments; the next episodes make new ones."""
         for env in [

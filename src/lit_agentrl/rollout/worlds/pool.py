@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -140,7 +141,7 @@ class WorkerPool:
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.calls.put(None)
+            worker.stop()
         ends = time.monotonic() + _END_S
         for worker in self._workers:
             worker.join(timeout=max(0.0, ends - time.monotonic()))
@@ -190,6 +191,14 @@ class _Worker(threading.Thread):
                 if answer is not None and call.kind != "release":  # nobody waits for the answer to a release
                     self._inbox.put((call.key, answer))
         self.host.close()
+
+    def stop(self) -> None:
+        """Let the thread end after its current call, and interrupt that if possible."""
+        with suppress(queue.Empty):
+            while True:
+                self.calls.get_nowait()  # nobody waits for the answer
+        self.calls.put(None)
+        self.host.interrupt()
 
     def give_up(self) -> bool:
         """Return whether the current call has timed out, and if so abandon this thread.

@@ -1,0 +1,75 @@
+"""Limits of episodes that prompts and replies of random play exceed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lit_agentrl import screen
+from lit_agentrl.envs.base import Task
+from lit_agentrl.episode import Episode
+
+
+def check_limits(
+    task: Task,
+    episodes: Sequence[Episode],
+    *,
+    max_context_tokens: int,
+    max_reply_tokens: int | None,
+    exceeded: Sequence[str] = (),
+) -> None:
+    """Refuse a game that exceeds its limits, with all of them in one message.
+
+    Limits that an episode can exceed and go on are a warning if there are no others.
+
+    Args:
+        task: the game.
+        episodes: episodes of random play, of which at least one has a turn.
+        max_context_tokens: tokens of a prompt and its reply.
+        max_reply_tokens: tokens of a reply; None: not known.
+        exceeded: limits that were exceeded before, each with its remedy.
+
+    Raises:
+        ValueError: a limit does not allow a single reply, or ``exceeded`` is not empty.
+    """
+    refused, warned = list(exceeded), []
+    opening = len(next(episode.turns[0] for episode in episodes if episode.turns).prefix_tokens)
+    longest = [max(_measure_prompts(episode)) for episode in episodes if len(episode.turns) > 1]
+    replies = [
+        len(turn.reply_tokens) + 1  # the end token
+        for episode in episodes for turn in episode.turns if turn.actions and turn.is_valid
+    ]  # fmt: skip
+    limit = f"rollout.max_context_tokens={max_context_tokens}"
+    room = 1 + (max_reply_tokens or 0)
+    if opening >= max_context_tokens:
+        refused.append(
+            f"{limit} leaves no room for a reply: the prompt of {task.name} alone has {opening} tokens; raise it to "
+            f"{max([opening, *longest]) + room}"
+        )
+    elif longest and min(longest) >= max_context_tokens:
+        warned.append(
+            f"{limit} ends every episode of {task.name} that was tried: its prompts grow to {min(longest)} tokens; "
+            f"raise it to {max(longest) + room}, or choose context=window"
+        )
+    if replies and max_reply_tokens is not None and min(replies) > max_reply_tokens:
+        warned.append(
+            f"rollout.max_reply_tokens={max_reply_tokens} cuts every action of {task.name}: the shortest reply that "
+            f"was tried has {min(replies)} tokens without a thought; raise it to {max(replies)} and more"
+        )
+    if not refused:
+        for line in warned:
+            screen.note(f"warning: {line}")
+        return
+    lines = [*refused, *warned]
+    if len(lines) > 1:
+        lines = [f"({number}) {line}" for number, line in enumerate(lines, 1)]
+        raise ValueError(f"env: {len(lines)} limits are too low for {task.name}: {'; '.join(lines)}")
+    raise ValueError(lines[0])
+
+
+def _measure_prompts(episode: Episode) -> Iterator[int]:
+    """Yield the number of tokens of the prompt of each turn."""
+    count = 0
+    for turn in episode.turns:
+        count = len(turn.prefix_tokens) + (0 if turn.starts_row else count)
+        yield count
+        count += len(turn.reply_tokens)
