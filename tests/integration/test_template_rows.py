@@ -42,11 +42,11 @@ def write_model_and_rows(folder: Path, job: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("job", ROWS)
 def test_the_whole_episode_as_sampled_is_refused_with_the_remedy(
-    tmp_path: Path, job: str, refused: Refused
+    tmp_path: Path, job: str, refused: Refused, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refused(
-        f"{write_model_and_rows(tmp_path, job)} context=full hydra.run.dir={tmp_path}/run", main_train
-    )
+    options = write_model_and_rows(tmp_path, job)
+    capsys.readouterr()  # a progress bar
+    said = refused(f"{options} context=full hydra.run.dir={tmp_path}/run", main_train)
     assert "not append-only over turns (it changes the reply of turn 1); set context=template, " in said
 
 

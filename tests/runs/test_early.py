@@ -77,7 +77,9 @@ def test_the_schedules_are_those_of_transformers() -> None:
 
 def test_a_folder_without_a_model_is_told_early_with_that_of_the_run(tmp_path: Path) -> None:
     cfg = composition.compose_job("train", ["env=bandit", "model=hf", f"model.name={tmp_path}"])
-    with pytest.raises(ValueError, match=r"could not be loaded \(it has no config\.json\); give a folder with"):
+    with pytest.raises(
+        ValueError, match=r"could not be loaded \(it has no config\.json\); give a folder with"
+    ):
         check_early(cfg)
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "config.json").touch()

@@ -88,7 +88,9 @@ def _check_files(cfg: DictConfig) -> None:
     if folder.is_dir() and not any((folder / file).exists() for file in _MODEL_FILES):
         if (folder / "hf" / "config.json").exists():
             remedy = f"the weights of this run are in model.name={folder / 'hf'}"
-        raise UserError(f"model.name={format_value(name)} could not be loaded (it has no config.json); {remedy}")
+        raise UserError(
+            f"model.name={format_value(name)} could not be loaded (it has no config.json); {remedy}"
+        )
 
 
 def _build(node: Any, path: str) -> Any:
