@@ -34,7 +34,7 @@ from lit_agentrl.config.errors import RunError
 from lit_agentrl.files import write_atomic
 from lit_agentrl.models.packages import PREFIX, fetch
 from scripts.bench import trl_games
-from scripts.bench.campaigns.cells import finished, kept
+from scripts.bench.campaigns.cells import finish_run, read_or_measure
 from scripts.real_table import LEVELS, add_rows, average, read_rows, require_equal_precision, summarise
 
 TEMPERATURES = (1.0, 0.6, 0.3, 0.0)
@@ -143,7 +143,7 @@ class Cell:
             f"trainer.precision={self.precision}", f"val.episodes={self.game.val}", "test.episodes=0",
         ]  # fmt: skip
         require_equal_options(self.folder, stage, all_options)
-        return finished(self.folder / stage, all_options)
+        return finish_run(self.folder / stage, all_options)
 
     def record(self) -> Path:
         """Record best play on tasks of the train split; every seed has its own tasks."""
@@ -222,7 +222,9 @@ class Cell:
             print(scores, flush=True)
             return {"records": scores.records}
 
-        records: list[dict[str, Any]] = kept(self.folder / f"{name}_{split}.json".lower(), play)["records"]
+        records: list[dict[str, Any]] = read_or_measure(self.folder / f"{name}_{split}.json".lower(), play)[
+            "records"
+        ]
         return records
 
 

@@ -191,7 +191,7 @@ def test_names_and_sentences_are_plain(room: str) -> None:
 
 
 def test_names_and_sentences_of_the_scripts_are_plain() -> None:
-    broken = [line for file in sorted((ROOT / "scripts").glob("*.py")) for line in check_file(file)]
+    broken = [line for file in sorted((ROOT / "scripts").rglob("*.py")) for line in check_file(file)]
     assert not broken, "\n".join(broken)
 
 

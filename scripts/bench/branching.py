@@ -76,7 +76,7 @@ def play(structure: Structure, prompts: int) -> list[Episode]:
     return Scheduler(rules, rules.open_engine(policy.network)).play(wave)
 
 
-def counted(episodes: Sequence[Episode]) -> dict[str, float]:
+def count_tokens(episodes: Sequence[Episode]) -> dict[str, float]:
     """Count the tokens of rollout and update, and how often messages were read."""
     batch = pack(episodes).to_dict()
     parts = split_micro_batches(batch, 10**9, "shared")
@@ -89,7 +89,7 @@ def counted(episodes: Sequence[Episode]) -> dict[str, float]:
     }
 
 
-def per_prompt(episodes: Sequence[Episode]) -> list[int]:
+def count_per_prompt(episodes: Sequence[Episode]) -> list[int]:
     """Count the sampled tokens of each prompt."""
     return [
         sum(e.num_sampled for e in episodes[start : start + MEMBERS])
@@ -109,17 +109,17 @@ def main() -> None:
     )
     for name, structure in STRUCTURES.items():
         episodes = play(structure, prompts)
-        found, own = counted(episodes), per_prompt(episodes)
-        base = base or own
-        ratios = [b / o for b, o in zip(base, own, strict=True)]
+        counts, sampled = count_tokens(episodes), count_per_prompt(episodes)
+        base = base or sampled
+        ratios = [b / s for b, s in zip(base, sampled, strict=True)]
         centre = mean(ratios)
-        spread = 1.96 * math.sqrt(
+        margin = 1.96 * math.sqrt(
             sum((r - centre) ** 2 for r in ratios) / max(len(ratios) - 1, 1) / len(ratios)
         )
         print(
-            f"{name:15s} {found['sampled']:8.0f} {found['prefilled']:10.0f} {found['reuse']:6.3f} "
-            f"{found['rows']:13.0f} {found['computed']:23.0f}  {sum(base) / sum(own):.3f} in all, mean over prompts "
-            f"{centre:.3f} ± {spread:.3f}"
+            f"{name:15s} {counts['sampled']:8.0f} {counts['prefilled']:10.0f} {counts['reuse']:6.3f} "
+            f"{counts['rows']:13.0f} {counts['computed']:23.0f}  {sum(base) / sum(sampled):.3f} in all, "
+            f"mean over prompts {centre:.3f} ± {margin:.3f}"
         )
 
 

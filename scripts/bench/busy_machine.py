@@ -4,8 +4,8 @@
 
 Both are compared with the run alone.  The busy process counts in Python as long as the run lasts.  Every run is a
 separate process with torch's default number of threads; seconds are those of an iteration (rollout and update), the
-median of all but the first, which prepares its products.  ``--compare`` also measures a run alone whose threads wait as
-is OpenMP's default (`runs/process.py` lets them sleep sooner), to show the cost of the sooner sleep on a quiet machine.
+median of all but the first, which prepares its products.  ``--compare`` also measures a run alone with OpenMP's default
+waiting time of threads.  (`runs/process.py` lets them sleep sooner, which costs time on a quiet machine.)
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from scripts.bench.common import (
     ROOT,
     Measured,
     alternate,
-    paired_ratio,
+    compute_ratio,
+    format_table,
+    make_parser,
     parse,
-    parser_for,
-    spread,
-    table,
+    summarise,
     write_json,
 )
 
@@ -52,7 +52,7 @@ def start(folder: Path, arguments: Sequence[str], variables: Mapping[str, str]) 
     )
 
 
-def iteration_seconds(folder: Path, process: subprocess.Popen[str]) -> float:
+def wait_for_seconds(folder: Path, process: subprocess.Popen[str]) -> float:
     """Wait for the end of a run, and return the median seconds of its iterations."""
     _, error = process.communicate()
     if process.returncode:
@@ -65,22 +65,22 @@ def iteration_seconds(folder: Path, process: subprocess.Popen[str]) -> float:
 def measure(
     arguments: Sequence[str], *, runs: int = 1, busy: int = 0, variables: Mapping[str, str] | None = None
 ) -> Measured:
-    """Measure the slowest of ``runs`` simultaneous runs, next to ``busy`` processes that only count."""
+    """Measure the slowest of ``runs`` simultaneous runs, next to ``busy`` counting processes."""
     counting = [subprocess.Popen(BUSY) for _ in range(busy)]
     try:
         with tempfile.TemporaryDirectory() as scratch:
             folders = [Path(scratch) / str(number) for number in range(runs)]
             started = [start(folder, arguments, variables or {}) for folder in folders]
-            return {"whole": max(map(iteration_seconds, folders, started))}
+            return {"whole": max(map(wait_for_seconds, folders, started))}
     finally:
         for process in counting:
             process.kill()
 
 
 def main() -> None:
-    parser = parser_for(__file__, __doc__, repeats=5)
+    parser = make_parser(__file__, __doc__, repeats=5)
     parser.add_argument(
-        "--compare", action="store_true", help="also a run whose threads wait as is OpenMP's default"
+        "--compare", action="store_true", help="also a run with OpenMP's default waiting time of threads"
     )
     parser.add_argument("arguments", nargs="*", help="more options of train.py, after --")
     options = parse(parser)
@@ -95,11 +95,11 @@ def main() -> None:
     if options.compare:
         sides["alone, OpenMP's default"] = lambda _: measure(given, variables=OPENMP)
     rounds = alternate(sides, repeats=options.repeats, warmups=0)
-    ratios = {name: paired_ratio(rounds, "whole", of=name, to="alone") for name in sides}
+    ratios = {name: compute_ratio(rounds, "whole", of=name, to="alone") for name in sides}
     print(
-        table(
+        format_table(
             ["seconds of an iteration", "median (least–greatest)", "over alone"],
-            [[name, spread(rounds, name, "whole").text(), ratios[name].text()] for name in sides],
+            [[name, summarise(rounds, name, "whole").show(), ratios[name].show()] for name in sides],
         )
     )
     write_json(options.out, {"rounds": rounds, "over_alone": ratios}, options)

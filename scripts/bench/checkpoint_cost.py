@@ -1,9 +1,9 @@
-"""Share of an iteration for which checkpoints hold training: written by a thread, and waited for after each iteration.
+"""Share of an iteration for which checkpoints hold up training.
 
     python -m scripts.bench.checkpoint_cost [--device cuda] [--model 135m-random] [--repeats 5]
 
-The job is that of trl_games.py.  The first two iterations warm up and are left out, with the first save, which always
-waits for the disk.
+Checkpoints are written by a thread, or training waits for each of them.  The job is that of trl_games.py.  The first
+two iterations warm up and are left out, with the first save, which always waits for the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lit_agentrl.callbacks.checkpoints import LastCheckpoint
 from lit_agentrl.config.composition import compose_job, make_task_loader
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
 from scripts.bench import trl_games
-from scripts.bench.common import parse, parser_for, write_json
+from scripts.bench.common import make_parser, parse, write_json
 
 WARM_UP = 2
 SIDES = {
@@ -71,8 +71,8 @@ class Clock(pl.Callback):
 
 
 def train(options: argparse.Namespace, folder: str, side: str) -> dict[str, float]:
-    """Train so many iterations after the warm-up, and one more, which is not counted."""
-    given = trl_games.overrides(
+    """Train ``--repeats`` iterations after the warm-up, and one more, which is not counted."""
+    given = trl_games.list_options(
         turns=options.turns, prompts=options.prompts, members=options.members, reply_tokens=16, filler=0,
         context=options.turns * 80 + 32,
     )  # fmt: skip
@@ -105,7 +105,7 @@ def _write_now(io: AtomicIO, *given: Any, **options: Any) -> None:
 
 
 def main() -> None:
-    parser = parser_for(__file__, __doc__, repeats=5)
+    parser = make_parser(__file__, __doc__, repeats=5)
     parser.add_argument("--model", default="nano", choices=["nano", *trl_games.SHAPES])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--turns", type=int, default=5)

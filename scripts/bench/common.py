@@ -1,8 +1,8 @@
 """Shared functions of the benchmarks: alternate timing, paired ratios, tables and JSON.
 
 A *side* is a function of the repetition's number that does one piece of work and returns its measurements by name:
-seconds, tokens, bytes.  The sides of one repetition run one after the other in this process, in an order that is
-reversed each time, so that neither always gets the warmer machine; a figure that compares them is the median of the
+seconds, tokens, bytes.  The sides of one repetition run one after the other in this process.  Their order is reversed
+each time, so that the first side does not always find the cooler machine.  Sides are compared by the median of their
 ratios within repetitions.
 """
 
@@ -32,7 +32,7 @@ Round = dict[str, Measured]  # by side
 
 
 @dataclass(frozen=True)
-class Spread:
+class Summary:
     """The median, minimum and maximum of numbers."""
 
     median: float
@@ -40,17 +40,17 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Spread:
-        found = sorted(values)
-        if not found:
-            raise ValueError("a spread needs at least one number")
-        return cls(statistics.median(found), found[0], found[-1])
+    def of(cls, values: Iterable[float]) -> Summary:
+        ordered = sorted(values)
+        if not ordered:
+            raise ValueError("a summary needs at least one number")
+        return cls(statistics.median(ordered), ordered[0], ordered[-1])
 
-    def text(self, digits: int = 2) -> str:
+    def show(self, digits: int = 2) -> str:
         return f"{self.median:.{digits}f} ({self.low:.{digits}f}–{self.high:.{digits}f})"
 
 
-def last_of(options: Iterable[str]) -> list[str]:
+def keep_last(options: Iterable[str]) -> list[str]:
     """Return each option of ``train.py`` once, with its last value.
 
     ``train.py`` refuses an option that is given twice.
@@ -64,8 +64,8 @@ def alternate(
 ) -> list[Round]:
     """Run all sides ``repeats`` times, reversing the order each time, after discarded warm-ups.
 
-    Repetitions are numbered from 0, the ``warmups`` before them from -warmups.  A repetition that ``keep`` refuses is
-    run again, at most as many times as there are repetitions in total; after that all are accepted.
+    Repetitions are numbered from 0, and warm-ups from -``warmups``.  A repetition that ``keep`` refuses is run again.
+    After ``repeats`` refusals in total, all repetitions are accepted.
     """
     if repeats < 1:
         raise ValueError(f"repeats={repeats} must be >= 1")
@@ -73,19 +73,20 @@ def alternate(
     number, spare = -warmups, repeats
     while len(rounds) < repeats:
         names = list(sides) if number % 2 == 0 else list(sides)[::-1]
-        found = {name: sides[name](number) for name in names}
+        measured = {name: sides[name](number) for name in names}
         if number >= 0:
-            again = keep is not None and spare > 0 and not keep(found)
-            print(_line(len(rounds), found) + " (disturbed: once more)" * again, flush=True)
-            if again:
+            is_repeated = keep is not None and spare > 0 and not keep(measured)
+            note = " (disturbed: once more)" if is_repeated else ""
+            print(_format_repetition(len(rounds), measured) + note, flush=True)
+            if is_repeated:
                 spare -= 1
             else:
-                rounds.append({name: found[name] for name in sides})
+                rounds.append({name: measured[name] for name in sides})
         number += 1
     return rounds
 
 
-def _line(number: int, measured: Round) -> str:
+def _format_repetition(number: int, measured: Round) -> str:
     """Format a repetition, printed at once so that an interrupted run leaves its results."""
     names = ("rollout", "update", "whole", "foreign_share")
     sides = (
@@ -100,16 +101,16 @@ def is_undisturbed(measured: Round, most: float = 0.1) -> bool:
     return all(side.get("foreign_share", 0.0) <= most for side in measured.values())
 
 
-def spread(rounds: Sequence[Round], side: str, quantity: str) -> Spread:
-    return Spread.of(measured[side][quantity] for measured in rounds)
+def summarise(rounds: Sequence[Round], side: str, quantity: str) -> Summary:
+    return Summary.of(measured[side][quantity] for measured in rounds)
 
 
-def paired_ratio(rounds: Sequence[Round], quantity: str, *, of: str, to: str) -> Spread:
+def compute_ratio(rounds: Sequence[Round], quantity: str, *, of: str, to: str) -> Summary:
     """Compute the ratios of ``of``'s quantity to ``to``'s, each within one repetition."""
-    return Spread.of(measured[of][quantity] / measured[to][quantity] for measured in rounds)
+    return Summary.of(measured[of][quantity] / measured[to][quantity] for measured in rounds)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def format_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Format a plain-text table, with the first column aligned left and the others right."""
     cells = [list(map(str, header)), *([*map(str, row)] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -123,16 +124,16 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def seconds_table(rounds: Sequence[Round], quantities: Sequence[str], *, ours: str, peer: str) -> str:
+def format_seconds(rounds: Sequence[Round], quantities: Sequence[str], *, ours: str, peer: str) -> str:
     """Format a row for each quantity, with the seconds of both sides and our speedup."""
-    return table(
+    return format_table(
         ["seconds", ours, peer, "ratio (least–greatest)"],
         [
             [
                 quantity,
-                f"{spread(rounds, ours, quantity).median:.3f}",
-                f"{spread(rounds, peer, quantity).median:.3f}",
-                paired_ratio(rounds, quantity, of=peer, to=ours).text(),
+                f"{summarise(rounds, ours, quantity).median:.3f}",
+                f"{summarise(rounds, peer, quantity).median:.3f}",
+                compute_ratio(rounds, quantity, of=peer, to=ours).show(),
             ]
             for quantity in quantities
         ],
@@ -140,7 +141,7 @@ def seconds_table(rounds: Sequence[Round], quantities: Sequence[str], *, ours: s
 
 
 @contextmanager
-def stopwatch(into: Measured, name: str, device: str | torch.device = "cpu"):  # type: ignore[no-untyped-def]
+def time_block(into: Measured, name: str, device: str | torch.device = "cpu"):  # type: ignore[no-untyped-def]
     """Add the seconds of the block to ``into[name]``, waiting for a GPU at both ends."""
     _wait(device)
     started = time.perf_counter()
@@ -156,21 +157,21 @@ def _wait(device: str | torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """Describe the machine and software of the measurements."""
     names = ("torch", "transformers", "lightning", "trl")
     return {
-        "processor": _processor(),
+        "processor": _read_processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
-        "packages": {name: found for name in names if (found := _version(name))},
-        "revision": _revision(),
+        "packages": {name: found for name in names if (found := _find_version(name))},
+        "revision": _describe_revision(),
     }
 
 
-def _processor() -> str:
+def _read_processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -178,14 +179,14 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
-def _version(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
-def _revision() -> str | None:
+def _describe_revision() -> str | None:
     """Return the commit, with a + if tracked files differ from it."""
     try:
         git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
@@ -194,7 +195,7 @@ def _revision() -> str | None:
         return None
 
 
-def parser_for(script: str, description: str | None, *, repeats: int = 5) -> argparse.ArgumentParser:
+def make_parser(script: str, description: str | None, *, repeats: int = 5) -> argparse.ArgumentParser:
     """Make a parser with the options of every benchmark: ``--repeats``, ``--threads`` and ``--out``."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -225,19 +226,19 @@ def write_json(path: Path, result: Mapping[str, Any], options: argparse.Namespac
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "options": {name: _plain(value) for name, value in vars(options).items()},
-        "machine": machine(),
-        **{name: _plain(value) for name, value in result.items()},
+        "options": {name: _make_plain(value) for name, value in vars(options).items()},
+        "machine": describe_machine(),
+        **{name: _make_plain(value) for name, value in result.items()},
     }
     path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     print(f"written to {path}")
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Spread):
+def _make_plain(value: Any) -> Any:
+    if isinstance(value, Summary):
         return asdict(value)
     if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
+        return {str(name): _make_plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [_make_plain(inner) for inner in value]
     return str(value) if isinstance(value, Path) else value

@@ -24,7 +24,7 @@ GROUPS_OF_A_RANK = 2
 DRAWS = 20
 
 
-def groups_of(path: str) -> list[list[int]]:
+def read_groups(path: str) -> list[list[int]]:
     """Read the number of tokens of each episode, by group."""
     found: dict[int, list[int]] = {}
     for _, episode in read(path):
@@ -32,7 +32,7 @@ def groups_of(path: str) -> list[list[int]]:
     return list(found.values())
 
 
-def idle_share(loads: Sequence[int], dealt: Sequence[int], world_size: int) -> float:
+def compute_idle_share(loads: Sequence[int], dealt: Sequence[int], world_size: int) -> float:
     """Compute ``1 - mean / max`` of the loads of the ranks."""
     carried = [0] * world_size
     for load, at in zip(loads, dealt, strict=True):
@@ -40,25 +40,25 @@ def idle_share(loads: Sequence[int], dealt: Sequence[int], world_size: int) -> f
     return 1 - sum(carried) / (world_size * max(carried)) if any(carried) else 0.0
 
 
-def idle(groups: list[list[int]], world_size: int, draw: random.Random) -> tuple[float, float]:
+def compare_dealing(groups: list[list[int]], world_size: int, draw: random.Random) -> tuple[float, float]:
     """Compute the idle share with whole groups on each rank, and with redistribution."""
     chosen = draw.choices(groups, k=GROUPS_OF_A_RANK * world_size)
     loads = [length for group in chosen for length in group]
     played = [g // GROUPS_OF_A_RANK for g, group in enumerate(chosen) for _ in group]
     dealt = assign_longest_first(loads=loads, parts=[0] * len(loads), ranks=played, world_size=world_size)
-    return idle_share(loads, played, world_size), idle_share(loads, dealt, world_size)
+    return compute_idle_share(loads, played, world_size), compute_idle_share(loads, dealt, world_size)
 
 
 def main() -> None:
     """Print the table."""
-    groups = groups_of(sys.argv[1])
+    groups = read_groups(sys.argv[1])
     lengths = sorted(length for group in groups for length in group)
     print(f"{len(lengths)} episodes in {len(groups)} groups; tokens: shortest {lengths[0]}, "
           f"median {lengths[len(lengths) // 2]}, longest {lengths[-1]}")  # fmt: skip
     print("| ranks | idle as played | idle as dealt |\n|---:|---:|---:|")
     for world_size in RANKS:
         draw = random.Random(world_size)
-        pairs = [idle(groups, world_size, draw) for _ in range(DRAWS)]
+        pairs = [compare_dealing(groups, world_size, draw) for _ in range(DRAWS)]
         cells = [f"{statistics.mean(c):.1%} ({min(c):.1%} to {max(c):.1%})" for c in zip(*pairs, strict=True)]
         print(f"| {world_size} | {cells[0]} | {cells[1]} |")
 

@@ -1,11 +1,11 @@
-"""Cost of a decode step of the native engine: milliseconds, operators, waits, share of the memory limit.
+"""Cost of the native engine's decode step, and its share of the memory limit.
 
     python -m scripts.bench.decode_step [--windows 0 8] [--model 0.5b-random] [--dtype bfloat16] [--rows 128]
 
-``--windows`` are values of ``engine.window``: 0 looks at the tokens after each step, others after so many steps, the
-latter also with ``engine.play_copy``.  All rows have read a random message, and each draws at least 20 tokens in a
-measurement.  The limit is the time in which the device reads the weights and the stored keys and values once, at the
-measured rate of a copy; the share is that time over ours.
+``--windows`` are values of ``engine.window``: the number of decode steps between two looks at the tokens, 0 for a look
+after each step.  Values above 0 are measured with and without ``engine.play_copy``.  All rows have read a random
+message, and each draws at least 20 tokens in a measurement.  The limit is the time in which the device reads the
+weights and the stored keys and values once, at the measured rate of a copy; the share is that time over ours.
 
 *Operators* launch work; a dispatch mode counts them on any device, views left out.  Those *a layer* are the difference
 of networks of two layers and one.  *Waits* are calls that hand values to the host, *uploads* copies to the device.
@@ -33,8 +33,8 @@ from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.native import attention, play_copy
 from lit_agentrl.engines.native.engine import NativeEngine
 from scripts.bench import trl_games
-from scripts.bench.common import Spread, parse, parser_for, table, write_json
-from scripts.bench.roofline import DEVICE, Model, copy_rate
+from scripts.bench.common import Summary, format_table, make_parser, parse, write_json
+from scripts.bench.roofline import DEVICE, Model, measure_copy_rate
 
 STEPS = 20
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
@@ -71,7 +71,10 @@ class CountOperators(TorchDispatchMode):
 
 
 class CountWaits(TorchFunctionMode):
-    """A mode that counts calls that hand values to the host, and copies to a device as ``to``."""
+    """A mode that counts calls that hand values to the host.
+
+    Copies to a device are counted as ``to``.
+    """
 
     names = frozenset({"cpu", "item", "tolist", "__bool__", "__int__", "__float__", "__index__", "nonzero"})
 
@@ -102,7 +105,9 @@ class Side(NamedTuple):
 
 
 class Decoder:
-    """An engine whose rows have read their messages; a call draws at least ``STEPS`` tokens of each.
+    """An engine whose rows have read their messages.
+
+    A call draws at least ``STEPS`` tokens for each row.
 
     Raises:
         ValueError: the context leaves no room for a message.
@@ -195,13 +200,13 @@ def profile_steps(decoder: Decoder) -> tuple[dict[str, float], str]:
 def measure(
     options: argparse.Namespace, network: PreTrainedModel, side: Side, limit_ms: float
 ) -> dict[str, Any]:
-    """Measure a step on this side."""
+    """Measure a decode step of one side."""
     mixed, size = options.dtype == "mixed", side.size
     decoder = Decoder(
         network, side, rows=options.rows, context=options.context, calls=options.repeats + 2, mixed=mixed
     )
     decoder()
-    milliseconds = Spread.of(decoder() for _ in range(options.repeats))
+    milliseconds = Summary.of(decoder() for _ in range(options.repeats))
     counts, text = profile_steps(decoder)
     print(f"{side.name}\n{text}")
     operators, waits = decoder.count()
@@ -217,7 +222,7 @@ def measure(
 
 
 def main() -> None:
-    parser = parser_for(__file__, __doc__, repeats=3)
+    parser = make_parser(__file__, __doc__, repeats=3)
     parser.add_argument("--model", default="nano", choices=["nano", *trl_games.SHAPES])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "mixed"],
                         help="of the weights; mixed: float32, computed in bfloat16")  # fmt: skip
@@ -230,7 +235,7 @@ def main() -> None:
     ).network
     itemsize = 4 if options.dtype == "float32" else 2
     work = Model(network, itemsize).decode(options.rows, options.context - STEPS * 2)
-    limit_ms = 1e3 * work.bytes / copy_rate()
+    limit_ms = 1e3 * work.bytes / measure_copy_rate()
     measured = [Side(w, c) for w in options.windows for c in ((False, True) if w else (False,))]
     if reason := play_copy.find_copy_obstacle(network):
         print(f"no copy: {reason}")
@@ -240,13 +245,13 @@ def main() -> None:
     shown = [
         name
         for name, value in sides[0].items()
-        if isinstance(value, int | float | Spread) and name not in ("window", "copy")
+        if isinstance(value, int | float | Summary) and name not in ("window", "copy")
     ]
     rows = [[name, *(f"{s[name].median if name == 'ms' else s[name]:.4g}" for s in sides)] for name in shown]
-    print(table(["a decode step, engine.window=", *found], rows))
+    print(format_table(["a decode step, engine.window=", *found], rows))
     names = sorted({name for each in sides for name in each["layer"]})
     rows = [[name, *(f"{each['layer'][name]:g}" for each in sides)] for name in names]
-    print(table(["operators a layer, engine.window=", *found], rows))
+    print(format_table(["operators a layer, engine.window=", *found], rows))
     layers = network.config.num_hidden_layers
     write_json(options.out, {"layers": layers, "windows": found}, options)
 

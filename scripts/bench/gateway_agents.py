@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 BOARD = "turns 4 actions 8\n_ P _ _ G _"
-# what the native game writes above a board
+# the texts that the native game writes above a board
 EARNED, COMPLAINT = (
     "Your last turn earned +0.0 points.\n",
     "Your last reply was invalid: it had no answer block.\n",

@@ -21,7 +21,7 @@ from pathlib import Path
 from lit_agentrl.experimental.gateway.exchange import Exchange, ProgramEnd
 from lit_agentrl.experimental.gateway.processes import Process
 from lit_agentrl.experimental.gateway.programs import Function
-from scripts.bench.common import Measured, alternate, parse, parser_for, spread, table, write_json
+from scripts.bench.common import Measured, alternate, format_table, make_parser, parse, summarise, write_json
 from scripts.bench.gateway_overhead import make_native, make_program, measure, open_scheduler
 
 CLIENTS = {
@@ -74,7 +74,7 @@ def measure_starts(start: Callable[[], None], number: int, repetition: int) -> M
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure calls and starts, and print both tables."""
-    parser = parser_for(__file__, __doc__, repeats=5)
+    parser = make_parser(__file__, __doc__, repeats=5)
     parser.add_argument("--episodes", type=int, default=40, help="of a repetition")
     parser.add_argument("--starts", type=int, default=5, help="of a repetition")
     options = parse(parser, arguments)
@@ -105,16 +105,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = [
         [
             name,
-            spread(rounds, name, "ms").text(2),
-            "" if name == NATIVE else spread(rounds, name, "return").text(2),
+            summarise(rounds, name, "ms").show(2),
+            "" if name == NATIVE else summarise(rounds, name, "return").show(2),
         ]
         for name in calls
     ]
-    print(table(["CPU ms a call", "trainer", "program"], rows))
+    print(format_table(["CPU ms a call", "trainer", "program"], rows))
     print()
     names = ("program", "trainer", "clock")
-    rows = [[side, *(spread(started, side, name).text(1) for name in names)] for side in started[0]]
-    print(table(["ms a start", "CPU of the program", "CPU of the trainer", "clock"], rows))
+    rows = [[side, *(summarise(started, side, name).show(1) for name in names)] for side in started[0]]
+    print(format_table(["ms a start", "CPU of the program", "CPU of the trainer", "clock"], rows))
     if not has_sdk:
         print(NOT_INSTALLED)
     write_json(Path(options.out), {"calls": rounds, "starts": started}, options)

@@ -1,12 +1,12 @@
-"""CPU time of the chat endpoint: a call of a program against a turn of the same messages in a native game.
+"""CPU time of a program's call of the chat endpoint against a native turn.
 
     python -m scripts.bench.gateway_overhead [--repeats 3] [--episodes 40]
     python -m scripts.bench.gateway_overhead --model 135m-random --episodes 16   # with a network of this shape
 
-Both sides play equal dialogues.  Without ``--model`` an engine answers at once, so that all but the policy is measured:
-the CPU time of this process (scheduler, server, templates) without that of the program's own process, which other
-programs on the machine hardly change.  With ``--model`` a network with random weights samples replies of
-`REPLY_TOKENS` tokens, and the time of the clock is measured.
+Both sides play equal dialogues.  Without ``--model`` an engine answers at once, so that everything except the policy is
+measured: the CPU time of this process (scheduler, server, templates), without that of the program's own process.  Other
+programs on the machine hardly change it.  With ``--model`` a network with random weights samples replies of
+`REPLY_TOKENS` tokens, and wall time is measured.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from scripts.bench import trl_games
 from scripts.bench.common import (
     Measured,
     alternate,
-    paired_ratio,
+    compute_ratio,
+    format_table,
+    make_parser,
     parse,
-    parser_for,
-    spread,
-    table,
+    summarise,
     write_json,
 )
 from scripts.bench.gateway_agents import BOARD, TURNS
@@ -112,7 +112,7 @@ def open_scheduler(task: Task, capacity: int = 4, model: str | None = None) -> S
             capacity=capacity,
         )
     else:
-        engine = trl_games.fixed_length_engine(num_slots=capacity, network=policy.network)
+        engine = trl_games.make_fixed_length_engine(num_slots=capacity, network=policy.network)
     more: dict[str, Any] = {"context": Calls()} if isinstance(task, ProgramTask) else {}
     rules = Rules(
         tasks=[task], prompt=Prompt(style="bare"), chat=chat, engine=lambda *_: engine, max_context_tokens=1000, **more
@@ -121,7 +121,7 @@ def open_scheduler(task: Task, capacity: int = 4, model: str | None = None) -> S
 
 
 def measure(scheduler: Scheduler, episodes: int, repetition: int) -> Measured:
-    """Play episodes; return CPU milliseconds a call, seconds of the clock, calls, tokens and the mean return."""
+    """Play episodes; return CPU milliseconds a call, wall seconds, calls, tokens and the mean return."""
     specs = tuple(EpisodeSpec(repetition, group, 0, 0, group) for group in range(episodes))
     started, clock = time.process_time(), time.perf_counter()
     played = scheduler.play(Wave("train", 0, PARAMS, specs))
@@ -142,7 +142,7 @@ def measure(scheduler: Scheduler, episodes: int, repetition: int) -> Measured:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure both sides, and print the table."""
-    parser = parser_for(__file__, __doc__, repeats=3)
+    parser = make_parser(__file__, __doc__, repeats=3)
     parser.add_argument("--episodes", type=int, default=40)
     parser.add_argument("--model", choices=trl_games.SHAPES, help="shape of a network with random weights")
     options = parse(parser, arguments)
@@ -158,14 +158,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rounds = alternate(sides, repeats=options.repeats)
     if any(measured["native"]["tokens"] != measured["program"]["tokens"] for measured in rounds):
         raise RuntimeError(
-            "the two sides read and wrote different numbers of tokens, so that they are not compared"
+            "the two sides read and wrote different numbers of tokens, so they cannot be compared"
         )
     rows = [
-        [side, spread(rounds, side, "ms").text(2), spread(rounds, side, "seconds").text(2)] for side in sides
+        [side, summarise(rounds, side, "ms").show(2), summarise(rounds, side, "seconds").show(2)]
+        for side in sides
     ]
-    print(table(["side", "CPU ms a call", "seconds"], rows))
+    print(format_table(["side", "CPU ms a call", "seconds"], rows))
     for quantity in ("ms", "seconds"):
-        print(f"{quantity}: ratio {paired_ratio(rounds, quantity, of='program', to='native').text(2)}")
+        print(f"{quantity}: ratio {compute_ratio(rounds, quantity, of='program', to='native').show(2)}")
     write_json(Path(options.out), {"rounds": rounds}, options)
 
 

@@ -1,4 +1,4 @@
-"""All tests, benchmarks and runs that need a GPU, in slices that can be continued, the most valuable first.
+"""All tests, benchmarks and runs that need a GPU, in slices by value.
 
     make gpu                               # at most 360 s; a second call runs what failed or is missing
     make gpu WHEELS=wheels                 # installs these wheels to outputs/gpu/site first; make gpu-wheels packs them
@@ -6,9 +6,10 @@
     make gpu ARGS=--cpu-smoke              # the same code on tiny shapes, on a CPU
     python -m scripts.bench.gpu --only decode trl --again --budget-s 200
 
-Any Python that has the packages will do, and no network is needed.  Results are written to ``outputs/gpu/results.json``
-after each slice, and copied with the logs to the folder that the variable OUT names.  Slices that cannot run here, or
-that the budget leaves no time for, are listed with the reason.
+Slices run in order of their value, and an interrupted call can be continued.  Any Python that has the packages will do,
+and no network is needed.  Results are written to ``outputs/gpu/results.json`` after each slice, and copied with the
+logs to the folder that the variable OUT names.  Slices that cannot run here, or that the budget leaves no time for, are
+listed with the reason.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ class Slice:
 
     Attributes:
         what: description of what it shows.
-        seconds: about how long it takes; it is not begun with less left of the budget.
+        seconds: about how long it takes; it is not started if less of the budget is left.
         command: arguments of Python on a GPU; ``OUT`` stands for the slice's folder, ``MODEL`` for a local model.
         smoke: the same for a CPU.
         shown: names and places of the figures that its line shows.
-        needs: packages that it imports beyond those of all.
+        needs: packages that it imports in addition to `BASE`.
     """
 
     what: str
@@ -228,7 +229,7 @@ def find_reason_against(chosen: Slice, *, is_smoke: bool, model: str | None) -> 
 
 
 def install_wheels(wheels: Path, site: Path) -> None:
-    """Install all wheels of a folder to a folder of their own; nothing is resolved or downloaded."""
+    """Install all wheels of a folder to another, without resolving or downloading."""
     files = sorted(map(str, wheels.glob("*.whl")))
     if not files:
         raise SystemExit(f"error: --wheels {wheels} has no wheels; make gpu-wheels packs them")
@@ -238,14 +239,14 @@ def install_wheels(wheels: Path, site: Path) -> None:
 
 
 def make_environment(site: Path) -> dict[str, str]:
-    """Return the variables of a slice, which finds this checkout and the wheels without being installed."""
+    """Return environment variables with which a slice imports this checkout and the wheels."""
     places = [str(ROOT / "src"), str(ROOT), *([str(site)] if site.exists() else [])]
     places += [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1"}
 
 
 def run_slice(text: str, out: Path, limit: float, environment: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Run a slice with at most so many seconds; return how it ended, and its command."""
+    """Run a slice for at most ``limit`` seconds; return how it ended, and its command."""
     command = [sys.executable, *(part.replace("OUT", str(out)) for part in text.split())]
     with (out / "log.txt").open("w") as log:
         process = subprocess.Popen(
@@ -256,14 +257,14 @@ def run_slice(text: str, out: Path, limit: float, environment: Mapping[str, str]
             return ("passed" if code == 0 else f"failed ({code})"), command
         except subprocess.TimeoutExpired:
             return f"cut off after {limit:.0f} s", command
-        finally:  # also what it started, and also after an interruption
+        finally:  # ends the processes that the slice started too, even after an interruption
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
 def read_figures(out: Path) -> dict[str, Any] | None:
-    """Return what a slice has written: its own figures, or the last iteration of its run."""
+    """Return a slice's own figures, or the last iteration of its run."""
     if (own := out / "figures.json").exists():
         return dict(json.loads(own.read_text()))
     if (metrics := out / "run" / "metrics.csv").exists():
@@ -280,7 +281,7 @@ def read_tail(path: Path) -> list[str]:
 
 
 def choose_line(tail: Sequence[str]) -> str:
-    """Return the line of a log's end that says most: the first error, or the last line."""
+    """Return the first error in the tail of a log, or its last line."""
     errors = [line for line in tail if "error:" in line.lower()]
     return (errors or [*tail[-1:], ""])[0].strip()[:120]
 
@@ -299,7 +300,8 @@ def show_figures(chosen: Slice, figures: Mapping[str, Any] | None) -> str:
 
 def make_table(results: Mapping[str, Any]) -> str:
     """Format a table with a row for each slice."""
-    from scripts.bench.common import table
+
+    from scripts.bench.common import format_table
 
     rows = [
         [
@@ -310,7 +312,7 @@ def make_table(results: Mapping[str, Any]) -> str:
         ]
         for name, found in results.items()
     ]
-    return table(["slice", "seconds", "ended", "figures"], rows)
+    return format_table(["slice", "seconds", "ended", "figures"], rows)
 
 
 class Record:
@@ -324,11 +326,12 @@ class Record:
             self.slices = json.loads(self.path.read_text())["slices"]
 
     def write(self, name: str, **found: Any) -> None:
-        from scripts.bench.common import machine
+
+        from scripts.bench.common import describe_machine
 
         self.slices[name] = found
         ordered = {each: self.slices[each] for each in SLICES if each in self.slices}
-        text = json.dumps({"machine": machine(), "slices": ordered}, indent=2) + "\n"
+        text = json.dumps({"machine": describe_machine(), "slices": ordered}, indent=2) + "\n"
         self.path.write_text(text)
         if out := os.environ.get("OUT"):
             (Path(out) / "results.json").write_text(text)

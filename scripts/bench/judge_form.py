@@ -26,7 +26,7 @@ CRITERIA = Criteria(principles=["Each box stands on a target."], most_characters
 PAIRS_OF_A_ROOM = 6
 
 
-def verdict(first: Episode, second: Episode) -> dict[str, Any]:
+def make_verdict(first: Episode, second: Episode) -> dict[str, Any]:
     """Return the question that `lit-agentrl label` asks, and a reply in the format it parses."""
     one, other = first.total_reward, second.total_reward
     better = "1" if one > other else "2" if one < other else "tie"
@@ -35,7 +35,7 @@ def verdict(first: Episode, second: Episode) -> dict[str, Any]:
     return {"messages": [asked, {"role": "assistant", "content": reply}]}
 
 
-def play(episode: Episode) -> dict[str, Any]:
+def make_dialogue(episode: Episode) -> dict[str, Any]:
     """Return the dialogue of an episode."""
     messages = list(episode.opening)
     for number, turn in enumerate(episode.turns):
@@ -45,7 +45,7 @@ def play(episode: Episode) -> dict[str, Any]:
     return {"messages": messages}
 
 
-def rows(episodes: Sequence[Episode], most: int) -> list[dict[str, Any]]:
+def make_rows(episodes: Sequence[Episode], most: int) -> list[dict[str, Any]]:
     """Return at most ``most`` verdicts and ``most`` solved episodes, in a fixed order."""
     rng, rooms = random.Random(0), dict[str, list[Episode]]()
     for episode in episodes:
@@ -54,9 +54,9 @@ def rows(episodes: Sequence[Episode], most: int) -> list[dict[str, Any]]:
     for room in rooms.values():
         pairs = [(a, b) for a in room for b in room if a is not b]
         rng.shuffle(pairs)
-        verdicts += [verdict(*pair) for pair in pairs[:PAIRS_OF_A_ROOM]]
+        verdicts += [make_verdict(*pair) for pair in pairs[:PAIRS_OF_A_ROOM]]
     rng.shuffle(verdicts)
-    found = verdicts[:most] + [play(episode) for episode in episodes if episode.success][:most]
+    found = verdicts[:most] + [make_dialogue(episode) for episode in episodes if episode.success][:most]
     rng.shuffle(found)
     return found
 
@@ -70,7 +70,7 @@ def main() -> None:
     given = parser.parse_args()
     if (folder := open_folder(given.data)) is None:
         parser.error(f"--data={given.data} is no folder of lit-agentrl collect")
-    found = rows(list(folder.read()), given.most)
+    found = make_rows(list(folder.read()), given.most)
     given.out.write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
     print(f"{len(found)} rows in {given.out}")
 

@@ -31,31 +31,31 @@ class Meter:
         self._noted: Measured = {}
         self._started: tuple[float, float, float] | None = None
 
-    def boundary(self) -> None:
+    def mark_boundary(self) -> None:
         """Wait until the next iteration is requested; call this at the start of every iteration."""
         if self._started is not None:
-            wall, own, busy = (now - then for now, then in zip(_clocks(), self._started, strict=True))
+            wall, own, busy = (now - then for now, then in zip(_read_clocks(), self._started, strict=True))
             self._noted["whole"] = wall
             self._noted["foreign_share"] = max(busy - own, 0.0) / (wall * (os.cpu_count() or 1))
             self._connection.send(self._noted)
         self._connection.recv()
         self._noted = {}
-        self._started = _clocks()
+        self._started = _read_clocks()
 
     def note(self, **values: float) -> None:
         self._noted |= values
 
-    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def add_timer(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap ``function`` to add its seconds to ``name``."""
 
         @wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             started = time.perf_counter()
             result = function(*args, **kwargs)
             self._noted[name] = self._noted.get(name, 0.0) + time.perf_counter() - started
             return result
 
-        return wrapped
+        return call
 
 
 class Lockstep:
@@ -67,8 +67,8 @@ class Lockstep:
         threads: number of torch threads in that process; None leaves torch's default.
         prepare: function that sets environment variables of that process only.
 
-    A call runs one iteration, from one ``meter.boundary()`` to the next, so it includes everything that the loop does
-    in an iteration.  It returns the recorded measurements, with the seconds of the ``whole`` and the share of the
+    A call runs one iteration, from one ``meter.mark_boundary()`` to the next, so it includes everything that the loop
+    does in an iteration.  It returns the recorded measurements, with the seconds of the ``whole`` and the share of the
     machine that other programs used meanwhile (``foreign_share``; 0 if unknown).
 
     Raises:
@@ -123,14 +123,14 @@ def _work(connection: Connection, threads: int | None, train: Callable[..., obje
             connection.send(traceback.format_exc())
 
 
-def _clocks() -> tuple[float, float, float]:
-    """Return the wall time, and CPU seconds of this process tree and of all programs.
+def _read_clocks() -> tuple[float, float, float]:
+    """Return wall seconds, and CPU seconds of this process tree and of all programs.
 
     CPU seconds are summed over all cores.
     """
     family = psutil.Process()
     before = family.cpu_times()
-    own = before.user + before.system + before.children_user + before.children_system  # with ended children
+    own = before.user + before.system + before.children_user + before.children_system
     for each in family.children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             times = each.cpu_times()

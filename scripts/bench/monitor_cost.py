@@ -22,7 +22,7 @@ from unittest.mock import patch
 from lit_agentrl.api import train
 from lit_agentrl.callbacks.iteration_log import IterationLog
 from lit_agentrl.monitor.callback import CollapseMonitor
-from scripts.bench.common import Spread, last_of, parse, parser_for, table, write_json
+from scripts.bench.common import Summary, format_table, keep_last, make_parser, parse, write_json
 
 HOOKS = ("on_train_epoch_start", "on_train_batch_end", "on_validation_end", "on_train_epoch_end")
 WARM = 2  # number of first iterations left out
@@ -41,7 +41,7 @@ class Clock:
         self._now, self._inside, self._ended = now, 0.0, now()
         self.iterations: list[tuple[float, float]] = []
 
-    def timed(self, hook: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def time_call(self, hook: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Call a hook, add its seconds, and return its result."""
         started = self._now()
         try:
@@ -69,37 +69,40 @@ class Clock:
         return sum(inside for inside, _ in rest) / sum(seconds for _, seconds in rest)
 
 
-def played(options: Sequence[str]) -> Clock:
+def train_timed(options: Sequence[str]) -> Clock:
     """Run one training with timed hooks."""
     clock = Clock()
-    of_log = IterationLog.on_train_epoch_end
+    log_row = IterationLog.on_train_epoch_end
 
-    def logged(self: IterationLog, *where: Any) -> None:
-        of_log(self, *where)
+    def log_and_end(self: IterationLog, *where: Any) -> None:
+        log_row(self, *where)
         clock.end()
 
-    with tempfile.TemporaryDirectory() as folder, patch.object(IterationLog, "on_train_epoch_end", logged):
-        hooks = {name: _method(clock, vars(CollapseMonitor)[name]) for name in HOOKS}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(IterationLog, "on_train_epoch_end", log_and_end),
+    ):
+        hooks = {name: _wrap_hook(clock, vars(CollapseMonitor)[name]) for name in HOOKS}
         with patch.multiple(CollapseMonitor, **hooks):
             train(*options, folder=Path(folder) / "run")
     return clock
 
 
-def _method(clock: Clock, hook: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_hook(clock: Clock, hook: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a hook as a real method, which an object of `functools.partial` is not."""
 
     def call(self: CollapseMonitor, *given: Any, **named: Any) -> Any:
-        return clock.timed(partial(hook, self), *given, **named)
+        return clock.time_call(partial(hook, self), *given, **named)
 
     return call
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = parser_for(__file__, __doc__, repeats=3)
+    parser = make_parser(__file__, __doc__, repeats=3)
     parser.add_argument("--run", nargs=argparse.REMAINDER, default=[], help="options of train.py")
     options = parse(parser, arguments)
-    asked = last_of([*DEFAULTS, *options.run])
-    clocks = [played([*asked, f"seed={seed}"]) for seed in range(options.repeats)]
+    job = keep_last([*DEFAULTS, *options.run])
+    clocks = [train_timed([*job, f"seed={seed}"]) for seed in range(options.repeats)]
     shares = [clock.share() for clock in clocks]
     rows = [
         (seed, f"{1e3 * sum(a for a, _ in rest) / len(rest):.2f}", f"{sum(b for _, b in rest) / len(rest):.2f}",
@@ -107,10 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for seed, (clock, share) in enumerate(zip(clocks, shares, strict=True))
         for rest in [clock.iterations[WARM:]]
     ]  # fmt: skip
-    print(table(("seed", "monitor, ms an iteration", "iteration, s", "share"), rows))
-    found = Spread.of(100 * share for share in shares)
+    print(format_table(("seed", "monitor, ms an iteration", "iteration, s", "share"), rows))
+    found = Summary.of(100 * share for share in shares)
     verdict = "within" if max(shares) <= MOST else "ABOVE"
-    print(f"share of an iteration: {found.text(3)} %, {verdict} the bound of {100 * MOST:g} %")
+    print(f"share of an iteration: {found.show(3)} %, {verdict} the bound of {100 * MOST:g} %")
     write_json(options.out, {"shares": shares, "iterations": [c.iterations for c in clocks]}, options)
 
 

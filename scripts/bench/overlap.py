@@ -30,7 +30,7 @@ MIX = ["algo=grpo", "env=sokoban"]
 QUICK = ["test.episodes=0", "val.episodes=4", "val.every=100000", "callbacks.transcripts.every=100000"]
 
 
-def side(overlap: bool, iterations: int, overrides: Sequence[str], number: int) -> common.Measured:
+def measure_side(overlap: bool, iterations: int, overrides: Sequence[str], number: int) -> common.Measured:
     """Return median seconds of an iteration: the trainer's wait for episodes, and its update."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
@@ -38,7 +38,7 @@ def side(overlap: bool, iterations: int, overrides: Sequence[str], number: int) 
             *MIX, *QUICK, f"rollout.overlap={str(overlap).lower()}", f"trainer.max_epochs={iterations + SKIPPED}",
             f"seed={max(number, 0)}", f"hydra.run.dir={run}", *overrides,
         ]  # fmt: skip
-        command = [sys.executable, str(common.ROOT / "train.py"), *common.last_of(given)]
+        command = [sys.executable, str(common.ROOT / "train.py"), *common.keep_last(given)]
         path = os.pathsep.join([str(common.ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
         if done.returncode:
@@ -53,19 +53,19 @@ def side(overlap: bool, iterations: int, overrides: Sequence[str], number: int) 
 
 
 def main() -> None:
-    parser = common.parser_for(__file__, __doc__)
+    parser = common.make_parser(__file__, __doc__)
     parser.add_argument("--iterations", type=int, default=8, help="measured iterations of each run")
     parser.add_argument("overrides", nargs="*", help="of train.py, for both sides")
     options = common.parse(parser)
     sides = {
-        name: partial(side, overlap, options.iterations, options.overrides)
+        name: partial(measure_side, overlap, options.iterations, options.overrides)
         for name, overlap in (("overlap", True), ("in turn", False))
     }
     rounds = common.alternate(sides, repeats=options.repeats, warmups=0)
-    print(common.seconds_table(rounds, QUANTITIES, ours="overlap", peer="in turn"))
-    playing = common.spread(rounds, "overlap", "playing")
-    print(f"seconds that the other process played for an iteration: {playing.text()}")
-    ratios = {name: common.paired_ratio(rounds, name, of="in turn", to="overlap") for name in QUANTITIES}
+    print(common.format_seconds(rounds, QUANTITIES, ours="overlap", peer="in turn"))
+    playing = common.summarise(rounds, "overlap", "playing")
+    print(f"seconds that the other process played for an iteration: {playing.show()}")
+    ratios = {name: common.compute_ratio(rounds, name, of="in turn", to="overlap") for name in QUANTITIES}
     common.write_json(options.out, {"rounds": rounds, "ratios": ratios}, options)
 
 

@@ -33,7 +33,7 @@ from lit_agentrl.engines.native.prefill import pack_pieces
 from lit_agentrl.engines.native.prefixes import Copy, find_common_prefixes
 from lit_agentrl.engines.native.ragged import Packed, pack_unread
 from lit_agentrl.engines.native.rows import Rows
-from scripts.bench.common import parse, parser_for, table, write_json
+from scripts.bench.common import format_table, make_parser, parse, write_json
 from scripts.bench.decode_step import CountOperators, CountWaits
 
 DEVICE = torch.device("meta")
@@ -142,7 +142,7 @@ def measure(wave: Wave, side: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = parser_for(__file__, __doc__, repeats=1)
+    parser = make_parser(__file__, __doc__, repeats=1)
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--turns", type=int, default=3)
@@ -156,7 +156,9 @@ def main() -> None:
     }
     names = [name for name in next(iter(found.values())) if name != "layer"]
     print(
-        table(["wave", *names], [[wave, *(f"{each[n]:.4g}" for n in names)] for wave, each in found.items()])
+        format_table(
+            ["wave", *names], [[wave, *(f"{each[n]:.4g}" for n in names)] for wave, each in found.items()]
+        )
     )
     write_json(options.out, found, options)
 

@@ -4,8 +4,8 @@
     python -m scripts.bench.rollout_parts --threads 2 --episodes 128
 
 The embedded policy plays Sokoban in groups of 8 a few times; then torch's profiler sums one rollout by operators.  The
-rest of the unprofiled seconds is Python.  Among the positions that sampled tokens attend to, the distinct ones are
-those that remain if the episodes of a group share their first message.
+rest of the unprofiled seconds is Python.  The distinct positions are those that sampled tokens attend to if the
+episodes of a group share their first message.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.models.onednn import bound_caches
 from lit_agentrl.models.policy import load_nano
 from lit_agentrl.text.chat import ChatRenderer
-from scripts.bench.common import Measured, alternate, parse, parser_for, spread, table, write_json
-from scripts.bench.rollout_speed import make_engine, ours
+from scripts.bench.common import Measured, alternate, format_table, make_parser, parse, summarise, write_json
+from scripts.bench.rollout_speed import make_engine, play_ours
 
 MEMBERS = 8
 PARTS = {  # parts by prefixes of operator names
@@ -34,20 +34,20 @@ PARTS = {  # parts by prefixes of operator names
 }
 
 
-def parts_of(play: Any) -> Counter[str]:
+def measure_parts(play: Any) -> Counter[str]:
     """Measure the seconds of one rollout by parts, from operators' own times."""
     with profile(activities=[ProfilerActivity.CPU]) as trace:
         play()
-    found: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
     for each in trace.key_averages():
         name = next(
             (part for part, starts in PARTS.items() if each.key.startswith(starts)), "other operators"
         )
-        found[name] += each.self_cpu_time_total / 1e6
-    return found
+        seconds[name] += each.self_cpu_time_total / 1e6
+    return seconds
 
 
-def distinct_share(episodes: Sequence[Episode]) -> float:
+def compute_distinct_share(episodes: Sequence[Episode]) -> float:
     """Compute the distinct share of the positions that sampled tokens attend to.
 
     The first message of a group is counted once.
@@ -65,7 +65,7 @@ def distinct_share(episodes: Sequence[Episode]) -> float:
 
 
 def main() -> None:
-    parser = parser_for(__file__, __doc__, repeats=7)
+    parser = make_parser(__file__, __doc__, repeats=7)
     parser.add_argument("--episodes", type=int, default=64)
     options = parse(parser)
     bound_caches()
@@ -76,19 +76,19 @@ def main() -> None:
     engine = make_engine(policy, chat, options.episodes)
 
     def play(number: int = 0) -> tuple[list[Episode], float]:
-        return ours(engine, task, chat, options.episodes, 0, MEMBERS)
+        return play_ours(engine, task, chat, options.episodes, 0, MEMBERS)
 
-    def measured(number: int) -> Measured:
+    def measure(number: int) -> Measured:
         return {"seconds": play()[1]}
 
-    rounds = alternate({"rollout": measured}, repeats=options.repeats)
-    seconds = spread(rounds, "rollout", "seconds")
-    parts = parts_of(play)
+    rounds = alternate({"rollout": measure}, repeats=options.repeats)
+    seconds = summarise(rounds, "rollout", "seconds")
+    parts = measure_parts(play)
     parts["Python"] = seconds.median - sum(parts.values())
-    print(f"{options.episodes} episodes: {seconds.text(2)} s")
-    print(table(["part", "seconds"], [[part, f"{found:.2f}"] for part, found in parts.items()]))
-    distinct = distinct_share(play()[0])
-    print(f"distinct positions over those that are read: {distinct:.2f}")
+    print(f"{options.episodes} episodes: {seconds.show(2)} s")
+    print(format_table(["part", "seconds"], [[part, f"{found:.2f}"] for part, found in parts.items()]))
+    distinct = compute_distinct_share(play()[0])
+    print(f"distinct positions over all positions that are read: {distinct:.2f}")
     write_json(options.out, {"rounds": rounds, "parts": parts, "distinct": distinct}, options)
 
 

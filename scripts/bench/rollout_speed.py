@@ -33,11 +33,11 @@ from scripts.bench import trl_games
 from scripts.bench.common import (
     Measured,
     alternate,
-    paired_ratio,
+    compute_ratio,
+    make_parser,
     parse,
-    parser_for,
-    spread,
-    stopwatch,
+    summarise,
+    time_block,
     write_json,
 )
 
@@ -51,7 +51,7 @@ def make_engine(
     )  # fmt: skip
 
 
-def ours(
+def play_ours(
     engine: NativeEngine,
     task: Task,
     chat: ChatRenderer,
@@ -73,8 +73,8 @@ def ours(
     return played, time.perf_counter() - started
 
 
-def turns_of(played: list[Episode]) -> Iterator[tuple[list[list[int]], list[int]]]:
-    """Yield, for each turn, the whole histories of the episodes that have it, and the lengths of their replies."""
+def iterate_turns(played: list[Episode]) -> Iterator[tuple[list[list[int]], list[int]]]:
+    """Yield the histories of the episodes that have each turn, and their reply lengths."""
     for k in range(max(len(episode.turns) for episode in played)):
         rows = [e for e in played if len(e.turns) > k]
         histories = []
@@ -87,16 +87,16 @@ def turns_of(played: list[Episode]) -> Iterator[tuple[list[list[int]], list[int]
 
 
 @torch.no_grad()
-def re_encoding(policy: Policy, played: list[Episode], device: str) -> float:
-    """Measure ``generate`` on the same histories and reply lengths, with all rows each turn."""
+def measure_generate(policy: Policy, played: list[Episode], device: str) -> float:
+    """Measure ``generate`` on the same histories and reply lengths, turn by turn."""
     found: Measured = {}
     pad = policy.tokenizer.pad_token_id
-    for histories, lengths in turns_of(played):
+    for histories, lengths in iterate_turns(played):
         width = max(map(len, histories))
         ids = torch.tensor([[pad] * (width - len(h)) + h for h in histories], device=device)
         mask = torch.tensor([[0] * (width - len(h)) + [1] * len(h) for h in histories], device=device)
         longest = max(lengths)
-        with stopwatch(found, "seconds", device):
+        with time_block(found, "seconds", device):
             # every row waits for the longest reply of the turn, as when rows stop by themselves
             policy.network.generate(
                 input_ids=ids, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=longest,
@@ -106,22 +106,22 @@ def re_encoding(policy: Policy, played: list[Episode], device: str) -> float:
 
 
 @torch.no_grad()
-def continuous(policy: Policy, played: list[Episode], device: str) -> float:
+def measure_generate_batch(policy: Policy, played: list[Episode], device: str) -> float:
     """Measure ``generate_batch`` on the same histories, with replies of the longest length of each turn.
 
     Raises:
-        RuntimeError: a reply is shorter than asked for, so that the figure would be none.
+        RuntimeError: a reply is shorter than requested, so the seconds could not be compared.
     """
     found: Measured = {}
     # by default it takes nine tenths of what is free, which on a CPU is the whole machine
     store = ContinuousBatchingConfig(max_memory_percent=0.05 if device == "cpu" else 0.5)
-    for histories, lengths in reversed([*turns_of(played)]):  # the first call sizes the store
+    for histories, lengths in reversed([*iterate_turns(played)]):  # the first call sizes the store
         longest = max(lengths)
         settings = GenerationConfig(
             do_sample=True, top_k=0, max_new_tokens=longest, eos_token_id=-1,
             pad_token_id=policy.tokenizer.pad_token_id,
         )  # fmt: skip
-        with stopwatch(found, "seconds", device):
+        with time_block(found, "seconds", device):
             written = policy.network.generate_batch(
                 histories,
                 generation_config=settings,
@@ -137,13 +137,13 @@ def continuous(policy: Policy, played: list[Episode], device: str) -> float:
 
 
 PEERS: Mapping[str, Callable[[Policy, list[Episode], str], float]] = {
-    "generate": re_encoding,
-    "generate_batch": continuous,
+    "generate": measure_generate,
+    "generate_batch": measure_generate_batch,
 }
 
 
 def main() -> None:
-    parser = parser_for(__file__, __doc__)
+    parser = make_parser(__file__, __doc__)
     parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--members", type=int, default=1, help="episodes of one instance")
     parser.add_argument("--model", default="nano", choices=["nano", *trl_games.SHAPES])
@@ -167,7 +167,7 @@ def main() -> None:
 
     def measure(repeat: int) -> Measured:
         """Measure all sides; the others need the lengths of the first."""
-        played, seconds = ours(
+        played, seconds = play_ours(
             engine, task, chat, options.episodes, 1 + abs(repeat), options.members, options.reply_tokens
         )
         tokens = float(sum(e.num_action_tokens for e in played))
@@ -178,13 +178,13 @@ def main() -> None:
     rates = {}
     for side in ("ours", *options.peers):
         each_rate = [{"both": {"rate": each["both"]["tokens"] / each["both"][side]}} for each in rounds]
-        rates[side] = spread(each_rate, "both", "rate")
+        rates[side] = summarise(each_rate, "both", "rate")
         what = "with the games" if side == "ours" else "generation alone"
-        print(f"{side} ({what}): {rates[side].text(0)} action tokens/s")
+        print(f"{side} ({what}): {rates[side].show(0)} action tokens/s")
     sides = [{name: {"s": each["both"][name]} for name in rates} for each in rounds]
-    ratios = {name: paired_ratio(sides, "s", of=name, to="ours") for name in options.peers}
+    ratios = {name: compute_ratio(sides, "s", of=name, to="ours") for name in options.peers}
     for name, ratio in ratios.items():
-        print(f"ours relative to {name}: {ratio.text()}")
+        print(f"ours relative to {name}: {ratio.show()}")
     steps = engine.window.steps if engine.window else 0
     write_json(options.out, {"window": steps, "rounds": rounds, "rates": rates, "ratio": ratios}, options)
 

@@ -35,15 +35,15 @@ from lit_agentrl.models.policy import load_nano
 from scripts.bench.common import (
     Measured,
     Round,
-    Spread,
+    Summary,
     alternate,
+    format_table,
+    make_parser,
     parse,
-    parser_for,
-    spread,
-    table,
+    summarise,
     write_json,
 )
-from scripts.bench.synthetic import Player, Shape, Trained, random_policy
+from scripts.bench.synthetic import Player, Shape, Trained, make_random_policy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 COPY_BYTES = 256 * 2**20
@@ -58,7 +58,7 @@ class Work:
     flops: float
     bytes: float
 
-    def floor(self, limits: Measured, products: str) -> float:
+    def compute_floor(self, limits: Measured, products: str) -> float:
         """Return the minimum seconds under these limits."""
         return max(self.flops / limits[products], self.bytes / limits["copy"])
 
@@ -91,7 +91,7 @@ class Model:
         return Work(3.0 * (linear + attention), 7.0 * 4.0 * self.weights)
 
 
-def seconds_of(work: Callable[[], Any], at_least: float = 0.2) -> float:
+def time_call(work: Callable[[], Any], at_least: float = 0.2) -> float:
     """Measure the mean seconds of a call, over calls of ``at_least`` seconds in total."""
     work()
     calls, started = 0, time.perf_counter()
@@ -104,7 +104,7 @@ def seconds_of(work: Callable[[], Any], at_least: float = 0.2) -> float:
             return taken / calls
 
 
-def products(linears: list[tuple[int, int]], rows: int, dtype: torch.dtype) -> float:
+def measure_products(linears: list[tuple[int, int]], rows: int, dtype: torch.dtype) -> float:
     """Measure FLOP/s of these linear layers, one after the other, on ``rows`` tokens."""
     pairs = [
         (torch.randn(rows, k, dtype=dtype, device=DEVICE), torch.randn(n, k, dtype=dtype, device=DEVICE))
@@ -116,26 +116,26 @@ def products(linears: list[tuple[int, int]], rows: int, dtype: torch.dtype) -> f
         for x, weight in pairs:
             nn.functional.linear(x, weight)
 
-    return 2.0 * rows * sum(k * n for k, n in linears) / seconds_of(work)
+    return 2.0 * rows * sum(k * n for k, n in linears) / time_call(work)
 
 
-def copy_rate() -> float:
+def measure_copy_rate() -> float:
     """Measure the bytes read and written per second."""
     source = torch.ones(COPY_BYTES // 4, device=DEVICE)
     target = torch.empty_like(source)
-    return 2.0 * COPY_BYTES / seconds_of(lambda: target.copy_(source))
+    return 2.0 * COPY_BYTES / time_call(lambda: target.copy_(source))
 
 
-def limits(model: Model, rows: int, microbatch: int, number: int) -> Measured:
-    found = {"copy": copy_rate()}
+def measure_limits(model: Model, rows: int, microbatch: int, number: int) -> Measured:
+    found = {"copy": measure_copy_rate()}
     for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
-        found[f"square {name}"] = products([(SQUARE, SQUARE)], SQUARE, dtype)
-        found[f"decode {name}"] = products(model.linears, rows, dtype)
-        found[f"update {name}"] = products(model.linears, microbatch, dtype)
+        found[f"square {name}"] = measure_products([(SQUARE, SQUARE)], SQUARE, dtype)
+        found[f"decode {name}"] = measure_products(model.linears, rows, dtype)
+        found[f"update {name}"] = measure_products(model.linears, microbatch, dtype)
     return found
 
 
-def decode(short: Player, long: Player, rows: int, number: int) -> tuple[Measured, list[Episode]]:
+def measure_decode(short: Player, long: Player, rows: int, number: int) -> tuple[Measured, list[Episode]]:
     """Measure a decode step as a reply of ``NEW`` tokens minus one of one token."""
     first = short.play(groups=rows, members=1, seed=number + 9)[1]
     episodes, whole = long.play(groups=rows, members=1, seed=number + 9)
@@ -143,7 +143,7 @@ def decode(short: Player, long: Player, rows: int, number: int) -> tuple[Measure
 
 
 def main() -> None:
-    parser = parser_for(__file__, __doc__)
+    parser = make_parser(__file__, __doc__)
     parser.add_argument("--rows", type=int, default=128, help="episodes decoded together")
     parser.add_argument("--context", type=int, default=256, help="tokens of a row at the end of its reply")
     parser.add_argument("--width", type=int, default=0, help="of a random network; 0: the embedded policy")
@@ -158,7 +158,7 @@ def main() -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print."""
-    policy = random_policy(options.width, context=1024) if options.width else load_nano()
+    policy = make_random_policy(options.width, context=1024) if options.width else load_nano()
     # with bf16-mixed, weights are read as float32, and the cache holds the layers' output in bfloat16
     is_mixed = options.precision == "bf16-mixed"
     model, dtype = Model(policy.network, 2 if is_mixed else 4), "bfloat16" if is_mixed else "float32"
@@ -170,16 +170,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     played: list[list[Episode]] = []
 
     def decode_side(number: int) -> Measured:
-        found, episodes = decode(short, long, options.rows, number)
+        found, episodes = measure_decode(short, long, options.rows, number)
         played.append(episodes)
         return found
 
     def update_side(number: int) -> Measured:
-        episodes = played[-1] if played else decode(short, long, options.rows, number)[1]
+        episodes = played[-1] if played else measure_decode(short, long, options.rows, number)[1]
         return {"seconds": trained(episodes)}
 
     sides = {
-        "limits": lambda n: limits(model, options.rows, microbatch, n), "decode": decode_side, "update": update_side
+        "limits": lambda n: measure_limits(model, options.rows, microbatch, n), "decode": decode_side,
+        "update": update_side,
     }  # fmt: skip
     rounds = alternate(sides, repeats=options.repeats)
     work = {
@@ -192,19 +193,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def report(rounds: list[Round], work: dict[str, Work], tokens: dict[str, int], dtype: str) -> dict[str, Any]:
     names = list(rounds[0]["limits"])
-    print(table(["limit", "GB/s or GFLOP/s (least–greatest)"], [
-        [name, Spread.of(r["limits"][name] / 1e9 for r in rounds).text(1)] for name in names
+    print(format_table(["limit", "GB/s or GFLOP/s (least–greatest)"], [
+        [name, Summary.of(r["limits"][name] / 1e9 for r in rounds).show(1)] for name in names
     ]))  # fmt: skip
     rows, shares = [], {}
     for side, each in work.items():
         product = f"{side} {dtype}"
-        seconds = spread(rounds, side, "seconds")
-        shares[side] = Spread.of(each.floor(r["limits"], product) / r[side]["seconds"] for r in rounds)
-        by_flops = Spread.of(each.flops / r["limits"][product] for r in rounds).median
-        by_bytes = Spread.of(each.bytes / r["limits"]["copy"] for r in rounds).median
+        seconds = summarise(rounds, side, "seconds")
+        shares[side] = Summary.of(
+            each.compute_floor(r["limits"], product) / r[side]["seconds"] for r in rounds
+        )
+        by_flops = Summary.of(each.flops / r["limits"][product] for r in rounds).median
+        by_bytes = Summary.of(each.bytes / r["limits"]["copy"] for r in rounds).median
         rows.append([
             side, f"{1e3 * seconds.median:.2f}", f"{tokens[side] / seconds.median:.0f}", f"{each.flops / 1e9:.3g}",
-            f"{each.bytes / 1e6:.3g}", f"{1e3 * by_flops:.2f}", f"{1e3 * by_bytes:.2f}", shares[side].text(),
+            f"{each.bytes / 1e6:.3g}", f"{1e3 * by_flops:.2f}", f"{1e3 * by_bytes:.2f}", shares[side].show(),
         ])  # fmt: skip
     header = [
         "ours",
@@ -216,7 +219,7 @@ def report(rounds: list[Round], work: dict[str, Work], tokens: dict[str, int], d
         "ms by bytes",
         "share of the limit",
     ]
-    print(table(header, rows))
+    print(format_table(header, rows))
     return {
         "rounds": rounds,
         "work": {n: vars(w) for n, w in work.items()},

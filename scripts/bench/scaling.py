@@ -10,8 +10,8 @@ of turns differs; the figure is the cost of an action token at 40 turns over tha
 iteration, ``--iterations`` each, from its ``summary.json``.
 
 Networks are random and replies always reach their limit, since only cost is measured.  ``reuse`` is the number of
-message tokens over tokens read, 1 if each is read once.  ``re-encoded`` is how many times as many tokens would be read
-if every turn read its whole history again.
+message tokens over tokens read, which is 1 if each is read once.  ``re-encoded`` is how many times as many tokens would
+be read if every turn read its whole history again.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from scripts.bench.common import (
     ROOT,
     Measured,
     Round,
-    Spread,
+    Summary,
     alternate,
-    paired_ratio,
+    compute_ratio,
+    format_table,
+    make_parser,
     parse,
-    parser_for,
-    spread,
-    table,
+    summarise,
     write_json,
 )
-from scripts.bench.synthetic import Player, Shape, Trained, measured, random_policy
+from scripts.bench.synthetic import Player, Shape, Trained, make_random_policy, measure
 
 TURNS, ROW, ACTIONS, EPISODES = (1, 5, 10, 20, 40), 1280, 320, 16
 GROUPS, MEMBERS = (8, 32, 128, 512), 2
@@ -55,17 +55,17 @@ HEADER = ["rollout s", "update s", "µs an action token", "of them rollout", "ms
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def rows_of(rounds: Sequence[Round]) -> list[list[str]]:
+def format_rows(rounds: Sequence[Round]) -> list[list[str]]:
     digits = {"rollout": 2, "update": 2, "whole_us": 0, "rollout_us": 0, "episode_ms": 2, "reuse": 3,
               "re_encoded": 1, "peak_mib": 0}  # fmt: skip
     return [
-        [side, *(f"{spread(rounds, side, name).median:.{n}f}" for name, n in digits.items())]
+        [side, *(f"{summarise(rounds, side, name).median:.{n}f}" for name, n in digits.items())]
         for side in rounds[0]
     ]
 
 
-def sides_of_turns(options: argparse.Namespace) -> dict[str, Callable[[int], Measured]]:
-    policy = random_policy()
+def make_turn_sides(options: argparse.Namespace) -> dict[str, Callable[[int], Measured]]:
+    policy = make_random_policy()
     trained = Trained(policy, precision=options.precision)
     players = {
         str(k): Player(
@@ -73,35 +73,34 @@ def sides_of_turns(options: argparse.Namespace) -> dict[str, Callable[[int], Mea
         )
         for k in TURNS
     }
-    return {name: lambda n, p=p: measured(p, trained, groups=EPISODES // 8, members=8, seed=n + 9)
+    return {name: lambda n, p=p: measure(p, trained, groups=EPISODES // 8, members=8, seed=n + 9)
             for name, p in players.items()}  # fmt: skip
 
 
-def sides_of_groups(options: argparse.Namespace) -> dict[str, Callable[[int], Measured]]:
-    policy = random_policy(context=128)
+def make_group_sides(options: argparse.Namespace) -> dict[str, Callable[[int], Measured]]:
+    policy = make_random_policy(context=128)
     trained = Trained(policy, precision=options.precision)
     player = Player(policy, Shape(2, 8), slots=256, precision=options.precision, device=DEVICE)
     return {
-        str(g): lambda n, g=g: measured(player, trained, groups=g, members=MEMBERS, seed=n + 9)
-        for g in GROUPS
+        str(g): lambda n, g=g: measure(player, trained, groups=g, members=MEMBERS, seed=n + 9) for g in GROUPS
     }
 
 
-def sides_of_width(options: argparse.Namespace) -> dict[str, Callable[[int], Measured]]:
+def make_width_sides(options: argparse.Namespace) -> dict[str, Callable[[int], Measured]]:
     sides = {}
     for width in WIDTHS:
-        policy = random_policy(width, context=512)
+        policy = make_random_policy(width, context=512)
         million = sum(p.numel() for p in policy.network.parameters()) / 1e6
         player = Player(policy, Shape(5, 16, 400), slots=EPISODES, precision=options.precision, device=DEVICE)
         trained = Trained(policy, precision=options.precision)
         sides[f"{width} ({million:.1f} M)"] = partial(
-            lambda n, player, trained: measured(player, trained, groups=EPISODES // 8, members=8, seed=n + 9),
+            lambda n, player, trained: measure(player, trained, groups=EPISODES // 8, members=8, seed=n + 9),
             player=player, trained=trained,
         )  # fmt: skip
     return sides
 
 
-def memory_of(prompts: int, iterations: int) -> float:
+def measure_memory(prompts: int, iterations: int) -> float:
     """Measure the largest resident MiB of the main job."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
@@ -114,15 +113,15 @@ def memory_of(prompts: int, iterations: int) -> float:
 
 
 PARTS: dict[str, Any] = {
-    "turns": sides_of_turns,
-    "groups": sides_of_groups,
-    "width": sides_of_width,
+    "turns": make_turn_sides,
+    "groups": make_group_sides,
+    "width": make_width_sides,
     "memory": None,
 }
 
 
 def main() -> None:
-    parser = parser_for(__file__, __doc__)
+    parser = make_parser(__file__, __doc__)
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {','.join(PARTS)}")
     parser.add_argument("--precision", default="32-true", choices=["32-true", "bf16-mixed"])
     parser.add_argument("--iterations", type=int, default=8, help="of the main job, for its memory")
@@ -134,21 +133,21 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    result: dict[str, list[Round] | Spread | dict[str, float]] = {}
+    result: dict[str, list[Round] | Summary | dict[str, float]] = {}
     for part in parts:
         if part == "memory":
             result[part] = peaks = {
-                str(8 * prompts): memory_of(prompts, options.iterations) for prompts in PROMPTS
+                str(8 * prompts): measure_memory(prompts, options.iterations) for prompts in PROMPTS
             }
             rows = [[episodes, f"{mebibytes:.0f}"] for episodes, mebibytes in peaks.items()]
-            print(table(["main job: episodes an iteration", "peak MiB"], rows), "\n")
+            print(format_table(["main job: episodes an iteration", "peak MiB"], rows), "\n")
             continue
         result[part] = rounds = alternate(PARTS[part](options), repeats=options.repeats)
-        print(table([part, *HEADER], rows_of(rounds)))
+        print(format_table([part, *HEADER], format_rows(rounds)))
         if part == "turns":
             for name, quantity in (("rollout", "rollout_us"), ("whole", "whole_us")):
-                result[f"turns_ratio_{name}"] = ratio = paired_ratio(rounds, quantity, of="40", to="5")
-                print(f"{name}: an action token at 40 turns costs {ratio.text()} times that at 5 turns")
+                result[f"turns_ratio_{name}"] = ratio = compute_ratio(rounds, quantity, of="40", to="5")
+                print(f"{name}: an action token at 40 turns costs {ratio.show()} times that at 5 turns")
         print()
     write_json(options.out, result, options)
 

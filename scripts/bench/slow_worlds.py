@@ -53,12 +53,12 @@ class Verbatim(Answer):
         return Reply(True, (text,), "", "")
 
 
-def engine(tokenizer: PreTrainedTokenizerBase, **given: Any) -> Engine:
-    """Make an engine whose replies end at one token in eight, hence vary in length."""
+def make_engine(tokenizer: PreTrainedTokenizerBase, **given: Any) -> Engine:
+    """Make an engine whose replies end at one token in eight, so lengths vary."""
     return NativeEngine(**{**given, "end_of_turn_ids": range(6, len(tokenizer), 8)}, num_slots=EPISODES)
 
 
-def network(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+def make_network(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
     """Make a small network with random weights."""
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -72,7 +72,7 @@ DELAY = Worlds(delay=32)
 PARAMS = SamplingParams(max_reply_tokens=8, max_context_tokens=512)
 
 
-def opened(game: partial[Slow], hosting: Hosting, worlds: Worlds) -> tuple[Rules, Engine]:
+def open_engine(game: partial[Slow], hosting: Hosting, worlds: Worlds) -> tuple[Rules, Engine]:
     """Make the rules of play, and open an engine with the network."""
     tokenizer = load_nano().tokenizer
     task = Task(
@@ -80,10 +80,10 @@ def opened(game: partial[Slow], hosting: Hosting, worlds: Worlds) -> tuple[Rules
     )  # fmt: skip
     chat = ChatRenderer(tokenizer, dialect=Verbatim())
     rules = Rules(
-        tasks=[task], prompt=Prompt("compact", think=False), chat=chat, engine=partial(engine, tokenizer),
+        tasks=[task], prompt=Prompt("compact", think=False), chat=chat, engine=partial(make_engine, tokenizer),
         worlds=worlds,
     )  # fmt: skip
-    writing = rules.open_engine(network(tokenizer))
+    writing = rules.open_engine(make_network(tokenizer))
     writing.load(None, 0)
     return rules, writing
 
@@ -92,7 +92,7 @@ def play(
     hosting: Hosting, *, seconds: float = 0.05, spread: float = 0.0, worlds: Worlds = DELAY
 ) -> tuple[list[Episode], float]:
     """Play all episodes, and return them with their seconds."""
-    scheduler = Scheduler(*opened(partial(Slow, seconds=seconds, spread=spread), hosting, worlds))
+    scheduler = Scheduler(*open_engine(partial(Slow, seconds=seconds, spread=spread), hosting, worlds))
     specs = tuple(EpisodeSpec(0, e, 0, 0, e) for e in range(EPISODES))
     scheduler.play(Wave("train", 0, PARAMS, specs))  # starts the workers
     started = time.perf_counter()
@@ -105,7 +105,7 @@ def play(
 def play_vector(*, seconds: float = 0.05, spread: float = 0.0) -> tuple[list[Episode], float]:
     """Play the same in a process per game, stepped together by AsyncVectorEnv."""
     game = partial(Slow, seconds=seconds, spread=spread)
-    rules, writing = opened(game, Hosting(), Worlds())
+    rules, writing = open_engine(game, Hosting(), Worlds())
     # its shared memory does not hold texts
     vector = AsyncVectorEnv([game] * EPISODES, shared_memory=False, context="fork")
     for _ in range(2):  # the first round starts the workers, as above
@@ -136,7 +136,7 @@ def play_vector(*, seconds: float = 0.05, spread: float = 0.0) -> tuple[list[Epi
     return [each.episode for each in plays], seconds
 
 
-def tokens(episodes: Sequence[Episode]) -> list[list[list[int]]]:
+def list_tokens(episodes: Sequence[Episode]) -> list[list[list[int]]]:
     """Return the sampled tokens."""
     return [[turn.reply_tokens.tolist() for turn in episode.turns] for episode in episodes]
 
@@ -155,7 +155,7 @@ def main() -> None:
     args = parser.parse_args()
     how: dict[str, Any] = {"spread": args.spread, "worlds": Worlds(delay=args.delay)}
     at_once, inline = play(Hosting(), **how)
-    expected = tokens(at_once)
+    expected = list_tokens(at_once)
     lengths = [len(reply) for episode in expected for reply in episode]
     print(f"replies of {min(lengths)} to {max(lengths)} tokens")
     print(f"inline: {inline:.2f} s")
@@ -163,7 +163,9 @@ def main() -> None:
     for workers in args.workers:
         episodes, seconds = play(Hosting(where=args.where, workers=workers), **how)
         first = first or seconds
-        told(f"{workers} workers", seconds, tokens(episodes) == expected, first=first, inline=inline)
+        print_line(
+            f"{workers} workers", seconds, list_tokens(episodes) == expected, first=first, inline=inline
+        )
     _, seconds = play(
         Hosting(where=args.where, workers=EPISODES), spread=args.spread, worlds=Worlds(wait=False)
     )
@@ -171,10 +173,10 @@ def main() -> None:
         f"{EPISODES} workers, worlds.wait=false: {seconds:.2f} s, {inline / seconds:.1f} times as fast as inline"
     )
     episodes, seconds = play_vector(spread=args.spread)
-    told("AsyncVectorEnv", seconds, tokens(episodes) == expected, first=first, inline=inline)
+    print_line("AsyncVectorEnv", seconds, list_tokens(episodes) == expected, first=first, inline=inline)
 
 
-def told(name: str, seconds: float, is_same: bool, *, first: float, inline: float) -> None:
+def print_line(name: str, seconds: float, is_same: bool, *, first: float, inline: float) -> None:
     """Print a line of the table."""
     print(
         f"{name}: {seconds:.2f} s, 1/{first / seconds:.1f} of 1 worker, {inline / seconds:.1f} times as fast as "

@@ -41,7 +41,7 @@ from scripts.bench.common import Measured
 HEAD = 32  # width of an attention head
 
 
-def random_policy(width: int = 128, depth: int = 5, context: int = 2048) -> Policy:
+def make_random_policy(width: int = 128, depth: int = 5, context: int = 2048) -> Policy:
     """Make a random Llama-like decoder with the embedded policy's proportions and vocabulary."""
     if width % (2 * HEAD):
         raise ValueError(f"width={width} must be a multiple of {2 * HEAD}")
@@ -123,7 +123,7 @@ class Player:
             forward_context=mixed if precision == "bf16-mixed" else nullcontext,
         )  # fmt: skip
         self._params = SamplingParams(max_reply_tokens=shape.reply, max_context_tokens=context)
-        self._task = self._game(cells=1, name="w")
+        self._task = self._make_game(cells=1, name="w")
         shortest = self.play(groups=1, members=1)[0][0].num_tokens
         if shape.row:
             cells, rest = divmod(shape.row - shortest, shape.turns)
@@ -131,11 +131,11 @@ class Player:
                 raise ValueError(
                     f"row={shape.row}: {shape.turns} turns of {shape.reply} take {shortest} tokens"
                 )
-            self._task = self._game(cells=1 + cells, name="w" + " x" * rest)
+            self._task = self._make_game(cells=1 + cells, name="w" + " x" * rest)
             found = self.play(groups=1, members=1)[0][0].num_tokens
             assert found == shape.row, f"a row has {found} tokens, not {shape.row}"
 
-    def _game(self, *, cells: int, name: str) -> Task:
+    def _make_game(self, *, cells: int, name: str) -> Task:
         turns = self.shape.turns
         return Task(
             name, partial(Wall, cells=cells), max_turns=turns, max_actions=turns, max_actions_per_turn=1
@@ -195,7 +195,7 @@ class Trained:
 
 
 class PeakMemory:
-    """The peak memory between ``start`` and ``mebibytes``, of the device or this process."""
+    """The peak memory between ``start`` and ``read_mebibytes``, of the device or this process."""
 
     def start(self) -> None:
         if torch.cuda.is_available():
@@ -203,14 +203,14 @@ class PeakMemory:
         elif Path("/proc/self/clear_refs").exists():
             Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
 
-    def mebibytes(self) -> float:
+    def read_mebibytes(self) -> float:
         if torch.cuda.is_available():
             return torch.cuda.max_memory_allocated() / 2**20
         status = Path("/proc/self/status").read_text()
         return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) / 2**10
 
 
-def measured(player: Player, trained: Trained, *, groups: int, members: int, seed: int) -> Measured:
+def measure(player: Player, trained: Trained, *, groups: int, members: int, seed: int) -> Measured:
     """Measure an iteration: seconds, microseconds per action token, tokens read and peak memory."""
     peak = PeakMemory()
     peak.start()
@@ -224,12 +224,12 @@ def measured(player: Player, trained: Trained, *, groups: int, members: int, see
         "whole_us": 1e6 * (rollout + update) / actions,
         "episode_ms": 1e3 * (rollout + update) / len(episodes),
         "reuse": sum(e.num_new for e in episodes) / sum(e.num_prefilled + e.num_shared for e in episodes),
-        "re_encoded": re_encoded(episodes) / sum(e.num_prefilled for e in episodes),
-        "peak_mib": peak.mebibytes(),
+        "re_encoded": count_re_encoded(episodes) / sum(e.num_prefilled for e in episodes),
+        "peak_mib": peak.read_mebibytes(),
     }
 
 
-def re_encoded(episodes: list[Episode]) -> int:
+def count_re_encoded(episodes: list[Episode]) -> int:
     """Count the tokens that would be read if every turn read its whole history again."""
     total = 0
     for episode in episodes:

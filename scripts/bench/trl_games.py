@@ -29,7 +29,7 @@ SHAPES = {  # of randomly initialised policies: (hidden, layers, heads, key/valu
 
 
 class EndlessSokoban(Sokoban):
-    """Sokoban that continues after it is solved, so that all episodes have equally many turns.
+    """Sokoban that continues after it is solved, so that all episodes have equal length.
 
     ``filler`` is the number of tokens by which its observations are lengthened.
     """
@@ -65,7 +65,7 @@ class NeverStop:
         return state, False
 
 
-def fixed_length_engine(*, num_slots: int, **arguments: object) -> NativeEngine:
+def make_fixed_length_engine(*, num_slots: int, **arguments: object) -> NativeEngine:
     """Make a native engine whose replies all have one length.
 
     Neither an end tag nor an end marker completes them.
@@ -111,7 +111,7 @@ class Game:
         self._env = EndlessSokoban(split="train", filler=filler, **SOLUTIONS)
         self._prompt = ConstantPrompt(style="compact")
 
-    def opening(self, seed: int) -> str:
+    def start(self, seed: int) -> str:
         """Start a task instance, and return the first message."""
         observation, _ = self._env.reset(seed=seed)
         self.turns_left, self.points = self.max_turns, 0.0
@@ -136,7 +136,7 @@ class Game:
         )
 
 
-def overrides(
+def list_options(
     *, turns: int, prompts: int, members: int, reply_tokens: int, context: int, filler: int
 ) -> Sequence[str]:
     """Return the options of the job for ``train.py``; all others have their defaults."""
@@ -146,7 +146,7 @@ def overrides(
         f"env.max_actions_per_turn={ACTIONS_PER_TURN}",
         *(f"env.game.{name}={value}" for name, value in SOLUTIONS.items()),
         "prompt._target_=scripts.bench.trl_games.ConstantPrompt", f"+env.game.filler={filler}",
-        "engine._target_=scripts.bench.trl_games.fixed_length_engine",
+        "engine._target_=scripts.bench.trl_games.make_fixed_length_engine",
         f"engine.num_slots={prompts * members}", f"rollout.prompts={prompts}", f"rollout.members={members}",
         f"rollout.max_reply_tokens={reply_tokens}", f"rollout.max_context_tokens={context}",
     ]  # fmt: skip

@@ -19,11 +19,11 @@ from scripts.bench import trl_games
 from scripts.bench.common import (
     Measured,
     alternate,
+    compute_ratio,
+    format_seconds,
     is_undisturbed,
-    paired_ratio,
+    make_parser,
     parse,
-    parser_for,
-    seconds_table,
     write_json,
 )
 from scripts.bench.lockstep import Lockstep, Meter
@@ -37,7 +37,7 @@ class _Boundary(pl.Callback):
         self._meter = meter
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._meter.boundary()
+        self._meter.mark_boundary()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, index: int) -> None:
         turns = [turn for episode in batch.episodes for turn in episode.turns]
@@ -58,7 +58,7 @@ def train_ours(meter: Meter, job: Job, precision: str, extra: list[str]) -> None
     cfg = compose_job(
         "train",
         [
-            *trl_games.overrides(
+            *trl_games.list_options(
                 turns=job.turns, prompts=job.prompts, members=job.members, reply_tokens=job.reply_tokens,
                 context=job.context, filler=job.filler,
             ),
@@ -76,7 +76,7 @@ def train_ours(meter: Meter, job: Job, precision: str, extra: list[str]) -> None
     run = build(cfg, make_task_loader(), extra_callbacks=[_Boundary(meter)])
     # every turn adds the same tokens, even after a reply that ends in the end marker by chance
     run.rules.chat._marker = None
-    run.rollouts.on_train_batch_start = meter.timed(  # type: ignore[method-assign]
+    run.rollouts.on_train_batch_start = meter.add_timer(  # type: ignore[method-assign]
         "rollout", run.rollouts.on_train_batch_start
     )
     run.trainer.fit(run.module, run.stream)
@@ -102,7 +102,7 @@ def add_options(parser: argparse.ArgumentParser, *, turns: int, reply_tokens: in
     parser.add_argument("--prompts", type=int, default=16, help="groups of an iteration")
     parser.add_argument("--members", type=int, default=8, help="episodes of a group")
     parser.add_argument("--reply-tokens", type=int, default=reply_tokens, help="tokens of every reply")
-    parser.add_argument("--filler", type=int, default=0, help="tokens that each message is longer by")
+    parser.add_argument("--filler", type=int, default=0, help="tokens to add to each message")
     parser.add_argument("--precision", default="float32", choices=list(OUR_PRECISION), help="of our side")
     parser.add_argument("--trl-precision", default=None, choices=list(OUR_PRECISION), help="default: as ours")
     parser.add_argument("--trl-micro-batch", type=int, default=16, help="rows of a forward-backward")
@@ -110,12 +110,14 @@ def add_options(parser: argparse.ArgumentParser, *, turns: int, reply_tokens: in
     parser.add_argument("--warmups", type=int, default=2)
     parser.add_argument("--ours", action="append", default=[], metavar="KEY=VALUE", help="for train.py")
     parser.add_argument(
-        "--cores", action="store_true", help="also our side with a core each, see docs/models.md"
+        "--cores",
+        action="store_true",
+        help="also measure our side with one core per lane, see docs/models.md",
     )
 
 
-def core_each(prompts: int, threads: int) -> list[str]:
-    """Return options with which each of ``threads`` cores works by itself.
+def give_each_a_core(prompts: int, threads: int) -> list[str]:
+    """Return options with which each of ``threads`` cores plays and trains alone.
 
     Raises:
         ValueError: the prompts cannot be split into equal shares.
@@ -128,7 +130,7 @@ def core_each(prompts: int, threads: int) -> list[str]:
 
 def compare(script: str, description: str | None, *, turns: int, reply_tokens: int) -> None:
     """Run a whole script: parse options, run both sides in turns, print and write results."""
-    parser = parser_for(script, description)
+    parser = make_parser(script, description)
     add_options(parser, turns=turns, reply_tokens=reply_tokens)
     options = parse(parser)
     job = Job(
@@ -138,17 +140,19 @@ def compare(script: str, description: str | None, *, turns: int, reply_tokens: i
     peer_precision = options.trl_precision or options.precision
     with ExitStack() as stack:
 
-        def side(train: Callable[..., None], *arguments: Any, **more: Any) -> partial[Measured]:
+        def open_side(train: Callable[..., None], *arguments: Any, **more: Any) -> partial[Measured]:
             loop = Lockstep(train, job, *arguments, threads=options.threads, **more)
             stack.callback(loop.close)
-            return partial(_measured, loop)
+            return partial(_measure, loop)
 
-        peer = side(train_trl, peer_precision, options.trl_micro_batch, options.trl_generation)
+        peer = open_side(train_trl, peer_precision, options.trl_micro_batch, options.trl_generation)
         modes = {"ours": options.ours}
         if options.cores:
-            modes["a core each"] = options.ours + core_each(job.prompts, options.threads or count_cores())
+            modes["a core each"] = options.ours + give_each_a_core(
+                job.prompts, options.threads or count_cores()
+            )
         sides = {
-            name: side(train_ours, options.precision, extra, prepare=shorten_spin)
+            name: open_side(train_ours, options.precision, extra, prepare=shorten_spin)
             for name, extra in modes.items()
         } | {"trl": peer}
         rounds = alternate(sides, repeats=options.repeats, warmups=options.warmups, keep=is_undisturbed)
@@ -156,17 +160,19 @@ def compare(script: str, description: str | None, *, turns: int, reply_tokens: i
         check_equal(measured)
     first = rounds[0]["ours"]
     print(
-        f"{job.model}, {job.episodes} episodes x {first['turns'] / job.episodes:.0f} turns, of each side "
-        f"{first['action_tokens']:.0f} action tokens and {first['read_tokens']:.0f} read ones; "
+        f"{job.model}, {job.episodes} episodes x {first['turns'] / job.episodes:.0f} turns; each side sampled "
+        f"{first['action_tokens']:.0f} tokens and read {first['read_tokens']:.0f}; "
         f"ours {options.precision}, trl {peer_precision}"
     )
     parts = ["rollout", "update", "whole"]
     for name in modes:
-        print(seconds_table(rounds, parts, ours=name, peer="trl"))
-    ratios = {name: {part: paired_ratio(rounds, part, of="trl", to=name) for part in parts} for name in modes}
+        print(format_seconds(rounds, parts, ours=name, peer="trl"))
+    ratios = {
+        name: {part: compute_ratio(rounds, part, of="trl", to=name) for part in parts} for name in modes
+    }
     write_json(options.out, {"ratios": ratios, "rounds": rounds}, options)
 
 
-def _measured(loop: Lockstep, number: int) -> Measured:
-    found = loop(number)
-    return {**found, "update": found["whole"] - found["rollout"]}
+def _measure(loop: Lockstep, number: int) -> Measured:
+    measured = loop(number)
+    return {**measured, "update": measured["whole"] - measured["rollout"]}

@@ -84,7 +84,7 @@ def train_trl(meter: Meter, job: Job, precision: str, micro_batch: int, generati
     seeds = [str(seed) for iteration in range(200) for seed in stream.make_batch(iteration).seed_P]
     is_multi_turn = job.turns > 1
     prompt = [{"role": "user", "content": ""}]
-    rows = [{"prompt": prompt if is_multi_turn else _opening(job, seed), "seed": seed} for seed in seeds]
+    rows = [{"prompt": prompt if is_multi_turn else _make_opening(job, seed), "seed": seed} for seed in seeds]
     if job.episodes % micro_batch:
         raise ValueError(f"--trl-micro-batch={micro_batch} must divide the {job.episodes} episodes")
     config = GRPOConfig(
@@ -102,26 +102,26 @@ def train_trl(meter: Meter, job: Job, precision: str, micro_batch: int, generati
 
     class Boundary(TrainerCallback):
         def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-            meter.boundary()
+            meter.mark_boundary()
 
     trainer = GRPOTrainer(
-        model=policy.network, reward_funcs=_multi_turn_reward if is_multi_turn else _SingleTurn(job),
+        model=policy.network, reward_funcs=_compute_rewards if is_multi_turn else _SingleTurn(job),
         args=config, train_dataset=Dataset.from_list(rows), processing_class=policy.tokenizer,
         environment_factory=partial(Environment, job.turns, job.filler) if is_multi_turn else None,
         callbacks=[Boundary()],
     )  # fmt: skip
-    scored = meter.timed("rollout", trainer._generate_and_score_completions)
+    score = meter.add_timer("rollout", trainer._generate_and_score_completions)
 
-    def counted(inputs: Any) -> dict[str, Any]:
-        result = scored(inputs)
-        meter.note(**_trl_tokens(result, job))
+    def score_and_count(inputs: Any) -> dict[str, Any]:
+        result = score(inputs)
+        meter.note(**_count_tokens(result, job))
         return result
 
-    trainer._generate_and_score_completions = counted
+    trainer._generate_and_score_completions = score_and_count
     trainer.train()
 
 
-def _trl_tokens(result: dict[str, Any], job: Job) -> dict[str, int]:
+def _count_tokens(result: dict[str, Any], job: Job) -> dict[str, int]:
     completion = result["completion_mask"]
     action = completion * result["tool_mask"] if "tool_mask" in result else completion
     actions = int(action.sum())
@@ -132,8 +132,8 @@ def _trl_tokens(result: dict[str, Any], job: Job) -> dict[str, int]:
     }
 
 
-def _opening(job: Job, seed: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": trl_games.Game(job.turns, job.filler).opening(int(seed))}]
+def _make_opening(job: Job, seed: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": trl_games.Game(job.turns, job.filler).start(int(seed))}]
 
 
 class _SingleTurn:
@@ -146,22 +146,22 @@ class _SingleTurn:
 
     def __call__(self, completions: list[Any], seed: list[str], **_: object) -> list[float]:
         for game, number, completion in zip(self._games, seed, completions, strict=True):
-            game.opening(int(number))
-            game.play(_text(completion))
+            game.start(int(number))
+            game.play(_read_text(completion))
         return [game.points for game in self._games]
 
 
-def _multi_turn_reward(completions: list[Any], environments: list[Any], **_: object) -> list[float]:
+def _compute_rewards(completions: list[Any], environments: list[Any], **_: object) -> list[float]:
     """Play the last reply, and return the rewards of the games.
 
     TRL leaves the last reply unplayed at the limit of tool calls.
     """
     for environment, completion in zip(environments, completions, strict=True):
-        environment._game.play(_text(completion))
+        environment._game.play(_read_text(completion))
     return [environment._game.points for environment in environments]
 
 
-def _text(completion: list[dict[str, Any]]) -> str:
+def _read_text(completion: list[dict[str, Any]]) -> str:
     last = completion[-1]
     calls = last.get("tool_calls") or []
     return str(calls[0]["function"]["arguments"]["text"] if calls else last["content"])
@@ -174,10 +174,10 @@ class Environment:
         self._game = trl_games.Game(turns, filler)
 
     def reset(self, seed: str, **_: object) -> str:
-        return self._game.opening(int(seed))
+        return self._game.start(int(seed))
 
     def reply(self, text: str) -> str:
-        """Answers the game.
+        """Answer the game.
 
         Args:
             text: What to say.

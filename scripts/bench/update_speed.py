@@ -45,11 +45,11 @@ from scripts.bench import trl_games
 from scripts.bench.common import (
     Measured,
     alternate,
-    paired_ratio,
+    compute_ratio,
+    format_table,
+    make_parser,
     parse,
-    parser_for,
-    spread,
-    table,
+    summarise,
     write_json,
 )
 
@@ -69,7 +69,10 @@ def record(policy: Policy, env: str, episodes: int, reply_tokens: int) -> Trajec
 
 
 class Ours:
-    """A training step on the recorded rows: the second of two, with existing optimizer state."""
+    """A training step on the recorded rows.
+
+    The second of two steps is timed, so that the optimizer's state exists.
+    """
 
     def __init__(self, policy: Policy, batch: TrajectoryBatch, options: argparse.Namespace) -> None:
         changes = [f"algo={options.algo}", "optim.lr=1e-12", *options.overrides]
@@ -120,7 +123,7 @@ class Bare:
         self.parts = tokens[: rows * width].reshape(rows, width).split(max(1, options.budget // width))
         self.num_tokens = rows * width
 
-    def autocast(self) -> AbstractContextManager[Any]:
+    def open_autocast(self) -> AbstractContextManager[Any]:
         is_mixed = self.precision == "bf16-mixed"
         return torch.autocast(self.device, torch.bfloat16) if is_mixed else nullcontext()
 
@@ -128,7 +131,7 @@ class Bare:
         self.network.zero_grad()
         started = time.perf_counter()
         for part in [*self.parts] * self.networks:
-            with self.autocast():
+            with self.open_autocast():
                 logits = self.network(input_ids=part, use_cache=False).logits
                 loss = cross_entropy(logits[:, :-1].flatten(0, 1).float(), part[:, 1:].flatten())
                 loss.backward()
@@ -138,7 +141,7 @@ class Bare:
 
 
 def main() -> None:
-    parser = parser_for(__file__, __doc__)
+    parser = make_parser(__file__, __doc__)
     parser.add_argument("--algo", default="grpo")
     parser.add_argument("--env", default="sokoban")
     parser.add_argument("--model", default="nano", choices=["nano", *trl_games.SHAPES])
@@ -160,20 +163,20 @@ def main() -> None:
     bare = Bare(policy, batch, 1 if critic is None or critic.is_shared else 2, options)
     rounds = alternate({"ours": ours, "bare": bare}, repeats=options.repeats)
     real, actions = int(batch.is_real_BT.sum()), int(batch.is_action_BT.sum())
-    ratio = paired_ratio(rounds, "seconds", of="bare", to="ours")
-    seconds = {side: spread(rounds, side, "seconds") for side in ("ours", "bare")}
+    ratio = compute_ratio(rounds, "seconds", of="bare", to="ours")
+    seconds = {side: summarise(rounds, side, "seconds") for side in ("ours", "bare")}
     print(
         f"{options.algo}, {options.precision}: {batch.num_rows} rows, {real} tokens, {actions} of them actions"
     )
     header = ["side", "seconds (least–greatest)", "tokens/s", "action tokens/s"]
     counts = {"ours": real, "bare": bare.num_tokens}
     rows = [
-        [side, found.text(3), f"{counts[side] / found.median:.0f}", f"{actions / found.median:.0f}"]
+        [side, found.show(3), f"{counts[side] / found.median:.0f}", f"{actions / found.median:.0f}"]
         for side, found in seconds.items()
     ]
-    print(table(header, rows))
+    print(format_table(header, rows))
     padding = ours.module.row["train/padding_share"]
-    print(f"share of the bare speed: {ratio.text()}; padding share {padding:.3f}")
+    print(f"share of the bare speed: {ratio.show()}; padding share {padding:.3f}")
     gap = ours.module.row["train/logp_gap"]
     print(f"mean log-prob gap {gap:.2g} nats, greatest {ours.module.row['train/logp_gap_max']:.2g}")
     result = {

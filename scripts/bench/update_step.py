@@ -1,10 +1,11 @@
-"""An update of tree-like rows: padded, packed and with common beginnings once; seconds, operators and waits.
+"""Cost of an update of tree-like rows that are padded, packed, or share beginnings.
 
     python -m scripts.bench.update_step [--model tiny-random] [--dtype float32] [--rows turns] [--turns 8] [--members 8]
 
-The rows are one group of random tokens.  ``--rows turns``: each turn of each episode is a row with all turns before it;
-``--rows leaves``: each episode is a row, and all but the first continue another from a random turn on.  The opening is
-common to all.  A side is one whole update without Lightning: minibatch, micro-batches, backward, clipping, AdamW.
+The rows are one group of random tokens.  With ``--rows turns`` each turn of each episode is a row with all turns before
+it.  With ``--rows leaves`` each episode is a row, and all but the first continue another episode from a random turn.
+All rows have the same opening.  A side is one whole update without Lightning: minibatch, micro-batches, backward,
+clipping, AdamW.
 *before* are padded micro-batches of 2,048 tokens with logits in pieces of 1,024; the others have ``--tokens`` of both.
 
 *Operators* are those of forward and backward pass that launch work, so no views, per layer and micro-batch (the
@@ -40,11 +41,11 @@ from scripts.bench import trl_games
 from scripts.bench.common import (
     Measured,
     alternate,
-    paired_ratio,
+    compute_ratio,
+    format_table,
+    make_parser,
     parse,
-    parser_for,
-    spread,
-    table,
+    summarise,
     write_json,
 )
 from scripts.bench.decode_step import CountOperators
@@ -93,9 +94,7 @@ def make_rows(kind: str, turns: int, members: int, vocabulary: int) -> Trajector
         episode = [*taken, *(make_turn(number) for number in range(first, turns))]
         episode[0] = opening + episode[0][OPENING:]
         episodes.append(episode)
-    is_reply = [
-        token >= length for length in message for token in range(length + REPLY)
-    ]  # of a whole episode
+    is_reply = [token >= length for length in message for token in range(length + REPLY)]
     cuts = range(1, turns + 1) if kind == "turns" else [turns]
     rows = [(member, cut, sum(episode[:cut], [])) for member, episode in enumerate(episodes) for cut in cuts]
     width = max(len(tokens) for _, _, tokens in rows)
@@ -174,7 +173,7 @@ def synchronize() -> None:
 
 @torch.library.custom_op("lit_agentrl_bench::segments", mutates_args=())
 def attend_nothing(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Stand for the kernel while operators are counted on a CPU."""
+    """Replace the kernel while operators are counted on a CPU."""
     return torch.zeros_like(query)
 
 
@@ -190,8 +189,8 @@ attend_nothing.register_autograd(
 
 
 @contextmanager
-def stand_for_kernel() -> Iterator[None]:
-    """Read packed rows as on a GPU, without content, where there is no kernel."""
+def replace_kernel() -> Iterator[None]:
+    """Read packed rows as on a GPU, with empty results, where there is no kernel."""
     if DEVICE.type == "cuda":
         yield
         return
@@ -217,7 +216,7 @@ def count(form: bool | str, options: argparse.Namespace) -> dict[str, float]:
         batch = make_rows(options.rows, 4, 8, 2000)
         sizes = {"tokens_per_microbatch": 700, "logits_chunk": None}
         update = Update(policy, batch, options.dtype, packing=form, **sizes)
-        with stand_for_kernel():
+        with replace_kernel():
             operators, waits, parts = update.count()
         found.append((operators / parts, waits / parts))
     (two, waits), (four, _) = found
@@ -226,7 +225,7 @@ def count(form: bool | str, options: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = parser_for(__file__, __doc__, repeats=3)
+    parser = make_parser(__file__, __doc__, repeats=3)
     parser.add_argument("--model", default="tiny-random", choices=list(trl_games.SHAPES))
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "mixed"],
                         help="of the weights; mixed: float32, computed in bfloat16")  # fmt: skip
@@ -248,19 +247,21 @@ def main() -> None:
     }  # fmt: skip
     updates = {name: Update(policy, batch, options.dtype, **settings) for name, settings in sides.items()}
     rounds = alternate(updates, repeats=options.repeats)
-    seconds = {name: spread(rounds, name, "seconds") for name in sides}
-    ratios = {name: paired_ratio(rounds, "seconds", of=name, to="shared") for name in ("before", "padded")}
+    seconds = {name: summarise(rounds, name, "seconds") for name in sides}
+    ratios = {name: compute_ratio(rounds, "seconds", of=name, to="shared") for name in ("before", "padded")}
     counts = {name: count(sides[name]["packing"], options) for name in ("padded", "packed", "shared")}
     rows = [
-        [name, found.text(3), f"{updates[name].row['train/shared_token_share']:.2f}",
+        [name, found.show(3), f"{updates[name].row['train/shared_token_share']:.2f}",
          f"{updates[name].row['train/padding_share']:.2f}",
          *(f"{counts.get(name, {}).get(what, float('nan')):.0f}" for what in ("operators", "others", "waits"))]
         for name, found in seconds.items()
     ]  # fmt: skip
     print(f"{batch.num_rows} rows, {int(batch.is_real_BT.sum())} tokens, on {DEVICE.type} in {options.dtype}")
-    print(table(["side", "seconds", "shared", "padding", "operators a layer", "others", "waits"], rows))
+    print(
+        format_table(["side", "seconds", "shared", "padding", "operators a layer", "others", "waits"], rows)
+    )
     for name, ratio in ratios.items():
-        print(f"speed of shared rows over {name} ones: {ratio.text()}")
+        print(f"speed of shared rows over {name} ones: {ratio.show()}")
     losses = {name: update.row["train/grad_norm"] for name, update in updates.items()}
     print("gradient norms:", ", ".join(f"{name} {value:.6g}" for name, value in losses.items()))
     result = {"rounds": rounds, "seconds": seconds, "ratio": ratios, "counts": counts, "grad_norm": losses}

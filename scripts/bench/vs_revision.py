@@ -5,8 +5,8 @@
 
 Every run is a separate process, as a user starts it; its wall time includes start-up, both tests and the export.
 Options after ``--`` are added to ``algo=grpo env=sokoban`` on both sides.  The two sides of a repetition use the
-repetition's number as their seed, unless ``seed=`` is given.  Sampled episodes differ between revisions by rounding,
-so success is printed next to the seconds: the ratio is meaningful only if learning is equal within its interval.
+repetition's number as their seed, unless ``seed=`` is given.  Sampled episodes differ between revisions by rounding, so
+success is printed next to the seconds: the ratio of seconds has a meaning only if both sides learn equally well.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from scripts.bench.common import (
     ROOT,
     Measured,
     alternate,
-    paired_ratio,
+    compute_ratio,
+    format_table,
+    make_parser,
     parse,
-    parser_for,
-    spread,
-    table,
+    summarise,
     write_json,
 )
 
@@ -38,7 +38,7 @@ PHASES = ("rollout", "update", "validate")
 
 
 @contextmanager
-def checkout(revision: str, folder: Path):  # type: ignore[no-untyped-def]
+def check_out(revision: str, folder: Path):  # type: ignore[no-untyped-def]
     """Check out ``revision`` in ``folder`` for the duration of the block."""
     git = ["git", "-C", str(ROOT), "worktree"]
     subprocess.run([*git, "add", "--quiet", "--detach", str(folder), revision], check=True)
@@ -70,7 +70,7 @@ def run(tree: Path, folder: Path, arguments: Sequence[str]) -> Measured:
 
 
 def main() -> None:
-    parser = parser_for(__file__, __doc__, repeats=2)
+    parser = make_parser(__file__, __doc__, repeats=2)
     parser.add_argument("--revision", required=True, help="the commit to compare with")
     parser.add_argument("--now", action="append", default=[], metavar="KEY=VALUE", help="for this tree alone")
     parser.add_argument("arguments", nargs="*", help="more options of train.py, after --")
@@ -80,30 +80,33 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         old = Path(scratch) / "old"
 
-        def side(name: str, tree: Path, number: int) -> Measured:
+        def measure_side(name: str, tree: Path, number: int) -> Measured:
             seed = [] if any(a.startswith("seed=") for a in options.arguments) else [f"seed={max(number, 0)}"]
             own = options.now if name == "new" else []
             measured = run(tree, Path(scratch) / f"{name}{number}", [*seed, *options.arguments, *own])
             print(f"{name} {number}: " + ", ".join(f"{k} {v:.3f}" for k, v in measured.items()), flush=True)
             return measured
 
-        with checkout(options.revision, old):
-            sides = {"old": lambda n: side("old", old, n), "new": lambda n: side("new", ROOT, n)}
+        with check_out(options.revision, old):
+            sides = {
+                "old": lambda n: measure_side("old", old, n),
+                "new": lambda n: measure_side("new", ROOT, n),
+            }
             rounds = alternate(sides, repeats=options.repeats, warmups=0)
     quantities = ("wall", *PHASES, "peak MiB", "start", "last")
     ratios = {
-        name: paired_ratio(rounds, name, of="new", to="old")
+        name: compute_ratio(rounds, name, of="new", to="old")
         for name in quantities
         if all(side[name] for measured in rounds for side in measured.values())
     }
     print(
-        table(
+        format_table(
             ["seconds; MiB; success", options.revision, "now", "now / then (least–greatest)"],
             [
                 [
                     name,
-                    *(spread(rounds, side, name).text(3) for side in ("old", "new")),
-                    ratios[name].text() if name in ratios else "–",
+                    *(summarise(rounds, side, name).show(3) for side in ("old", "new")),
+                    ratios[name].show() if name in ratios else "–",
                 ]
                 for name in quantities
             ],

@@ -2,7 +2,7 @@
 
     python -m scripts.bench.workers                       # on two cores with nothing else on them
     python -m scripts.bench.workers --worker ray --share 4
-    python -m scripts.bench.workers --share 8 --lanes 2    # the update side by side as well
+    python -m scripts.bench.workers --share 8 --lanes 2    # the update in two lanes as well
     python -m scripts.bench.workers --iterations 4 --repeats 2 -- env=frozen_lake
 
 The script runs ``train.py`` for both in alternation, and a third time with a single worker that records the seconds of
@@ -79,7 +79,7 @@ def run(
 ) -> list[dict[str, float]]:
     """Run a job, and return the seconds of each iteration but the first, by phase."""
     options = [*MIX, *QUICK, f"trainer.max_epochs={iterations + 1}", f"hydra.run.dir={folder}", *overrides]
-    command = [sys.executable, str(common.ROOT / "train.py"), *common.last_of(options)]
+    command = [sys.executable, str(common.ROOT / "train.py"), *common.keep_last(options)]
     paths = [str(common.ROOT / "src"), str(common.ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "OMP_NUM_THREADS": str(CORES), "PYTHONPATH": os.pathsep.join(paths)}
     environment |= {} if log is None else {LOG: str(log)}
@@ -96,14 +96,16 @@ def run(
     return found
 
 
-def side(iterations: int, options: Sequence[str], overrides: Sequence[str], number: int) -> common.Measured:
+def measure_side(
+    iterations: int, options: Sequence[str], overrides: Sequence[str], number: int
+) -> common.Measured:
     """Measure the median seconds of an iteration."""
     with tempfile.TemporaryDirectory() as scratch:
         rows = run(Path(scratch) / "run", iterations, [f"seed={max(number, 0)}", *options, *overrides])
     return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
 
 
-def simulated(iterations: int, share: int, overrides: Sequence[str], number: int) -> common.Measured:
+def simulate(iterations: int, share: int, overrides: Sequence[str], number: int) -> common.Measured:
     """Simulate the seconds of an iteration with several workers, from the shares of one."""
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "shares"
@@ -116,16 +118,16 @@ def simulated(iterations: int, share: int, overrides: Sequence[str], number: int
         raise SystemExit("an iteration without shares; was it played by a worker?")
     found = {"shares": statistics.median(map(len, waves))}
     for count in SIMULATED:
-        played = [makespan(wave, count) for wave in waves]
-        # time of the wave outside its shares, which one worker plays one after the other
-        beside = [max(0.0, row["rollout"] - sum(wave)) for wave, row in zip(waves, rows, strict=True)]
-        each = list(zip(played, beside, (row["update"] for row in rows), strict=True))
+        played = [compute_makespan(wave, count) for wave in waves]
+        # time of the wave outside its shares, which a single worker plays one after the other
+        others = [max(0.0, row["rollout"] - sum(wave)) for wave, row in zip(waves, rows, strict=True)]
+        each = list(zip(played, others, (row["update"] for row in rows), strict=True))
         found[f"in turn {count}"] = statistics.median(sum(parts) for parts in each)
         found[f"overlap {count}"] = statistics.median(max(a, c) + b for a, b, c in each)
     return found
 
 
-def makespan(shares: Iterable[float], workers: int) -> float:
+def compute_makespan(shares: Iterable[float], workers: int) -> float:
     """Compute the seconds until all shares are played, each by the first free worker."""
     free = [0.0] * workers
     for seconds in shares:
@@ -134,7 +136,7 @@ def makespan(shares: Iterable[float], workers: int) -> float:
 
 
 def main() -> None:
-    parser = common.parser_for(__file__, __doc__)
+    parser = common.make_parser(__file__, __doc__)
     parser.add_argument("--worker", choices=["process", "ray"], default="process")
     parser.add_argument("--share", type=int, default=2, help="prompts of a share")
     parser.add_argument("--lanes", type=int, default=1, help="update.lanes of the run with two workers")
@@ -149,28 +151,28 @@ def main() -> None:
         f"update.lanes={given.lanes}",
     ]
     sides = {
-        "two workers": partial(side, given.iterations, workers, given.overrides),
-        "one process": partial(side, given.iterations, ["worker=none"], given.overrides),
-        "simulated": partial(simulated, given.iterations, given.share, given.overrides),
+        "two workers": partial(measure_side, given.iterations, workers, given.overrides),
+        "one process": partial(measure_side, given.iterations, ["worker=none"], given.overrides),
+        "simulated": partial(simulate, given.iterations, given.share, given.overrides),
     }
     rounds = common.alternate(sides, repeats=given.repeats, warmups=0)
-    print(common.seconds_table(rounds, QUANTITIES, ours="two workers", peer="one process"))
-    ratio = common.paired_ratio(rounds, "iteration", of="two workers", to="one process")
+    print(common.format_seconds(rounds, QUANTITIES, ours="two workers", peer="one process"))
+    ratio = common.compute_ratio(rounds, "iteration", of="two workers", to="one process")
     print(
-        f"two workers over one process: {ratio.text()}; bound {BOUND}: {'kept' if ratio.median <= BOUND else 'MISSED'}"
+        f"two workers over one process: {ratio.show()}; bound {BOUND}: {'kept' if ratio.median <= BOUND else 'MISSED'}"
     )
     print(f"simulated, not measured; shares of an iteration: {rounds[0]['simulated']['shares']:g}")
     kinds = ("in turn", "overlap")
     spreads = {
-        (kind, count): common.spread(rounds, "simulated", f"{kind} {count}")
+        (kind, count): common.summarise(rounds, "simulated", f"{kind} {count}")
         for count in SIMULATED
         for kind in kinds
     }
     print(
-        common.table(
+        common.format_table(
             ["workers", *(f"{kind}, s" for kind in kinds), "in turn, over one worker"],
             [
-                [count, *(spreads[kind, count].text() for kind in kinds),
+                [count, *(spreads[kind, count].show() for kind in kinds),
                  f"{spreads['in turn', 1].median / spreads['in turn', count].median:.2f}"]
                 for count in SIMULATED
             ],

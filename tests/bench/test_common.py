@@ -26,30 +26,30 @@ def test_sides_alternate_in_an_order_that_is_reversed_each_time() -> None:
 
 def test_a_ratio_is_taken_within_repetitions() -> None:
     rounds = [{"ours": {"s": a}, "trl": {"s": b}} for a, b in ((1.0, 2.0), (10.0, 40.0), (4.0, 12.0))]
-    ratio = common.paired_ratio(rounds, "s", of="trl", to="ours")
+    ratio = common.compute_ratio(rounds, "s", of="trl", to="ours")
     # the ratio of medians would be 12 / 4 = 3 as well; of means 54 / 15 = 3.6
     assert (ratio.median, ratio.low, ratio.high) == (3.0, 2.0, 4.0)
     lopsided = [{"ours": {"s": a}, "trl": {"s": b}} for a, b in ((1.0, 1.0), (2.0, 10.0), (9.0, 9.0))]
-    assert common.paired_ratio(lopsided, "s", of="trl", to="ours").median == 1.0  # of medians: 4.5
-    assert ratio.text(1) == "3.0 (2.0–4.0)"
-    assert "3.00 (2.00–4.00)" in common.seconds_table(rounds, ["s"], ours="ours", peer="trl")
+    assert common.compute_ratio(lopsided, "s", of="trl", to="ours").median == 1.0  # of medians: 4.5
+    assert ratio.show(1) == "3.0 (2.0–4.0)"
+    assert "3.00 (2.00–4.00)" in common.format_seconds(rounds, ["s"], ours="ours", peer="trl")
 
 
 def test_a_spread_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        common.Spread.of([])
+        common.Summary.of([])
     with pytest.raises(ValueError, match="repeats=0"):
         common.alternate({"ours": lambda number: {}}, repeats=0)
 
 
 def test_columns_of_a_table_are_aligned() -> None:
-    lines = common.table(["name", "s"], [["a", 1.5], ["longer", 12]]).splitlines()
+    lines = common.format_table(["name", "s"], [["a", 1.5], ["longer", 12]]).splitlines()
     assert lines == ["name      s", "------  ---", "a       1.5", "longer   12"]
 
 
 def test_a_stopwatch_adds_up() -> None:
     into = {"s": 100.0}
-    with common.stopwatch(into, "s"):
+    with common.time_block(into, "s"):
         pass
     assert 100.0 < into["s"] < 160.0
 
@@ -57,10 +57,10 @@ def test_a_stopwatch_adds_up() -> None:
 def test_the_record_holds_options_machine_and_figures(tmp_path: Path, capsys) -> None:
     threads = torch.get_num_threads()
     path = tmp_path / "new" / "figures.json"
-    options = common.parse(common.parser_for("figures.py", "What it does."), ["--out", str(path)])
+    options = common.parse(common.make_parser("figures.py", "What it does."), ["--out", str(path)])
     assert torch.get_num_threads() == threads  # left alone unless --threads is given
     common.write_json(
-        path, {"ratio": common.Spread(2.0, 1.0, 3.0), "rounds": [{"ours": {"s": 1.0}}]}, options
+        path, {"ratio": common.Summary(2.0, 1.0, 3.0), "rounds": [{"ours": {"s": 1.0}}]}, options
     )
     record = json.loads(path.read_text())
     assert record["ratio"] == {"median": 2.0, "low": 1.0, "high": 3.0}
@@ -73,7 +73,7 @@ def test_the_record_holds_options_machine_and_figures(tmp_path: Path, capsys) ->
 @pytest.mark.parametrize("option", ["--repeats=0", "--threads=0"])
 def test_an_option_out_of_range_is_refused(option: str, capsys) -> None:
     with pytest.raises(SystemExit):
-        common.parse(common.parser_for("figures.py", None), [option])
+        common.parse(common.make_parser("figures.py", None), [option])
     assert "must be >= 1" in capsys.readouterr().err
 
 
@@ -92,5 +92,5 @@ def test_a_disturbed_repetition_is_run_again_but_not_for_ever() -> None:
 
 
 def test_what_is_given_to_a_benchmark_takes_the_place_of_its_own_options() -> None:
-    found = common.last_of(["algo=grpo", "env=sokoban", "seed=0", "env=bandit", "algo.clip=a=b"])
+    found = common.keep_last(["algo=grpo", "env=sokoban", "seed=0", "env=bandit", "algo.clip=a=b"])
     assert found == ["algo=grpo", "env=bandit", "seed=0", "algo.clip=a=b"]

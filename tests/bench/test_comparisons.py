@@ -6,7 +6,13 @@ import pytest
 from hydra import compose
 
 from lit_agentrl.config.composition import initialize_hydra
-from scripts.bench.campaigns.comparisons import FOURTH, gains, over_control, rate_of, table
+from scripts.bench.campaigns.comparisons import (
+    FOURTH,
+    choose_rate,
+    compute_gains,
+    format_gains_over_control,
+    format_table,
+)
 
 
 def rooms(solved: str, invalid: float = 0.0) -> dict[str, object]:
@@ -14,18 +20,18 @@ def rooms(solved: str, invalid: float = 0.0) -> dict[str, object]:
 
 
 def test_the_rule_takes_the_best_rate_that_breaks_no_replies_and_the_lower_of_equals() -> None:
-    assert rate_of({1e-5: rooms("x..."), 2e-5: rooms("xx.."), 4e-5: rooms("xxx.", 0.031)}) == 2e-5
-    assert rate_of({1e-5: rooms("x..."), 2e-5: rooms(".x..", 0.03)}) == 1e-5
-    assert rate_of({1e-5: rooms("xxxx", 0.1)}) is None
+    assert choose_rate({1e-5: rooms("x..."), 2e-5: rooms("xx.."), 4e-5: rooms("xxx.", 0.031)}) == 2e-5
+    assert choose_rate({1e-5: rooms("x..."), 2e-5: rooms(".x..", 0.03)}) == 1e-5
+    assert choose_rate({1e-5: rooms("xxxx", 0.1)}) is None
 
 
 def test_the_table_by_hand() -> None:
     """Gains of the rooms 1/2, 1, 0 and -1/2 over two seeds: mean 1/4, s = 0.645, 3.182 s / 2 = 1.027."""
     starts = {0: rooms("...x"), 1: rooms("x..x")}
     found = {0: rooms("xx.x"), 1: rooms("xx..")}
-    assert gains(list(found.values()), list(starts.values())) == [0.5, 1.0, 0.0, -0.5]
+    assert compute_gains(list(found.values()), list(starts.values())) == [0.5, 1.0, 0.0, -0.5]
     tried = {1e-4: rooms("x..."), 3e-4: rooms("xx..", 0.02)}
-    (line,) = table({"sft": tried}, {"sft": found}, starts).splitlines()[2:]
+    (line,) = format_table({"sft": tried}, {"sft": found}, starts).splitlines()[2:]
     assert line.startswith("| sft | 0.0001: 0.250, 0.000, **0.0003**: 0.500, 0.020 | 2 | 0.375 | 0.750 [")
     assert line.endswith("| +0.250 [-0.777, +1.277] (n = 4) | 0.000 |")
 
@@ -33,8 +39,8 @@ def test_the_table_by_hand() -> None:
 def test_what_is_above_the_control_by_hand() -> None:
     """Differences of the rooms 1, 0, 0 and 1: mean 1/2, s = 0.577, 3.182 s / 2 = 0.919; other seeds are left out."""
     found = {"control": {0: rooms("..x.")}, "orpo": {0: rooms("x.xx")}, "dpo": {1: rooms("xxxx")}}
-    assert over_control(found) == ["\norpo less control: +0.500 [-0.419, +1.419] (n = 4)"]
-    assert over_control({"orpo": {0: rooms("x")}}) == []
+    assert format_gains_over_control(found) == ["\norpo less control: +0.500 [-0.419, +1.419] (n = 4)"]
+    assert format_gains_over_control({"orpo": {0: rooms("x")}}) == []
 
 
 @pytest.mark.slow

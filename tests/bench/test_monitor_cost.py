@@ -13,10 +13,10 @@ from scripts.bench.monitor_cost import HOOKS, Clock
 def test_the_share_is_that_of_all_iterations_but_the_first() -> None:
     times = chain([0.0], [1.0, 6.0, 10.0], [11.0, 12.0, 14.0, 15.0, 20.0], repeat(20.0))
     clock = Clock(lambda: next(times))
-    assert clock.timed(lambda a: a + 1, 1) == 2
+    assert clock.time_call(lambda a: a + 1, 1) == 2
     clock.end()  # 5 of 10 seconds
     for _ in range(2):
-        clock.timed(lambda: None)
+        clock.time_call(lambda: None)
     clock.end()  # 2 of 10
     assert clock.iterations == [(5.0, 10.0), (2.0, 10.0)]
     assert clock.share(warm=1) == 0.2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.campaigns.structures import PROTOCOL, STRUCTURES, as_csv, cells, table
+from scripts.bench.campaigns.structures import PROTOCOL, STRUCTURES, as_csv, format_table, list_cells
 from tests.conftest import ROOT
 from tests.integration.conftest import environment
 
@@ -23,7 +23,7 @@ def test_the_table_by_hand() -> None:
         ("hard", "refill", 0): rooms(1), ("hard", "refill", 1): rooms(0),
         ("hard", "hint", 0): rooms(2), ("hard", "hint", 1): rooms(3), ("hard", "replay", 0): rooms(4),
     }  # fmt: skip
-    lines = table(found).splitlines()[2:]
+    lines = format_table(found).splitlines()[2:]
     assert lines == [
         "| hard | refill | 2 | 100 | 0.125 | refill | – |",
         "| hard | hint | 2 | 100 | 0.625 | refill | +0.500 [-2.677, +3.677] |",
@@ -36,13 +36,13 @@ def test_the_table_by_hand() -> None:
 
 
 def test_the_most_telling_cells_come_first_and_all_structures_of_a_seed_together() -> None:
-    order = cells(["frozen_lake", "hard"], list(STRUCTURES), [0, 1])
+    order = list_cells(["frozen_lake", "hard"], list(STRUCTURES), [0, 1])
     for start, first in ((0, ["refill", "hint"]), (4, ["refill, 64 instances", "replay"])):
         assert order[start : start + 4] == [("hard", name, seed) for seed in (0, 1) for name in first]
     assert order[8:24] == [("frozen_lake", name, seed) for seed in (0, 1) for name in STRUCTURES]
     assert order[24] == ("hard", "branch", 0) and len(order) == len(set(order)) == 2 * 8 * 2
-    assert cells(["frozen_lake", "hard", "sokoban"], list(STRUCTURES), [0, 1], PROTOCOL) == order[:24]
-    assert cells(["hard"], ["mcts"], [3]) == [("hard", "mcts", 3)]
+    assert list_cells(["frozen_lake", "hard", "sokoban"], list(STRUCTURES), [0, 1], PROTOCOL) == order[:24]
+    assert list_cells(["hard"], ["mcts"], [3]) == [("hard", "mcts", 3)]
 
 
 @pytest.mark.slow

@@ -17,7 +17,14 @@ from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.text.chat import ChatRenderer
-from scripts.bench.campaigns.summaries import LENGTH, TURNS, as_csv, demonstrate, table, write_demonstrations
+from scripts.bench.campaigns.summaries import (
+    LENGTH,
+    TURNS,
+    as_csv,
+    demonstrate,
+    format_table,
+    write_demonstrations,
+)
 from tests.conftest import nano_tokenizer
 from tests.rollout.test_collector import Player
 
@@ -78,10 +85,10 @@ def test_the_table_by_hand() -> None:
         ("start", 1): games(2, 2, 0), ("trained", 1): games(3, 4, 9), ("masked", 1): games(2, 1, 8),
         ("start", 2): games(2, 2, 0), ("trained", 2): games(4, 4, 9), ("masked", 2): games(1, 2, 8),
     }  # fmt: skip
-    lines = table(found).splitlines()
+    lines = format_table(found).splitlines()
     assert lines[0] == "| policy | temperature | seed 1 | seed 2 | mean [95 % over seeds] |"
     assert lines[2] == "| start | 1 | 0.500 | 0.500 | 0.500 [0.500, 0.500] |"
     assert lines[-1] == "| trained less masked | 1 | +0.250 | +0.750 | +0.500 [-2.677, +3.677] |"
     del found["masked", 1]
-    assert table(found).splitlines()[-1] == "| trained less masked | 1 | – | +0.750 | +0.750 |"
+    assert format_table(found).splitlines()[-1] == "| trained less masked | 1 | – | +0.750 | +0.750 |"
     assert as_csv(found).splitlines()[3:5] == ["trained,1,9,1.0,4,0.75", "trained,1,9,0.0,4,1.0"]

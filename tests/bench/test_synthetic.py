@@ -12,23 +12,23 @@ from scripts.bench import roofline, synthetic
 @pytest.mark.parametrize(("turns", "reply"), [(1, 20), (5, 4)])
 def test_rows_have_the_length_and_the_replies_that_were_asked_for(turns: int, reply: int) -> None:
     player = synthetic.Player(
-        synthetic.random_policy(64, 1, 256), synthetic.Shape(turns, reply, 203), slots=4
+        synthetic.make_random_policy(64, 1, 256), synthetic.Shape(turns, reply, 203), slots=4
     )
     episodes, _ = player.play(groups=2, members=2)
     assert [e.num_tokens for e in episodes] == [203] * 4
     assert [[len(turn.reply_tokens) for turn in e.turns] for e in episodes] == [[reply] * turns] * 4
     read_again = sum(sum(len(t.prefix_tokens) for t in e.turns[: k + 1]) + k * reply
                      for e in episodes for k in range(turns))  # fmt: skip
-    assert synthetic.re_encoded(episodes) == read_again
+    assert synthetic.count_re_encoded(episodes) == read_again
 
 
 def test_a_row_that_is_too_short_is_refused() -> None:
     with pytest.raises(ValueError, match="row=50: 5 turns of 4 take"):
-        synthetic.Player(synthetic.random_policy(64, 1, 256), synthetic.Shape(5, 4, 50), slots=4)
+        synthetic.Player(synthetic.make_random_policy(64, 1, 256), synthetic.Shape(5, 4, 50), slots=4)
 
 
 def test_a_step_does_as_many_matrix_products_as_are_counted() -> None:
-    network = synthetic.random_policy(64, 2, 64).network
+    network = synthetic.make_random_policy(64, 2, 64).network
     model = roofline.Model(network, 4)
     tokens = torch.randint(0, 200, (3, 16))
     with FlopCounterMode(display=False) as counter:

@@ -101,10 +101,10 @@ def test_our_side_is_a_run_of_the_job(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_core_each_has_equal_shares() -> None:
-    found = trl_sides.core_each(16, 2)
+    found = trl_sides.give_each_a_core(16, 2)
     assert found == ["worker=process", "worker.count=2", "worker.share=8", "update.lanes=2"]
     with pytest.raises(ValueError, match="--prompts=16 to --threads=3"):
-        trl_sides.core_each(16, 3)
+        trl_sides.give_each_a_core(16, 3)
 
 
 def test_a_random_policy_says_nothing_that_is_no_call() -> None:

@@ -68,6 +68,11 @@ REPLY = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "
         ("a.json", f'{{"data": [{ROW}], "test": [{ROW}]}}', "neither messages nor completion (there are data, test)"),
         ("a.csv", "prompt,completion\n\"[{'role': 'user', 'content': 'a'}]\",b\n", "column prompt spells messages as"),
         ("a.jsonl", '{"messages": "[{\'content\': 1}]"}', "column messages spells messages as Python prints them"),
+        ("a.jsonl", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a pointer of Git LFS, and not the"),
+        ("a.parquet", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "fetch them with git lfs pull"),
+        ("a.json", '{"prompt": ["a", "c"], "completion": ["b", "d"]}', "a.json holds a list for each column; write an"),
+        ("a.json", '{"prompt": {"0": "a"}, "completion": {"0": "b"}}', "(in pandas: to_json with orient='records')"),
+        ("a.csv", '"prompt";"completion"\n"a";"b"', "has ';' between names; separate the columns with commas"),
         ("a" * 300 + ".jsonl", "none", ".jsonl is not there; looked for"),
         ("a.jsonl", "link", "a.jsonl is not there; looked for"),
         ("a.jsonl", "pipe", "a.jsonl must be a folder of lit-agentrl collect, or a file that ends in .jsonl, .json"),
@@ -99,6 +104,12 @@ def test_an_odd_file_is_one_line(name: str, content: str | bytes, said: str, tmp
     [
         ("a.json", "\ufeff" + json.dumps(json.loads(ROW), indent=1), 1),  # a single object
         ("a.json", f"[{ROW}, {ROW},]", 2),
+        ("a.JSONL", f"{ROW}\n{ROW}", 2),
+        (
+            "a.Json",
+            '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}',
+            1,
+        ),
         ("a.json", f'{{"version": 1, "data": [{ROW}, {ROW}]}}', 2),
         ("a.csv", "\ufeff\n\nprompt,completion\r\n\r\na,b\r\n", 1),
         ("a.csv", ",prompt,completion\r0,a,b\r1,c,d\r", 2),

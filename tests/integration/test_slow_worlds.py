@@ -10,7 +10,7 @@ import torch
 
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.envs.hosting import Hosting
-from scripts.bench.slow_worlds import EPISODES, TURNS, play, play_vector, tokens
+from scripts.bench.slow_worlds import EPISODES, TURNS, list_tokens, play, play_vector
 from tests.integration.conftest import assert_equal_runs, outcome
 
 PROMPTS, MEMBERS = 4, 4
@@ -73,8 +73,8 @@ def test_sixteen_workers_take_an_eighth_of_the_time_of_one() -> None:
     seconds = 0.2
     expected, _ = play(Hosting(), seconds=0.0)
     found = [play(Hosting(where="thread", workers=16), seconds=seconds) for _ in range(3)]
-    assert all(tokens(episodes) == tokens(expected) for episodes, _ in found)
+    assert all(list_tokens(episodes) == list_tokens(expected) for episodes, _ in found)
     of_one_worker = EPISODES * TURNS * seconds  # at least: one step after the other
     assert min(took for _, took in found) <= of_one_worker / 8
     in_lockstep, _ = play_vector(seconds=0.001)
-    assert tokens(in_lockstep) == tokens(expected)
+    assert list_tokens(in_lockstep) == list_tokens(expected)

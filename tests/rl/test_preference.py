@@ -316,7 +316,7 @@ def test_without_a_reference_log_probs_have_moved_from_those_of_the_sampler():
         ),
         (
             lambda: tried(pairing=partial(pairing.all_pairs, ties=True, min_gap=0.1)),
-            r"^pairing\.ties=true must be false where min_gap=0.1 leaves none",
+            r"^pairing\.ties=true must be false, since min_gap=0.1 excludes ties",
         ),
     ],
 )

@@ -17,7 +17,7 @@ from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.rollout.worlds.pool import Worlds
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
-from scripts.bench.slow_worlds import EPISODES, TURNS, play, tokens
+from scripts.bench.slow_worlds import EPISODES, TURNS, list_tokens, play
 from tests.conftest import nano_tokenizer
 from tests.rollout.hostile import Hostile
 
@@ -30,11 +30,11 @@ def test_tokens_depend_neither_on_where_nor_on_the_number_of_workers(delay: int)
     worlds = Worlds(delay=delay)
     inline, _ = play(Hosting(), seconds=0.0, worlds=worlds)
     assert len(inline) == EPISODES and all(len(e.turns) == TURNS for e in inline)
-    assert len({len(reply) for episode in tokens(inline) for reply in episode}) > 4
+    assert len({len(reply) for episode in list_tokens(inline) for reply in episode}) > 4
     places = [Hosting(where="thread", workers=workers) for workers in (1, 5, 16)]
     for hosting in [*places, Hosting(where="process", workers=2)][: None if delay == 7 else 3]:
         played, _ = play(hosting, seconds=0.001, worlds=worlds)
-        assert tokens(played) == tokens(inline)
+        assert list_tokens(played) == list_tokens(inline)
         assert [e.env_calls for e in played] == [1 + TURNS] * EPISODES
 
 

@@ -14,7 +14,7 @@ from lit_agentrl.files import write_atomic
 Outcome = Mapping[str, Any]
 
 
-def finished(folder: Path, options: Sequence[str], *, config_dir: Path | str | None = None) -> Result:
+def finish_run(folder: Path, options: Sequence[str], *, config_dir: Path | str | None = None) -> Result:
     """Run these options to the end, continuing from where an earlier run was stopped.
 
     Args:
@@ -29,20 +29,20 @@ def finished(folder: Path, options: Sequence[str], *, config_dir: Path | str | N
     return run if is_done else run.resume(trust_run=True)
 
 
-def kept(record: Path, find: Callable[[], Outcome]) -> Outcome:
-    """Return the result of ``find``, or the stored one if the file ``record`` exists."""
+def read_or_measure(record: Path, measure: Callable[[], Outcome]) -> Outcome:
+    """Return the stored result, or call ``measure`` and store its result in ``record``."""
     if not record.exists():
-        write_atomic(record, json.dumps(find()))
-    read: Outcome = json.loads(record.read_text())
-    return read
+        write_atomic(record, json.dumps(measure()))
+    stored: Outcome = json.loads(record.read_text())
+    return stored
 
 
-def campaign_parser(
+def make_campaign_parser(
     description: str,
     seeds: Sequence[int],
     *,
     further: Sequence[int] = (),
-    folder: str = "keeps what was done",
+    folder: str = "stores finished work",
 ) -> argparse.ArgumentParser:
     """Make a parser with the options of every campaign.
 

@@ -39,8 +39,8 @@ from typing import Any
 
 from lit_agentrl.api import Result
 from lit_agentrl.report.statistics import compute_mean_interval, compute_wilson_interval
-from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
-from scripts.bench.common import last_of
+from scripts.bench.campaigns.cells import Outcome, finish_run, make_campaign_parser, read_or_measure
+from scripts.bench.common import keep_last
 
 SEEDS = (0, 1, 2)
 SELECTION_SEED = 100
@@ -96,38 +96,38 @@ FOURTH: Methods = {
 LOOKS = {1: METHODS, 2: SECOND, 3: THIRD, 4: FOURTH}
 
 
-def measured(
+def measure(
     folder: Path, options: Sequence[str], split: str, seed: int, rooms: int, temperature: float = 1.0
 ) -> Outcome:
     """Run to the end, and return the ``solved`` rooms and the share of ``invalid`` replies."""
-    return played(finished(folder, options), split, seed, rooms, temperature=temperature)
+    return evaluate(finish_run(folder, options), split, seed, rooms, temperature=temperature)
 
 
-def played(run: Result, split: str, seed: int, rooms: int, **options: Any) -> Outcome:
+def evaluate(run: Result, split: str, seed: int, rooms: int, **options: Any) -> Outcome:
     """Evaluate the weights of a run."""
     given = {"split": split, "episodes": rooms, "temperature": 1.0, "seed": seed, "trust_run": True}
     (scores,) = run.evaluate(**given | options).records
     return {"solved": scores["solved"], "invalid": scores["invalid_share"]}
 
 
-def rate_of(tried: Mapping[float, Outcome]) -> float | None:
+def choose_rate(tried: Mapping[float, Outcome]) -> float | None:
     """Choose the rate by the selection rule; None if no rate qualifies."""
     whole = [rate for rate, each in tried.items() if each["invalid"] <= LARGEST_INVALID]
-    return max(whole, key=lambda rate: (success(tried[rate]), -rate), default=None)
+    return max(whole, key=lambda rate: (compute_success(tried[rate]), -rate), default=None)
 
 
-def success(outcome: Outcome) -> float:
+def compute_success(outcome: Outcome) -> float:
     """Compute the share of solved rooms; a room whose game failed counts as unsolved."""
     return fmean(map(float, map(bool, outcome["solved"])))
 
 
-def gains(found: Sequence[Outcome], starts: Sequence[Outcome]) -> list[float]:
+def compute_gains(found: Sequence[Outcome], starts: Sequence[Outcome]) -> list[float]:
     """Compute each room's gain in success over the start, as a mean over seeds."""
     own, base = (zip(*(map(bool, each["solved"]) for each in side), strict=True) for side in (found, starts))
     return [fmean(after) - fmean(before) for after, before in zip(own, base, strict=True)]
 
 
-def table(
+def format_table(
     tried: Mapping[str, Mapping[float, Outcome]],
     found: Mapping[str, Mapping[int, Outcome]],
     starts: Mapping[int, Outcome],
@@ -141,41 +141,42 @@ def table(
     ]
     for name, rates in tried.items():
         own = found.get(name, {})
-        chosen = rate_of(rates) if len(rates) == len(methods[name][1]) else None
-        told = ", ".join(
-            f"{'**' * (rate == chosen)}{rate:g}{'**' * (rate == chosen)}: {success(each):.3f}, {each['invalid']:.3f}"
+        chosen = choose_rate(rates) if len(rates) == len(methods[name][1]) else None
+        tried_rates = ", ".join(
+            f"{'**' * (rate == chosen)}{rate:g}{'**' * (rate == chosen)}: "
+            f"{compute_success(each):.3f}, {each['invalid']:.3f}"
             for rate, each in rates.items()
         ) or ", ".join(f"{rate:g}" for rate in methods[name][1])
-        line = f"| {name} | {told} | {len(own)} |"
+        line = f"| {name} | {tried_rates} | {len(own)} |"
         if own:
             base, after = [starts[seed] for seed in own], list(own.values())
             line += (
-                f" {fmean(map(success, base)):.3f} | {', '.join(map(interval, after))} | {gap_of(after, base)} | "
-                f"{fmean(each['invalid'] for each in after):.3f} |"
+                f" {fmean(map(compute_success, base)):.3f} | {', '.join(map(format_interval, after))} | "
+                f"{format_gap(after, base)} | {fmean(each['invalid'] for each in after):.3f} |"
             )
         lines.append(line if own else line + " – | – | – | – |")
-    return "\n".join([*lines, *over_control(found)])
+    return "\n".join([*lines, *format_gains_over_control(found)])
 
 
-def over_control(found: Mapping[str, Mapping[int, Outcome]]) -> list[str]:
+def format_gains_over_control(found: Mapping[str, Mapping[int, Outcome]]) -> list[str]:
     """Format the gain over the control for each other method with the same seeds."""
     control = found.get("control", {})
     others = {
         name: own for name, own in found.items() if name != "control" and control and {*own} == {*control}
     }
     return [
-        f"\n{name} less control: {gap_of([own[seed] for seed in control], list(control.values()))}"
+        f"\n{name} less control: {format_gap([own[seed] for seed in control], list(control.values()))}"
         for name, own in others.items()
     ]
 
 
-def gap_of(found: Sequence[Outcome], base: Sequence[Outcome]) -> str:
+def format_gap(found: Sequence[Outcome], base: Sequence[Outcome]) -> str:
     """Format the mean difference over rooms with its interval."""
-    gap = compute_mean_interval(gains(found, base))
+    gap = compute_mean_interval(compute_gains(found, base))
     return f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] (n = {gap.n})"
 
 
-def interval(outcome: Outcome) -> str:
+def format_interval(outcome: Outcome) -> str:
     """Format success with its interval."""
     solved = list(map(bool, outcome["solved"]))
     share = compute_wilson_interval(sum(solved), len(solved))
@@ -184,16 +185,18 @@ def interval(outcome: Outcome) -> str:
 
 def main() -> None:
     """Run all unfinished cells, and write the table after each."""
-    parser = campaign_parser(
+    parser = make_campaign_parser(
         "Methods that learn from recorded comparisons.",
         SEEDS,
-        folder="keeps what was done; each look has its own",
+        folder="stores finished work; each look has its own",
     )
-    parser.add_argument("--data", type=Path, help="a folder of lit-agentrl collect, where nothing plays")
+    parser.add_argument(
+        "--data", type=Path, help="a folder of lit-agentrl collect, for methods that do not play"
+    )
     parser.add_argument("--look", type=int, choices=LOOKS, default=1)
     parser.add_argument("--methods", nargs="+", choices={**METHODS, **SECOND, **THIRD, **FOURTH})
     parser.add_argument(
-        "--temperature", type=float, default=1.0, help="of the test; not 1: the control of sharpening"
+        "--temperature", type=float, default=1.0, help="of the test; other than 1: the control of sharpening"
     )
     parser.add_argument("--rooms", type=int, default=512, help="of validation, and of the test")
     given = parser.parse_args()
@@ -210,38 +213,39 @@ def main() -> None:
     found: dict[str, dict[int, Outcome]] = {}
     starts: dict[int, Outcome] = {}
 
-    def where(name: str, rate: float, seed: int) -> Path:
+    def find_folder(name: str, rate: float, seed: int) -> Path:
         return home / f"{name}_{rate:.0e}_{seed}"
 
-    def cell(name: str, rate: float, seed: int, split: str) -> Outcome:
-        folder, temperature = where(name, rate, seed), given.temperature if split == "test" else 1.0
+    def run_cell(name: str, rate: float, seed: int, split: str) -> Outcome:
+        folder = find_folder(name, rate, seed)
+        temperature = given.temperature if split == "test" else 1.0
         options = [*FIXED.split(), *methods[name][0].split(), f"optim.lr={rate}", f"seed={seed}"]
         options += [f"data.path={given.data.resolve()}"] if "data=" in methods[name][0] else []
-        options = last_of([*options, *given.options])
-        run = partial(measured, folder, options, split, seed, given.rooms, temperature)
-        return kept(home / f"{folder.name}{kind * (split == 'test')}.json", run)
+        options = keep_last([*options, *given.options])
+        run = partial(measure, folder, options, split, seed, given.rooms, temperature)
+        return read_or_measure(home / f"{folder.name}{kind * (split == 'test')}.json", run)
 
-    def tell() -> None:
-        (home / f"table{kind}.md").write_text(table(tried, found, starts, methods) + "\n")
+    def write_table() -> None:
+        (home / f"table{kind}.md").write_text(format_table(tried, found, starts, methods) + "\n")
 
     for name in names:
         rates, tried[name] = methods[name][1], {}
         if len(rates) > 1:
             for each in rates:
-                tried[name][each] = cell(name, each, SELECTION_SEED, "val")
-                tell()
-        rate = rate_of(tried[name]) if len(rates) > 1 else rates[0]
+                tried[name][each] = run_cell(name, each, SELECTION_SEED, "val")
+                write_table()
+        rate = choose_rate(tried[name]) if len(rates) > 1 else rates[0]
         if rate is None:
             continue
         for seed in given.seeds:
-            outcome = cell(name, rate, seed, "test")
-            run = Result(where(name, rate, seed))
-            told = {"checkpoint": "start", "temperature": given.temperature}
-            play = partial(played, run, "test", seed, given.rooms, **told)
-            starts[seed] = kept(home / f"start_{seed}{kind}.json", play)
+            outcome = run_cell(name, rate, seed, "test")
+            run = Result(find_folder(name, rate, seed))
+            start = {"checkpoint": "start", "temperature": given.temperature}
+            play = partial(evaluate, run, "test", seed, given.rooms, **start)
+            starts[seed] = read_or_measure(home / f"start_{seed}{kind}.json", play)
             found.setdefault(name, {})[seed] = outcome
-            tell()
-    print(table(tried, found, starts, methods))
+            write_table()
+    print(format_table(tried, found, starts, methods))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
-from scripts.bench.common import last_of
+from scripts.bench.campaigns.cells import Outcome, finish_run, make_campaign_parser, read_or_measure
+from scripts.bench.common import keep_last
 
 SEEDS = (0, 1, 2)
 LIMIT, LEAST_SHARE = 0.8, 0.9
@@ -37,9 +37,9 @@ STEP = 25  # number of iterations per line of the curve
 Found = Mapping[int, Mapping[str, Any]]  # by seed
 
 
-def measured(folder: Path, options: Sequence[str]) -> Outcome:
+def measure(folder: Path, options: Sequence[str]) -> Outcome:
     """Run to the end, and return the final results and the curves."""
-    metrics = finished(folder, options).metrics
+    metrics = finish_run(folder, options).metrics
     last = metrics.rows[-1]
     curves = {name: metrics[name][1:] for name in ("rollout/cost", "rollout/success")}
     if "train/cost_multiplier" in metrics.columns:
@@ -47,7 +47,7 @@ def measured(folder: Path, options: Sequence[str]) -> Outcome:
     return {"success": last["val/success"], "cost": last["val/cost"], "curves": curves}
 
 
-def table(free: Found, held: Found) -> str:
+def format_table(free: Found, held: Found) -> str:
     """Format both sides of each seed, and whether the means meet the criteria."""
     lines = ["| seed | success, free | cost, free | success, held | cost, held |", "|---" * 5 + "|"]
     seeds = [seed for seed in held if seed in free]
@@ -58,17 +58,17 @@ def table(free: Found, held: Found) -> str:
         fmean(side[seed][name] for seed in seeds) for side in (free, held) for name in ("success", "cost")
     ]
     lines.append("| mean | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
-    success, _, kept_success, cost = means
-    share = kept_success / success if success else 0.0
+    free_success, _, held_success, held_cost = means
+    share = held_success / free_success if free_success else 0.0
     for what, is_met in (
-        (f"cost {cost:.3f}, limit {LIMIT}", cost <= LIMIT),
+        (f"cost {held_cost:.3f}, limit {LIMIT}", held_cost <= LIMIT),
         (f"success {share:.3f} of that without a limit, bar {LEAST_SHARE}", share >= LEAST_SHARE),
     ):
         lines.append(f"\n{what}: {'met' if is_met else 'missed'}")
     return "\n".join(lines)
 
 
-def curve(held: Found) -> str:
+def format_curve(held: Found) -> str:
     """Format means over the seeds and each `STEP` iterations."""
     names = ("train/cost_multiplier", "rollout/cost", "rollout/success")
     lines = ["| iterations | multiplier | cost | success |", "|---" * 4 + "|"]
@@ -84,16 +84,18 @@ def curve(held: Found) -> str:
 
 def main() -> None:
     """Run all unfinished pairs, and write both tables after each."""
-    parser = campaign_parser("Costs within a limit on thin ice.", SEEDS)
+    parser = make_campaign_parser("Costs within a limit on thin ice.", SEEDS)
     given = parser.parse_args()
     home: Path = given.folder.resolve()
     found: dict[str, dict[int, Outcome]] = {name: {} for name in SIDES}
     for seed in given.seeds:
         for name, own in SIDES.items():
             folder = home / f"{name}_{seed}"
-            options = last_of([*FIXED.split(), *own.split(), f"seed={seed}", *given.options])
-            found[name][seed] = kept(folder.with_suffix(".json"), lambda f=folder, o=options: measured(f, o))
-        text = f"{table(found['free'], found['held'])}\n\n{curve(found['held'])}\n"
+            options = keep_last([*FIXED.split(), *own.split(), f"seed={seed}", *given.options])
+            found[name][seed] = read_or_measure(
+                folder.with_suffix(".json"), lambda f=folder, o=options: measure(f, o)
+            )
+        text = f"{format_table(found['free'], found['held'])}\n\n{format_curve(found['held'])}\n"
         (home / "table.md").write_text(text)
     print(text)
 

@@ -43,9 +43,9 @@ from typing import Any
 
 from lit_agentrl.cli.collect import main as collect
 from lit_agentrl.report.statistics import compute_mean_interval
-from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
-from scripts.bench.campaigns.comparisons import gains, played, success
-from scripts.bench.common import last_of
+from scripts.bench.campaigns.cells import Outcome, finish_run, make_campaign_parser, read_or_measure
+from scripts.bench.campaigns.comparisons import compute_gains, compute_success, evaluate
+from scripts.bench.common import keep_last
 
 SEEDS, NEW_SEEDS = (0, 1, 2), (3, 4, 5, 6, 7, 8, 9, 10, 11)
 ALARM = re.compile(r"iteration (\d+): collapse rule hacked:")
@@ -68,59 +68,61 @@ CURVES = ("rollout/success", "reward/model_score", "reward/model_gap", "reward/m
 Found = Mapping[str, Mapping[int, Mapping[str, Any]]]  # by side and seed
 
 
-def measured(folder: Path, options: Sequence[str], *, seed: int, rooms: int) -> Outcome:
+def measure(folder: Path, options: Sequence[str], *, seed: int, rooms: int) -> Outcome:
     """Run to the end, and return curves, alarm and test results.
 
     The results on the test rooms, of start and last weights, are included on request.
     """
-    run = finished(folder, options)
-    told = (ALARM.match(line) for line in run.summary["warnings"])
-    alarms = [int(each[1]) for each in told if each]
+    run = finish_run(folder, options)
+    matches = (ALARM.match(line) for line in run.summary["warnings"])
+    alarms = [int(match[1]) for match in matches if match]
     found: dict[str, Any] = {
         "curves": {name: run.metrics[name][1:] for name in CURVES},
         "val": run.metrics["val/success"],
         "alarm": min(alarms, default=None),
     }
     if rooms:
-        found["last"] = played(run, "test", seed, rooms)
-        found["start"] = played(run, "test", seed, rooms, checkpoint="start")
+        found["last"] = evaluate(run, "test", seed, rooms)
+        found["start"] = evaluate(run, "test", seed, rooms, checkpoint="start")
     return found
 
 
-def fall(successes: Sequence[float], span: int = SPAN["rollout"]) -> int | None:
+def find_fall(successes: Sequence[float], span: int = SPAN["rollout"]) -> int | None:
     """Return the number of successes seen when success has fallen; None if it never falls."""
     first = fmean(successes[:span])
-    for seen in range(span + 1, len(successes) + 1):
-        if fmean(successes[seen - span : seen]) <= first - DROP:
-            return seen
+    for count in range(span + 1, len(successes) + 1):
+        if fmean(successes[count - span : count]) <= first - DROP:
+            return count
     return None
 
 
-def fallen(one: Mapping[str, Any], of: str) -> int | None:
+def find_fallen_iteration(one: Mapping[str, Any], of: str) -> int | None:
     """Return the iteration, from 1, after which a run's success has fallen, or None.
 
     The first validation is that of the start.
     """
     if of == "rollout":
-        return fall(one["curves"]["rollout/success"])
-    seen = fall(one["val"], SPAN["val"])
-    return None if seen is None else seen - 1
+        return find_fall(one["curves"]["rollout/success"])
+    count = find_fall(one["val"], SPAN["val"])
+    return None if count is None else count - 1
 
 
-def table(found: Found, of: str = "rollout") -> str:
+def format_table(found: Found, of: str = "rollout") -> str:
     """Format the results of both questions for each seed, and whether the criteria are met."""
     lines = ["| seed | start | guarded | alone: alarm, fall | true: alarm |", "|---" * 5 + "|"]
     guarded, alone, true = (found.get(side, {}) for side in SIDES)
     in_time, silent = [], []
     for seed in true:
-        alarm, fell = alone[seed]["alarm"], fallen(alone[seed], of)
+        alarm, fell = alone[seed]["alarm"], find_fallen_iteration(alone[seed], of)
         in_time.append(alarm is not None and (fell is None or alarm <= fell))
         silent.append(true[seed]["alarm"] is None)
-        ends = [f"{success(guarded[seed][s]):.3f}" if seed in guarded else "–" for s in ("start", "last")]
-        told = [str(each or "–") for each in (alarm, fell, true[seed]["alarm"])]
-        lines.append(f"| {seed} | {ends[0]} | {ends[1]} | {told[0]}, {told[1]} | {told[2]} |")
+        ends = [
+            f"{compute_success(guarded[seed][s]):.3f}" if seed in guarded else "–" for s in ("start", "last")
+        ]
+        cells = [str(each or "–") for each in (alarm, fell, true[seed]["alarm"])]
+        lines.append(f"| {seed} | {ends[0]} | {ends[1]} | {cells[0]}, {cells[1]} | {cells[2]} |")
     is_met = {
-        **_gain(guarded),
+        **_format_gain(guarded),
         f"alarm in time in {sum(in_time)} of {len(in_time)} seeds": all(in_time),
         f"silent on the true reward in {sum(silent)} of {len(silent)} seeds": all(silent),
     }
@@ -128,16 +130,16 @@ def table(found: Found, of: str = "rollout") -> str:
     return "\n".join(lines)
 
 
-def _gain(guarded: Mapping[int, Mapping[str, Any]]) -> dict[str, bool]:
+def _format_gain(guarded: Mapping[int, Mapping[str, Any]]) -> dict[str, bool]:
     """Return the gain of the guarded policies, and whether it is enough; empty without them."""
     if not guarded:
         return {}
     last, start = ([each[stage] for each in guarded.values()] for stage in ("last", "start"))
-    gap = compute_mean_interval(gains(last, start))
+    gap = compute_mean_interval(compute_gains(last, start))
     return {f"gain {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}], bar {BAR}": gap.mean >= BAR}
 
 
-def curves(found: Found) -> str:
+def format_curves(found: Found) -> str:
     """Format means over the seeds and each five iterations."""
     lines = ["| side | iterations | " + " | ".join(CURVES) + " |", "|---" * (2 + len(CURVES)) + "|"]
     step = SPAN["rollout"]
@@ -145,26 +147,26 @@ def curves(found: Found) -> str:
         most = min((len(each["curves"][CURVES[0]]) for each in seeds.values()), default=0)
         for first in range(0, most, step):
             last = min(first + step, most)
-            cells = [
+            values = [
                 [x for each in seeds.values() for x in each["curves"][name][first:last]] for name in CURVES
             ]
-            told = " | ".join(f"{fmean(cell):.3f}" for cell in cells)
-            lines.append(f"| {side} | {first + 1}–{last} | {told} |")
+            means = " | ".join(f"{fmean(own):.3f}" for own in values)
+            lines.append(f"| {side} | {first + 1}–{last} | {means} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     """Record, train and measure all unfinished cells, and print the tables."""
-    parser = campaign_parser("A learned reward with and without guards.", SEEDS, further=NEW_SEEDS)
+    parser = make_campaign_parser("A learned reward with and without guards.", SEEDS, further=NEW_SEEDS)
     parser.add_argument("--only-alarm", action="store_true", help="without the side guarded")
     parser.add_argument(
-        "--fall", choices=SPAN, default="rollout", help="of which episodes' success a fall is one"
+        "--fall", choices=SPAN, default="rollout", help="episodes whose success is watched for a fall"
     )
     parser.add_argument("--rooms", type=int, default=512, help="of the test")
     parser.add_argument("--collect", nargs="*", default=[], help="further options of the recording")
     given = parser.parse_args()
     home: Path = given.folder.resolve()
-    collect([*last_of([*COLLECTED.split(), *given.collect]), f"out={home / 'episodes'}"])
+    collect([*keep_last([*COLLECTED.split(), *given.collect]), f"out={home / 'episodes'}"])
     sides = {side: how for side, how in SIDES.items() if side != "guarded" or not given.only_alarm}
     found: dict[str, dict[int, Outcome]] = {side: {} for side in sides}
     kind, watched = ("_val", VALIDATED.split()) if given.fall == "val" else ("", [])
@@ -172,17 +174,21 @@ def main() -> None:
         for name, own in MODELS.items():
             if name not in {model for model, _ in sides.values()}:
                 continue
-            options = last_of(
+            options = keep_last(
                 [*own.split(), f"data.path={home / 'episodes'}", f"seed={seed}", *given.options]
             )
-            finished(home / f"{name}_{seed}", options)
+            finish_run(home / f"{name}_{seed}", options)
         for side, (name, own) in sides.items():
             path = f"reward.model.path={home / f'{name}_{seed}'}"
-            options = last_of([*PLAYS.split(), *watched, *own.split(), path, f"seed={seed}", *given.options])
+            options = keep_last(
+                [*PLAYS.split(), *watched, *own.split(), path, f"seed={seed}", *given.options]
+            )
             rooms = given.rooms if side == "guarded" else 0
-            run = partial(measured, home / f"{side}{kind}_{seed}", options, seed=seed, rooms=rooms)
-            found[side][seed] = kept(home / f"{side}{kind}_{seed}.json", run)
-        (home / f"table{kind}.md").write_text(f"{table(found, given.fall)}\n\n{curves(found)}\n")
+            run = partial(measure, home / f"{side}{kind}_{seed}", options, seed=seed, rooms=rooms)
+            found[side][seed] = read_or_measure(home / f"{side}{kind}_{seed}.json", run)
+        (home / f"table{kind}.md").write_text(
+            f"{format_table(found, given.fall)}\n\n{format_curves(found)}\n"
+        )
     print((home / f"table{kind}.md").read_text())
 
 

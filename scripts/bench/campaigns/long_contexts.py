@@ -24,11 +24,11 @@ from scripts.bench.common import (
     ROOT,
     Measured,
     alternate,
-    paired_ratio,
+    compute_ratio,
+    format_table,
+    make_parser,
     parse,
-    parser_for,
-    spread,
-    table,
+    summarise,
     write_json,
 )
 from scripts.bench.synthetic import PeakMemory, Player, Shape
@@ -38,22 +38,22 @@ PAGE_MIB = 4096 / 2**20  # minimum memory, so that ratios do not divide by zero
 NAMES = ("seconds", "token_ms", "memory_mib")
 
 
-def ours(options: argparse.Namespace) -> Measured:
+def measure_ours(options: argparse.Namespace) -> Measured:
     policy = trl_games.policy(options.model, options.weights)
     row = options.turns * options.growth
     policy.network.config.max_position_embeddings = row + 1  # length of a slot
     player = Player(policy, Shape(options.turns, options.reply, row), slots=options.episodes)
-    peak, before = PeakMemory(), resident()
+    peak, before = PeakMemory(), read_resident()
     peak.start()
     _, seconds = player.play(groups=options.episodes, members=1)
-    return {"seconds": seconds, "memory_mib": max(peak.mebibytes() - before, PAGE_MIB)}
+    return {"seconds": seconds, "memory_mib": max(peak.read_mebibytes() - before, PAGE_MIB)}
 
 
-def generate(options: argparse.Namespace) -> Measured:
+def measure_generate(options: argparse.Namespace) -> Measured:
     network = trl_games.policy(options.model, options.weights).network
     draw = torch.Generator().manual_seed(0)
     history_BT = torch.zeros((options.episodes, 0), dtype=torch.int64)
-    peak, before = PeakMemory(), resident()
+    peak, before = PeakMemory(), read_resident()
     peak.start()
     started = time.perf_counter()
     for _ in range(options.turns):
@@ -65,20 +65,20 @@ def generate(options: argparse.Namespace) -> Measured:
         )  # fmt: skip
     seconds = time.perf_counter() - started
     assert history_BT.shape[1] == options.turns * options.growth
-    return {"seconds": seconds, "memory_mib": max(peak.mebibytes() - before, PAGE_MIB)}
+    return {"seconds": seconds, "memory_mib": max(peak.read_mebibytes() - before, PAGE_MIB)}
 
 
-def resident() -> float:
+def read_resident() -> float:
     """Return the current mebibytes of this process."""
     import psutil
 
     return float(psutil.Process().memory_info().rss / 2**20)
 
 
-SIDES = {"ours": ours, "generate": generate}
+SIDES = {"ours": measure_ours, "generate": measure_generate}
 
 
-def measured(side: str, options: argparse.Namespace, arguments: list[str]) -> Measured:
+def measure_side(side: str, options: argparse.Namespace, arguments: list[str]) -> Measured:
     """Measure one side in a separate process."""
     command = [sys.executable, "-m", "scripts.bench.campaigns.long_contexts", *arguments, "--side", side]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -90,7 +90,7 @@ def measured(side: str, options: argparse.Namespace, arguments: list[str]) -> Me
 
 
 def main() -> None:
-    parser = parser_for(__file__, __doc__, repeats=1)
+    parser = make_parser(__file__, __doc__, repeats=1)
     parser.add_argument("--model", default="0.5b-random", choices=list(trl_games.SHAPES))
     parser.add_argument("--weights", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--episodes", type=int, default=32)
@@ -103,12 +103,16 @@ def main() -> None:
         print(json.dumps(SIDES[options.side](options)))
         return
     sides = {
-        side: lambda _, side=side: measured(side, options, sys.argv[1:]) for side in SIDES
+        side: lambda _, side=side: measure_side(side, options, sys.argv[1:]) for side in SIDES
     }  # fmt: skip
     rounds = alternate(sides, repeats=options.repeats, warmups=0)
-    print(table(HEADER, [[side, *(spread(rounds, side, name).text() for name in NAMES)] for side in SIDES]))
-    ratios = {name: paired_ratio(rounds, name, of="generate", to="ours") for name in NAMES}
-    print("generate over ours: " + ", ".join(f"{name} {ratio.text()}" for name, ratio in ratios.items()))
+    print(
+        format_table(
+            HEADER, [[side, *(summarise(rounds, side, name).show() for name in NAMES)] for side in SIDES]
+        )
+    )
+    ratios = {name: compute_ratio(rounds, name, of="generate", to="ours") for name in NAMES}
+    print("generate over ours: " + ", ".join(f"{name} {ratio.show()}" for name, ratio in ratios.items()))
     write_json(options.out, {"rounds": rounds, "ratios": ratios}, options)
 
 

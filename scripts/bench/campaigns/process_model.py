@@ -40,8 +40,8 @@ from lit_agentrl.episode import Episode
 from lit_agentrl.models.reward_model import load_model
 from lit_agentrl.report.statistics import Interval, compute_mean_interval
 from lit_agentrl.rewards.learned.scoring import turn_values
-from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
-from scripts.bench.common import last_of
+from scripts.bench.campaigns.cells import Outcome, finish_run, make_campaign_parser, read_or_measure
+from scripts.bench.common import keep_last
 
 SEEDS = (0, 1, 2)
 PLAYED = "model=nano env=sokoban"
@@ -74,17 +74,17 @@ TOKENS = 8192  # number of tokens scored together
 Turns = Sequence[Sequence[float]]  # a list per episode with a number per turn
 
 
-def labels(episodes: Sequence[Episode]) -> Turns:
+def list_labels(episodes: Sequence[Episode]) -> Turns:
     """Return the label that `collect` wrote for each turn: the sum of rewards so far."""
     return [list(accumulate(turn.training_reward for turn in episode.turns)) for episode in episodes]
 
 
-def outcomes(episodes: Sequence[Episode]) -> Turns:
+def list_outcomes(episodes: Sequence[Episode]) -> Turns:
     """Return the label of each turn without continuations: the success of its episode."""
     return [[float(episode.success)] * len(episode.turns) for episode in episodes]
 
 
-def by_number(given: Turns) -> dict[int, float]:
+def average_by_number(given: Turns) -> dict[int, float]:
     """Compute the mean label by turn number, without the last turn of each episode.
 
     The key -1 has the mean over all of these turns.
@@ -98,7 +98,7 @@ def by_number(given: Turns) -> dict[int, float]:
     }
 
 
-def errors(said: Turns, true: Turns) -> list[float]:
+def compute_errors(said: Turns, true: Turns) -> list[float]:
     """Compute each episode's mean squared error over its turns, except the last.
 
     Episodes of one turn are omitted.
@@ -107,12 +107,12 @@ def errors(said: Turns, true: Turns) -> list[float]:
     return [fmean((a - b) ** 2 for a, b in turns) for turns in pairs if turns]
 
 
-def told(true: Turns, means: Mapping[int, float]) -> Turns:
+def predict_by_number(true: Turns, means: Mapping[int, float]) -> Turns:
     """Predict each turn's label from its number alone."""
     return [[means.get(number, means[-1]) for number in range(len(turns))] for turns in true]
 
 
-def gap(models: Sequence[Sequence[float]], baseline: Sequence[float]) -> Interval:
+def compute_gap(models: Sequence[Sequence[float]], baseline: Sequence[float]) -> Interval:
     """Compute the mean over episodes of the models' error minus the baseline's.
 
     The models' error is a mean over the seeds.
@@ -120,16 +120,16 @@ def gap(models: Sequence[Sequence[float]], baseline: Sequence[float]) -> Interva
     return compute_mean_interval([fmean(of) - base for *of, base in zip(*models, baseline, strict=True)])
 
 
-def mean_of(models: Sequence[Turns]) -> Turns:
+def average_models(models: Sequence[Turns]) -> Turns:
     """Average the predictions of several models for each turn."""
     return [[fmean(turn) for turn in zip(*episode, strict=True)] for episode in zip(*models, strict=True)]
 
 
-def table(
+def format_table(
     models: Mapping[int, Sequence[float]], baseline: Sequence[float], together: Sequence[float] | None = None
 ) -> str:
     """Format squared errors of each seed and of the baseline, and their difference."""
-    found = gap(list(models.values()) if together is None else [together], baseline)
+    found = compute_gap(list(models.values()) if together is None else [together], baseline)
     lines = [
         "| | mean squared error |",
         "|---|---|",
@@ -143,9 +143,9 @@ def table(
     return "\n".join([*lines, f"| difference, {of} (n = {found.n} episodes) | {bounds} |"])
 
 
-def recorded(folder: Path, options: str, further: Sequence[str]) -> EpisodeFolder:
+def record_episodes(folder: Path, options: str, further: Sequence[str]) -> EpisodeFolder:
     """Return the folder of `collect`, which is run if necessary."""
-    collect([*last_of([*PLAYED.split(), *options.split(), *further]), f"out={folder}"])
+    collect([*keep_last([*PLAYED.split(), *options.split(), *further]), f"out={folder}"])
     found = open_folder(folder)
     assert found is not None and found.is_complete
     return found
@@ -153,41 +153,43 @@ def recorded(folder: Path, options: str, further: Sequence[str]) -> EpisodeFolde
 
 def main() -> None:
     """Collect, train and measure all unfinished cells, and print the table."""
-    parser = campaign_parser("A process reward model against the number of the turn.", SEEDS)
+    parser = make_campaign_parser("A process reward model against the number of the turn.", SEEDS)
     parser.add_argument(
         "--labels", choices=BY_LABELS, default="continuations", help="of the turns of training"
     )
     parser.add_argument("--collect", nargs="*", default=[], help="further options of both recordings")
     given = parser.parse_args()
     home: Path = given.folder.resolve()
-    record, model_options = BY_LABELS[given.labels]
-    train = recorded(home / "train", record, given.collect)
+    recording, model_options = BY_LABELS[given.labels]
+    train = record_episodes(home / "train", recording, given.collect)
     rooms = LARGER_TEST if given.labels == "most" else TEST
-    test = list(recorded(home / "test", rooms, given.collect).read())
-    true = labels(test)
-    label = labels if given.labels == "continuations" else outcomes
-    baseline = errors(told(true, by_number(label(list(train.read())))), true)
+    test = list(record_episodes(home / "test", rooms, given.collect).read())
+    true = list_labels(test)
+    label = list_labels if given.labels == "continuations" else list_outcomes
+    baseline = compute_errors(predict_by_number(true, average_by_number(label(list(train.read())))), true)
     tokenizer = train.described["policy"]["tokenizer"]
 
-    def measured(folder: Path, options: Sequence[str]) -> Outcome:
-        model = load_model(str(finished(folder, options).folder), tokenizer)
+    def measure(folder: Path, options: Sequence[str]) -> Outcome:
+        model = load_model(str(finish_run(folder, options).folder), tokenizer)
         value_A = turn_values(model, test, TOKENS, torch.device("cpu")).tolist()
         at = [0, *accumulate(len(episode.turns) for episode in test)]
         said = [value_A[a:b] for a, b in zip(at, at[1:], strict=False)]
-        return {"said": said, "errors": errors(said, true)}
+        return {"said": said, "errors": compute_errors(said, true)}
 
     models: dict[int, Sequence[float]] = {}
     said: list[Turns] = []
     for seed in given.seeds:
-        options = last_of(
+        options = keep_last(
             [*model_options.split(), f"data.path={home / 'train'}", f"seed={seed}", *given.options]
         )
-        found = kept(home / f"seed_{seed}.json", lambda s=seed, o=options: measured(home / f"seed_{s}", o))
+        found = read_or_measure(
+            home / f"seed_{seed}.json", lambda s=seed, o=options: measure(home / f"seed_{s}", o)
+        )
         models[seed] = found["errors"]
         said.append(found.get("said", []))
-    together = errors(mean_of(said), true) if given.labels in TOGETHER else None
-    (home / "table.md").write_text(table(models, baseline, together) + "\n")
-    print(table(models, baseline, together))
+    together = compute_errors(average_models(said), true) if given.labels in TOGETHER else None
+    (home / "table.md").write_text(format_table(models, baseline, together) + "\n")
+    print(format_table(models, baseline, together))
 
 
 if __name__ == "__main__":

@@ -31,10 +31,10 @@ from lit_agentrl.api import Result
 from lit_agentrl.cli.collect import main as collect
 from lit_agentrl.files import replace_folder
 from lit_agentrl.report.statistics import compute_mean_interval
-from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
-from scripts.bench.campaigns.comparisons import gains, played, success
+from scripts.bench.campaigns.cells import Outcome, finish_run, make_campaign_parser, read_or_measure
+from scripts.bench.campaigns.comparisons import compute_gains, compute_success, evaluate
 from scripts.bench.campaigns.guards import COLLECTED, MODELS, PLAYS, SIDES, VALIDATED
-from scripts.bench.common import last_of
+from scripts.bench.common import keep_last
 
 SEEDS = (6, 7, 8)
 ENSEMBLES = {"least": "reward.model.combine=min", "cautious": "reward.model.combine=cautious"}
@@ -60,23 +60,23 @@ class Campaign:
         self, home: Path, seeds: list[int], more: list[str], *, rooms: int, recorded: list[str]
     ) -> None:
         self.home, self.seeds, self.more, self.rooms, self.recorded = home, seeds, more, rooms, recorded
-        collect([*last_of([*COLLECTED.split(), *recorded]), f"out={home / 'episodes'}"])
+        collect([*keep_last([*COLLECTED.split(), *recorded]), f"out={home / 'episodes'}"])
 
-    def model(self, name: str, seed: int, data: str) -> str:
+    def train_model(self, name: str, seed: int, data: str) -> str:
         """Train a pair model if necessary, and return its folder."""
         own = [*MODELS["pairs"].split(), f"data.path={data}", f"seed={seed}", *self.more]
-        finished(self.home / name, last_of(own))
+        finish_run(self.home / name, keep_last(own))
         return str(self.home / name)
 
     def run(self, name: str, seed: int, *own: str) -> Result:
         """Train a policy with the given rewards."""
         base = [*PLAYS.split(), *VALIDATED.split(), *SIDES["alone"][1].split()]
-        return finished(self.home / name, last_of([*base, f"seed={seed}", *own, *self.more]))
+        return finish_run(self.home / name, keep_last([*base, f"seed={seed}", *own, *self.more]))
 
-    def side(self, name: str, seed: int) -> Result:
+    def train_side(self, name: str, seed: int) -> Result:
         """Return the last run of a side."""
         episodes = str(self.home / "episodes")
-        models = {each: self.model(f"pairs_{each}", each, episodes) for each in self.seeds}
+        models = {each: self.train_model(f"pairs_{each}", each, episodes) for each in self.seeds}
         if name == "alone":
             return self.run(f"alone_val_{seed}", seed, f"reward.model.path={models[seed]}")
         if name in ENSEMBLES:
@@ -84,31 +84,31 @@ class Campaign:
             return self.run(f"{name}_{seed}", seed, paths, ENSEMBLES[name])
         half = f"trainer.max_epochs={REFRESHED_AT}"
         first = self.run(f"before_{seed}", seed, f"reward.model.path={models[seed]}", half)
-        path = models[seed] if name == "restarted" else self.refreshed_model(first, seed)
-        begins = self.home / f"weights_{seed}"
-        if not begins.exists():
-            replace_folder(begins, first.policy("last").save)
-        weights = ["model=hf", f"model.name={begins}", f"reward.model.path={path}"]
+        path = models[seed] if name == "restarted" else self.refresh_model(first, seed)
+        start = self.home / f"weights_{seed}"
+        if not start.exists():
+            replace_folder(start, first.policy("last").save)
+        weights = ["model=hf", f"model.name={start}", f"reward.model.path={path}"]
         left = f"trainer.max_epochs={ITERATIONS - REFRESHED_AT}"
         return self.run(f"{name}_{seed}", seed + 100, *weights, left)
 
-    def refreshed_model(self, first: Result, seed: int) -> str:
+    def refresh_model(self, first: Result, seed: int) -> str:
         """Return the folder of a model also trained on episodes of a run's last weights."""
         again = str(self.home / f"episodes_{seed}")
-        words = last_of([*AGAIN.split(), *self.recorded])
+        words = keep_last([*AGAIN.split(), *self.recorded])
         collect([*words, f"run={first.folder}", f"seed={seed}", f"out={again}"])
-        return self.model(f"pairs_again_{seed}", seed, f"[{self.home / 'episodes'},{again}]")
+        return self.train_model(f"pairs_again_{seed}", seed, f"[{self.home / 'episodes'},{again}]")
 
-    def measured(self, name: str, seed: int) -> Outcome:
+    def measure(self, name: str, seed: int) -> Outcome:
         """Evaluate a side's last weights on the test rooms, and for ``alone`` the start."""
-        run = self.side(name, seed)
-        found = {"last": played(run, "test", seed, self.rooms), "val": run.metrics["val/success"]}
+        run = self.train_side(name, seed)
+        found = {"last": evaluate(run, "test", seed, self.rooms), "val": run.metrics["val/success"]}
         if name == "alone":
-            found["start"] = played(run, "test", seed, self.rooms, checkpoint="start")
+            found["start"] = evaluate(run, "test", seed, self.rooms, checkpoint="start")
         return found
 
 
-def table(found: Found) -> str:
+def format_table(found: Found) -> str:
     """Format each side's difference to ``alone`` and to the start."""
     alone = found["alone"]
     start = [each["start"] for each in alone.values()]
@@ -116,18 +116,20 @@ def table(found: Found) -> str:
     for name, seeds in found.items():
         last = [each["last"] for each in seeds.values()]
         gaps = [
-            compute_mean_interval(gains(last, [alone[s]["last"] for s in seeds])),
-            compute_mean_interval(gains(last, start)),
+            compute_mean_interval(compute_gains(last, [alone[s]["last"] for s in seeds])),
+            compute_mean_interval(compute_gains(last, start)),
         ]
-        told = [f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" for gap in gaps]
-        ends = ", ".join(f"{success(each):.3f}" for each in last)
-        lines.append(f"| {name} | {fmean(map(success, start)):.3f} | {ends} | {' | '.join(told)} |")
+        differences = [f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" for gap in gaps]
+        ends = ", ".join(f"{compute_success(each):.3f}" for each in last)
+        lines.append(
+            f"| {name} | {fmean(map(compute_success, start)):.3f} | {ends} | {' | '.join(differences)} |"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
     """Train and measure all unfinished cells, and print the table."""
-    parser = campaign_parser(
+    parser = make_campaign_parser(
         "Ensembles and refreshed reward models as guards.",
         SEEDS,
         folder="of scripts/bench/campaigns/guards.py",
@@ -140,13 +142,13 @@ def main() -> None:
     campaign = Campaign(home, given.seeds, given.options, rooms=given.rooms, recorded=given.collect)
     found = {
         name: {
-            seed: kept(home / f"guard_{name}_{seed}.json", partial(campaign.measured, name, seed))
+            seed: read_or_measure(home / f"guard_{name}_{seed}.json", partial(campaign.measure, name, seed))
             for seed in given.seeds
         }
         for name in ("alone", *given.sides)
     }
-    (home / "table_ensembles.md").write_text(f"{table(found)}\n")
-    print(table(found))
+    (home / "table_ensembles.md").write_text(f"{format_table(found)}\n")
+    print(format_table(found))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from lit_agentrl.api import Result, RunError
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.files import write_atomic
 from lit_agentrl.report.statistics import compute_mean_interval
-from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
+from scripts.bench.campaigns.cells import Outcome, finish_run, make_campaign_parser, read_or_measure
 
 SEEDS = (0, 1, 2, 3, 4)
 WORLDS = {  # options, and the budget of sampled tokens of a run
@@ -102,22 +102,22 @@ def run_to_budget(folder: Path, options: Sequence[str], budget: int) -> Result:
             "val.every=1000",
             "val.episodes=16",
         ]
-        return finished(folder, [*fixed, *options], config_dir=home)
+        return finish_run(folder, [*fixed, *options], config_dir=home)
 
 
-def played(folder: Path, options: Sequence[str], budget: int, rooms: int) -> Outcome:
+def measure(folder: Path, options: Sequence[str], budget: int, rooms: int) -> Outcome:
     """Run to the end, and return the ``solved`` rooms and sampled ``tokens``."""
     run = run_to_budget(folder, ["algo=grpo", *options], budget)
     (scores,) = run.evaluate(episodes=rooms, temperature=1.0, seed=0, trust_run=True).records
     return {"solved": scores["solved"], "tokens": run.summary["action_tokens"]}
 
 
-def success(outcome: Outcome) -> float:
+def compute_success(outcome: Outcome) -> float:
     """Compute the share of solved test rooms."""
     return fmean(map(float, outcome["solved"]))
 
 
-def table(found: Mapping[Cell, Outcome]) -> str:
+def format_table(found: Mapping[Cell, Outcome]) -> str:
     """Format success by environment and structure, and the difference from the base.
 
     The difference is over the seeds that both have.
@@ -129,16 +129,20 @@ def table(found: Mapping[Cell, Outcome]) -> str:
             if not own:
                 continue
             gaps = [
-                success(each) - success(found[world, base, seed])
+                compute_success(each) - compute_success(found[world, base, seed])
                 for seed, each in own.items()
                 if (world, base, seed) in found
             ]
-            told = "–"
+            difference = "–"
             if base != name and len(gaps) > 1:
                 gap = compute_mean_interval(gaps)
-                told = f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
-            mean, tokens = (fmean(map(of, own.values())) for of in (success, lambda each: each["tokens"]))
-            lines.append(f"| {world} | {name} | {len(own)} | {tokens:.0f} | {mean:.3f} | {base} | {told} |")
+                difference = f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+            mean, tokens = (
+                fmean(map(of, own.values())) for of in (compute_success, lambda each: each["tokens"])
+            )
+            lines.append(
+                f"| {world} | {name} | {len(own)} | {tokens:.0f} | {mean:.3f} | {base} | {difference} |"
+            )
     return "\n".join(lines)
 
 
@@ -148,11 +152,13 @@ def as_csv(found: Mapping[Cell, Outcome]) -> str:
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["world", "structure", "seed", "tokens", "rooms", "success"])
     for (world, name, seed), each in found.items():
-        rows.writerow([world, name, seed, int(each["tokens"]), len(each["solved"]), round(success(each), 6)])
+        rows.writerow(
+            [world, name, seed, int(each["tokens"]), len(each["solved"]), round(compute_success(each), 6)]
+        )
     return text.getvalue()
 
 
-def cells(
+def list_cells(
     worlds: Sequence[str], structures: Sequence[str], seeds: Sequence[int], stages: int = len(STAGES)
 ) -> list[Cell]:
     """List the cells in order: all structures of a seed, then the next seed.
@@ -171,8 +177,10 @@ def cells(
 
 def main() -> int:
     """Run all unfinished cells, and write the table after each."""
-    parser = campaign_parser("Structures at an equal budget of sampled tokens.", SEEDS)
-    parser.add_argument("--csv", type=Path, help="gets a line of each run; by default structures.csv there")
+    parser = make_campaign_parser("Structures at an equal budget of sampled tokens.", SEEDS)
+    parser.add_argument(
+        "--csv", type=Path, help="file for a line per run; default: structures.csv in --folder"
+    )
     parser.add_argument("--stages", type=int, choices=range(1, len(STAGES) + 1), default=PROTOCOL)
     parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
     parser.add_argument("--structures", nargs="+", choices=STRUCTURES, default=list(STRUCTURES))
@@ -181,20 +189,20 @@ def main() -> int:
     given = parser.parse_args()
     found: dict[Cell, Outcome] = {}
     failed = 0
-    for world, name, seed in cells(given.worlds, given.structures, given.seeds, given.stages):
+    for world, name, seed in list_cells(given.worlds, given.structures, given.seeds, given.stages):
         folder = given.folder.resolve() / f"{world}_{name.replace(', ', '_').replace(' ', '_')}_{seed}"
         options, budget = WORLDS[world]
         fixed = [*options.split(), *STRUCTURES[name][0].split(), f"seed={seed}", *given.options]
-        run = partial(played, folder, fixed, given.budget or budget, given.rooms)
+        run = partial(measure, folder, fixed, given.budget or budget, given.rooms)
         try:
-            found[world, name, seed] = kept(folder.with_suffix(".json"), run)
+            found[world, name, seed] = read_or_measure(folder.with_suffix(".json"), run)
         except RunError as error:  # other runs may succeed, and the command can be repeated
             failed += 1
             print(f"{folder.name} failed: {error}", file=sys.stderr)
             continue
-        write_atomic(given.folder / "table.md", table(found) + "\n")
+        write_atomic(given.folder / "table.md", format_table(found) + "\n")
         write_atomic(given.csv or given.folder / "structures.csv", as_csv(found))
-    print(table(found))
+    print(format_table(found))
     return min(failed, 1)
 
 

@@ -1,17 +1,17 @@
-"""Campaign of summaries: are they learnt where the loss includes them, and where it does not.
+"""Campaign of summaries that the loss includes or leaves out.
 
     python -m scripts.bench.campaigns.summaries --folder outputs/summaries --csv docs/findings/summaries.csv
 
-The protocol was fixed before the runs of seeds 1 to 5; seed 0 was the pilot, on which the settings were chosen.  The
-game is a T-maze of three steps.  After two of them the policy is asked for a summary, and everything before it is
-forgotten: only the summary can tell which way is right.  Each seed begins with an imitation of demonstrations whose
-summaries name a random way, and whose later turns follow the summary, so that it solves half of the games.  From these
-weights two runs of GRPO differ in `algo.structure.train_summaries` alone.  A run ends with the iteration in which its
-sampled tokens reach the budget, about 26 iterations.  The weights at the start and the last ones play 512 test games
-at temperature 1 and at 0, the same for all.  The measure is success at temperature 1 of the trained arm less that of
-the masked arm, paired by seed, with a 95 % t interval; a gain has its interval above 0, a loss below.  Temperature 0
-shows whether a policy only became more certain.  The folder stores finished work; the same command continues from
-there.
+The question is whether the policy learns to write summaries.  The protocol was fixed before the runs of seeds 1 to 5;
+seed 0 was the pilot, on which the settings were chosen.  The game is a T-maze of three steps.  After two of them the
+policy is asked for a summary, and everything before it is forgotten: only the summary can tell which way is right.
+Each seed begins with an imitation of demonstrations whose summaries name a random way, and whose later turns follow the
+summary, so that it solves half of the games.  From these weights two runs of GRPO differ in
+`algo.structure.train_summaries` alone.  A run ends with the iteration in which its sampled tokens reach the budget,
+about 26 iterations.  The weights at the start and the last ones play 512 test games at temperature 1 and at 0, the same
+for all.  The measure is success at temperature 1 of the trained arm less that of the masked arm, paired by seed, with a
+95 % t interval; a gain has its interval above 0, a loss below.  Temperature 0 shows whether a policy only became more
+certain.  The folder stores finished work; the same command continues from there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lit_agentrl.api import Result
 from lit_agentrl.experimental.summaries.t_maze import TMaze
 from lit_agentrl.files import write_atomic
 from lit_agentrl.report.statistics import compute_mean_interval
-from scripts.bench.campaigns.cells import Outcome, campaign_parser, finished, kept
+from scripts.bench.campaigns.cells import Outcome, finish_run, make_campaign_parser, read_or_measure
 from scripts.bench.campaigns.structures import run_to_budget
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -55,7 +55,9 @@ Cell = tuple[str, int]  # policy, seed
 
 
 def demonstrate(game: TMaze, seed: int, named: str) -> tuple[list[str], list[str]]:
-    """Return the texts of an episode up to its summary, which names a way, and from there.
+    """Return the texts of an episode up to its summary, and those after it.
+
+    The summary names the way ``named``.
 
     The turns before the summary plan for the right way, those after it for the named one.
     """
@@ -106,8 +108,8 @@ def measure(run: Result, games: int) -> dict[str, object]:
     return {"solved": {name: each["solved"] for name, each in scores.items()}}
 
 
-def start(folder: Path, seed: int, games: int, options: Sequence[str]) -> Outcome:
-    """Imitate the demonstrations of a seed, and measure the weights."""
+def train_start(folder: Path, seed: int, games: int, options: Sequence[str]) -> Outcome:
+    """Train on the demonstrations of a seed, and measure the weights."""
     rows = folder.with_suffix(".jsonl")
     if not rows.exists():
         write_demonstrations(rows, seed)
@@ -120,10 +122,10 @@ def start(folder: Path, seed: int, games: int, options: Sequence[str]) -> Outcom
         "val.episodes=16",
         "test.episodes=0",
     ]
-    return {**measure(finished(folder, [*fixed, *options]), games), "tokens": 0}
+    return {**measure(finish_run(folder, [*fixed, *options]), games), "tokens": 0}
 
 
-def reinforce(
+def train_arm(
     folder: Path, weights: Path, arm: str, seed: int, budget: int, games: int, options: Sequence[str]
 ) -> Outcome:
     """Run one arm to its budget from these weights, and measure the last ones."""
@@ -135,12 +137,12 @@ def reinforce(
     return {**measure(run, games), "tokens": run.summary["action_tokens"]}
 
 
-def success(outcome: Outcome, temperature: float) -> float:
+def compute_success(outcome: Outcome, temperature: float) -> float:
     """Compute the share of solved games at a temperature."""
     return fmean(map(float, outcome["solved"][str(temperature)]))
 
 
-def table(found: Mapping[Cell, Outcome]) -> str:
+def format_table(found: Mapping[Cell, Outcome]) -> str:
     """Format success by policy and seed, and the difference between the arms at temperature 1."""
     seeds = sorted({seed for _, seed in found})
     lines = [
@@ -152,11 +154,13 @@ def table(found: Mapping[Cell, Outcome]) -> str:
     for policy in (START, *ARMS):
         for temperature in TEMPERATURES:
             own = {
-                seed: success(found[policy, seed], temperature) for seed in seeds if (policy, seed) in found
+                seed: compute_success(found[policy, seed], temperature)
+                for seed in seeds
+                if (policy, seed) in found
             }
             lines.append(f"| {policy} | {temperature:g} | {format_row(own, seeds, '.3f')} |")
     gaps = {
-        seed: success(found[TRAINED, seed], 1.0) - success(found[MASKED, seed], 1.0)
+        seed: compute_success(found[TRAINED, seed], 1.0) - compute_success(found[MASKED, seed], 1.0)
         for seed in seeds
         if all((arm, seed) in found for arm in ARMS)
     }
@@ -186,27 +190,36 @@ def as_csv(found: Mapping[Cell, Outcome]) -> str:
         for temperature in TEMPERATURES:
             games = len(each["solved"][str(temperature)])
             rows.writerow(
-                [policy, seed, int(each["tokens"]), temperature, games, round(success(each, temperature), 6)]
+                [
+                    policy,
+                    seed,
+                    int(each["tokens"]),
+                    temperature,
+                    games,
+                    round(compute_success(each, temperature), 6),
+                ]
             )
     return text.getvalue()
 
 
 def main() -> int:
     """Run all unfinished cells, and write the table after each."""
-    parser = campaign_parser("Summaries in the loss and out of it.", SEEDS, further=PILOT)
-    parser.add_argument("--csv", type=Path, help="gets a line of each policy; by default summaries.csv there")
+    parser = make_campaign_parser("Summaries in the loss and out of it.", SEEDS, further=PILOT)
+    parser.add_argument(
+        "--csv", type=Path, help="file for a line per policy; default: summaries.csv in --folder"
+    )
     parser.add_argument("--budget", type=int, default=BUDGET, help="sampled tokens of a run")
     parser.add_argument("--games", type=int, default=512, help="of the test")
     given = parser.parse_args()
     home = given.folder.resolve()
     found: dict[Cell, Outcome] = {}
     for seed in given.seeds:
-        begun = home / f"{START}_{seed}"
-        steps = {START: partial(start, begun, seed, given.games, given.options)} | {
+        started = home / f"{START}_{seed}"
+        steps = {START: partial(train_start, started, seed, given.games, given.options)} | {
             arm: partial(
-                reinforce,
+                train_arm,
                 home / f"{arm}_{seed}",
-                begun / "hf",
+                started / "hf",
                 arm,
                 seed,
                 given.budget,
@@ -216,10 +229,10 @@ def main() -> int:
             for arm in ARMS
         }
         for policy, step in steps.items():
-            found[policy, seed] = kept(home / f"{policy}_{seed}.json", step)
-            write_atomic(home / "table.md", table(found) + "\n")
+            found[policy, seed] = read_or_measure(home / f"{policy}_{seed}.json", step)
+            write_atomic(home / "table.md", format_table(found) + "\n")
             write_atomic(given.csv or home / "summaries.csv", as_csv(found))
-    print(table(found))
+    print(format_table(found))
     return 0
 
 

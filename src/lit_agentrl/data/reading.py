@@ -274,7 +274,7 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
                 raise BadRow("unreadable", 'it is not an object; write {"column": value, …}')
             present |= dict.fromkeys(map(str, original))
             found |= {theirs for theirs in columns.values() if not is_missing(find_column(original, theirs))}
-            made = convert_row(original, path.suffix, columns)
+            made = convert_row(original, path.suffix.lower(), columns)
             row = ReadRow(made.row)
             markers, lost = reader.markers.total(), reader.lost.total()
             name = reader.row_name = f"{shorten_path(path)} {row_name}"

@@ -192,14 +192,14 @@ def find_paths(names: Sequence[str]) -> list[Path]:
         if path.is_dir():
             if rows := read_kind(path):
                 raise ValueError(f"path={path} is a folder of {rows}; name its file, {path / rows}.jsonl")
-            files = sorted(inside for inside in path.iterdir() if inside.suffix in READERS)
+            files = sorted(inside for inside in path.iterdir() if inside.suffix.lower() in READERS)
             if files and not (path / MANIFEST).is_file():
                 raise ValueError(
                     f"path={path} is a folder of files; name the files, such as 'data.path=[{files[0]}]'"
                 )
             if open_folder(path) is None:
                 raise ValueError(f"path={path} is an empty folder; name one that lit-agentrl collect wrote")
-        elif path.suffix not in READERS or not path.is_file():
+        elif path.suffix.lower() not in READERS or not path.is_file():
             remedy = "; unpack it, and name the file inside" if path.suffix == ".gz" else ""
             raise ValueError(
                 f"path={path} must be a folder of lit-agentrl collect, or a file that ends in {NAMES}{remedy}"

@@ -102,7 +102,7 @@ def show(path: str, overrides: Sequence[str], count: int) -> ShownData:
 
 def guess_kind(path: Path) -> str:
     """Guess the data set of a file by the columns of its first row."""
-    if not path.is_file() or path.suffix not in READERS:
+    if not path.is_file() or path.suffix.lower() not in READERS:
         return "demonstrations"
     with name_errors("data"):
         row = next(iter(read_table(path)), ("", {}))[1]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from lit_agentrl import seeds
-from lit_agentrl.batch import LEFT_OUT, StepBatch
+from lit_agentrl.batch import LEFT_OUT, SKIPPED, StepBatch
 from lit_agentrl.checks import blame
 from lit_agentrl.distributed import gather_rows, get_rank, sum_over_ranks
 from lit_agentrl.episode import Episode, Source
@@ -104,12 +104,14 @@ class Collector:
         torch.manual_seed(seeds.make_key(self.rules.seed, "global", iteration, get_rank()))
 
     def leave_out(self, batch: StepBatch) -> None:
-        """Mark the sampled tokens that the loss of the batch's iteration excludes."""
+        """Mark the sampled tokens that loss or advantages of the batch's iteration exclude."""
         if batch.trajectories is None:
             return
         with _name_structure():
             if (mask_BT := self.structure.hook.mask_tokens(batch.iteration, batch.trajectories)) is not None:
                 batch.columns[LEFT_OUT] = mask_BT
+            if (mask_BT := self.structure.hook.skip_tokens(batch.iteration, batch.trajectories)) is not None:
+                batch.columns[SKIPPED] = mask_BT
 
     def plan_first_wave(self, prompts: StepBatch) -> Wave:
         """Return the first wave for the prompts of an iteration."""

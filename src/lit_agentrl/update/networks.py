@@ -49,7 +49,7 @@ class Networks:
         settings: how rows are split and packed.
         temperature: sampling temperature of the trajectories, used for log-probs.
         routing: treatment of the policy's routers.
-        head: head of a reward model, trained with the network below it, whose log-probs are then not computed.
+        head: head of a reward model, trained with the network below it; log-probs are then not computed.
 
     Raises:
         ValueError: a network does not support the requested form of rows, or its layers cannot be recomputed.
@@ -79,29 +79,29 @@ class Networks:
             )
         if get_levels(policy) and settings.checkpoint_activations:
             raise ValueError(
-                "checkpoint_activations=true recomputes layers under the wrong one of two adapters: leave it false, "
+                "checkpoint_activations=true recomputes layers under the wrong one of two adapters: set it to false, "
                 "or use model/lora=default"
             )
-        asks = routing.loss > 0 or routing.replay != "none"
-        self._routers = Routers(policy, routing.format_first_option()) if asks else None
+        observes_routers = routing.loss > 0 or routing.replay != "none"
+        self._routers = Routers(policy, routing.format_first_option()) if observes_routers else None
         if routing.replay != "none" and settings.packing == "shared":
             raise ValueError(
                 "packing=shared computes common prefixes once, but under model.routing_replay each row has its own "
                 "experts; use update.packing=true or auto"
             )
         self._form: Form | None = None
-        if settings.packing not in (False, "auto"):  # so that an unsupported network fails at once
-            _ = self.form
+        if settings.packing not in (False, "auto"):
+            _ = self.form  # raises now if a network does not support the packing
         with save_memory(settings.checkpoint_activations, policy, self._own_trunk):
-            pass  # so that layers that cannot be recomputed fail at once
+            pass  # raises now if layers cannot be recomputed
         self.lanes: Lanes | None = None
         if settings.lanes > 1:
-            if asks:
+            if observes_routers:
                 raise ValueError(
                     f"lanes={settings.lanes}: routers are observed in one micro-batch at a time; set update.lanes=1, "
-                    "or leave model.routing_loss and model.routing_replay"
+                    "or set neither model.router_loss nor model.routing_replay"
                 )
-            _ = self.form  # prepared before the modules are copied
+            _ = self.form  # chosen before the modules are copied, because choosing it prepares them
             self.lanes = Lanes((policy, critic, head), settings.lanes)
 
     @property
@@ -156,7 +156,7 @@ class Networks:
     def compute_logp(self, tensors: Tensors, network: Any | None = None) -> Tensor:
         """Compute log-probs (nats) of the rows under the current policy or another network.
 
-        The routers of another network choose freely.
+        Routers of another network are not replayed.
         """
         if network is None and (levels := get_levels(self.policy)):
             return sum(  # type: ignore[return-value]
@@ -165,11 +165,13 @@ class Networks:
         return self._score(tensors, network)
 
     def _split_levels(self, tensors: Tensors, levels: tuple[str, ...]) -> Iterator[Tensors]:
-        """Yield the rows with the tokens of one level, whose adapter is active meanwhile."""
-        for is_plan, name in enumerate(levels):
-            is_own_BT = tensors["is_action_BT"] & (tensors["is_plan_BT"] == bool(is_plan))
-            with use_level(self.policy, name):
-                yield {n: t for n, t in tensors.items() if n != "place_A"} | {"is_action_BT": is_own_BT}
+        """Yield the rows with only the tokens of each level, while its adapter is active."""
+        # place_A lists the places of all sampled tokens, so it would be wrong for those of one level
+        others = {name: tensor for name, tensor in tensors.items() if name != "place_A"}
+        for level, is_plan in zip(levels, (False, True), strict=True):
+            is_own_BT = tensors["is_action_BT"] & (tensors["is_plan_BT"] == is_plan)
+            with use_level(self.policy, level):
+                yield others | {"is_action_BT": is_own_BT}
 
     def _score(self, tensors: Tensors, network: Any | None) -> Tensor:
         return score_rows(
@@ -196,12 +198,12 @@ class Networks:
         is_balanced_BT = find_balanced_tokens(minibatch)
         experts_BK = minibatch["experts_BK"] if "experts_BK" in minibatch else self.choose_experts(minibatch)
         count_LE = sum_over_ranks(self._routers.count_choices(experts_BK, is_balanced_BT))
-        number = sum_over_ranks(is_balanced_BT.sum())
-        return {"load_LE": count_LE.double() / number.clamp(min=1), "num_balanced": number}
+        num_balanced = sum_over_ranks(is_balanced_BT.sum())
+        return {"load_LE": count_LE.double() / num_balanced.clamp(min=1), "num_balanced": num_balanced}
 
     @contextmanager
     def observe_routers(self, part: Tensors, packing: Packing | None) -> Iterator[Pass | None]:
-        """Observe the routers during the passes of a micro-batch, and set experts to replay."""
+        """Observe the routers during the passes of a micro-batch, and replay its recorded experts."""
         if self._routers is None:
             yield None
             return
@@ -218,7 +220,7 @@ class Networks:
             return self.compute_logp(tensors, self.reference)
 
     def describe_computation(self, device: torch.device) -> dict[str, Any]:
-        """Describe all that reference log-probs depend on besides weights and rows, bit-exactly."""
+        """Describe all settings, besides weights and rows, that change bits of reference log-probs."""
         assert self.reference is not None
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return {
@@ -229,11 +231,11 @@ class Networks:
         }  # fmt: skip
 
     def compute_values(self, tensors: Tensors) -> Tensor:
-        """Compute the critic's values of the rows, in reward."""
+        """Compute the critic's values of the rows, in reward units."""
         return self.compute_critic_columns(tensors)["value_BT"]
 
     def compute_critic_columns(self, tensors: Tensors) -> Tensors:
-        """Compute all outputs of the critic (reward): ``value_BT`` and others of its head."""
+        """Compute all outputs of the critic, in reward units: ``value_BT`` and others."""
         assert self.critic is not None
         output_BT = evaluate_rows(
             self.critic, self.policy, tensors, form=self.form,
@@ -242,7 +244,7 @@ class Networks:
         return self.critic.name_columns(output_BT)
 
     def compute_target_values(self, tensors: Tensors) -> Tensors:
-        """Compute the values (reward) of the critic's slow weights, for states and tokens."""
+        """Compute the values, in reward units, under the critic's slow weights."""
         assert self.critic is not None and self.critic.slow is not None
         with self.critic.slow.use(self.critic):
             columns = self.compute_critic_columns(tensors)
@@ -271,7 +273,8 @@ class Networks:
             part: the rows.
             packing: how they are packed.
             entropy_grad: whether entropies carry gradient.
-            with_ref_kl: also compute ``ref_kl_BT``, the KL of the reference to the policy over the vocabulary.
+            with_ref_kl: whether to also compute ``ref_kl_BT``, the KL of the reference to the policy over the
+                vocabulary.
         """
         with save_memory(self._settings.checkpoint_activations, self.policy):
             if self.head is not None:
@@ -279,9 +282,11 @@ class Networks:
                 return Scores({self.head.column: self.head(self.policy, **rows, packing=packing)})
             if not (levels := get_levels(self.policy)):
                 return self._score_policy(part, packing, entropy_grad, with_ref_kl)
-            # a level without tokens is not computed: its adapter gets no gradient and does not change
-            idle_BT = part["sampler_logp_BT"].new_zeros(part["tokens_BT"].shape, requires_grad=True)
-            columns = {name: idle_BT * 1 for name in ("logp_BT", "entropy_BT", *["ref_kl_BT"] * with_ref_kl)}
+            # A level without tokens is not computed, so that its adapter gets no gradient and does not change.  The
+            # zeros require gradient, so that the backward pass also works if no level has tokens.
+            zero_BT = part["sampler_logp_BT"].new_zeros(part["tokens_BT"].shape, requires_grad=True)
+            names = ("logp_BT", "entropy_BT") + (("ref_kl_BT",) if with_ref_kl else ())
+            columns = {name: zero_BT * 1 for name in names}
             for own in self._split_levels(part, levels):
                 if bool(own["is_action_BT"].any()):
                     own_columns = self._score_policy(own, packing, entropy_grad, with_ref_kl).columns
@@ -314,7 +319,7 @@ class Networks:
     def compute_value_loss(
         self, part: Tensors, packing: Packing | None, hidden_AD: Tensor | None, objective: Objective
     ) -> tuple[Tensor, Tensors]:
-        """Compute the critic's weighted loss on a micro-batch, with the objective's part, and metrics."""
+        """Compute the critic's weighted loss, including the objective's value loss, and metrics."""
         assert self.critic is not None
         rows: dict[str, Any] = {name: part[name] for name in ("tokens_BT", "is_action_BT", "place_A")}
         with save_memory(self._settings.checkpoint_activations, self._own_trunk):
@@ -327,5 +332,5 @@ class Networks:
 
 
 def find_balanced_tokens(rows: Tensors) -> Tensor:
-    """Return (B, T), True for the tokens read of rows with sampled tokens."""
+    """Find the tokens that the network reads in rows with sampled tokens, (B, T)."""
     return find_read_tokens(rows["is_real_BT"]) & rows["is_action_BT"].any(1)[:, None]

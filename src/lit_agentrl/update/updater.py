@@ -1,4 +1,4 @@
-"""Update of one iteration: old scores, objective's columns, minibatch passes, coefficients."""
+"""The update of an iteration, from scoring its rows to its last optimizer step."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ Tensors = dict[str, Tensor]
 
 
 class Updater:
-    """Training of a network and an optional critic on the rows of iterations, without Lightning.
+    """Trainer of a network and an optional critic on the rows of iterations, without Lightning.
 
     Args:
         objective: the training objective.
         settings: passes, minibatches, micro-batches, clipping.
-        policy: its network is trained in place, with its treatment of routers.
+        policy: the policy, whose network is trained in place; it also says how routers are treated.
         critic: the critic to train, or None.
         temperature: sampling temperature of the rows.
         seed: seed of the run, used to draw minibatches.
-        reference: rule that makes the reference if the objective needs one; None: the initial policy.
-        is_reference_given: rows contain ``ref_logp_BT``, so that no reference is needed.
+        reference: rule that makes the reference if the objective needs one; None for the initial policy.
+        is_reference_given: whether rows contain ``ref_logp_BT``, so that no reference is needed.
         reference_cache: log-probs of a fixed reference; the reference is freed before the first step.
         head: head of a reward model, trained with the network below it.
 
     Raises:
-        ValueError: gradients of buckets are requested, and the objective has no advantages; or the objective reads
-            the logits of the reference in each step, and an option does not allow it.
+        ValueError: gradient norms of buckets are requested, but the objective has no advantages; or the objective reads
+            the logits of the reference in each step, and an option does not allow that.
 
     Attributes:
         progress: steps taken and skipped.
         networks: the networks that are trained and read.
         reference: rule that makes and moves the reference.
-        observe: receives the rows and all their columns before the first step of each update, for records; or None.
+        observe: called with the rows and all their columns before the first step of each update, for records; or None.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Updater:
                 if policy.adapters is None
                 else policy.adapters["fingerprint"]
             )
-        with name_errors("update"):  # key of these settings
+        with name_errors("update"):  # the config key of these settings
             self.networks = Networks(
                 policy.network, critic=critic, reference=reference_network, settings=settings, temperature=temperature,
                 routing=policy.routing, head=head,
@@ -105,15 +105,19 @@ class Updater:
 
     def _check_reference_logits(self) -> None:
         """Refuse options under which steps cannot read the logits of the reference."""
-        instead = "the KL over the vocabulary reads the reference in every step; use algo/margin=sequence_kl, or set"
+        reason = (
+            "the KL over the vocabulary reads the reference in every step; use algo/margin=sequence_kl, or"
+        )
         if self._cache is not None:
-            raise ValueError(f"data.cache_reference keeps its log-probs alone: {instead} it to false")
+            raise ValueError(
+                f"data.cache_reference stores only log-probs of the reference: {reason} set data.cache_reference=false"
+            )
         if self.settings.lanes > 1:
-            raise ValueError(f"update.lanes={self.settings.lanes}: {instead} it to 1")
+            raise ValueError(f"update.lanes={self.settings.lanes}: {reason} set update.lanes=1")
         if self.networks.reference is self.networks.policy and self.networks.has_observed_routers:
             raise ValueError(
-                f"model.router_loss and model.routing_replay see one pass of the network: {instead} neither, or train "
-                "without model/lora"
+                f"model.router_loss and model.routing_replay observe one pass of the network: {reason} set neither, or "
+                "train without model/lora"
             )
 
     @property
@@ -130,29 +134,29 @@ class Updater:
             tensors: this rank's columns on the loop's device, possibly without rows.
             loop: optimizers and backward pass.
             iteration: number of the iteration; minibatches depend on it and on the seed.
-            is_filtered: an iteration with too few units for the minibatches is skipped instead of an error.
+            is_filtered: whether to skip an iteration with too few units for the minibatches instead of raising.
 
         Raises:
-            ValueError: there are fewer units than minibatches, or too many iterations in a row without rows.
+            ValueError: there are fewer units than minibatches, or too many consecutive iterations have no rows.
             NotFinite: gradients or weights are not finite.
         """
         if not self.objective.trains:
             return {}
         self.progress.skipped = 0
         self._fill_cache(loop)
-        row: dict[str, float] = {}
+        logged: dict[str, float] = {}
         if not self.progress.skip_if_empty(len(tensors["tokens_BT"]) == 0, "filter kept no group", loop):
             tensors = self._add_old_scores(tensors, loop)
-            prepared = self._prepare(tensors, row, at_least=self.settings.minibatches)
+            prepared = self._prepare(tensors, logged, at_least=self.settings.minibatches)
             if prepared is None:
                 self.progress.skip_if_empty(True, "algo.rows kept no row", loop)
             elif not self._skip_if_too_few_units(prepared, is_filtered, loop):
-                self._train(prepared, loop, iteration, row)
+                self._train(prepared, loop, iteration, logged)
         if self.networks.reference is not None:
             self.reference.move(self.networks.reference, self.networks.policy, iteration)
         if self.progress.skipped:
-            row["train/skipped_steps"] = float(self.progress.skipped)
-        return row
+            logged["train/skipped_steps"] = float(self.progress.skipped)
+        return logged
 
     def measure(self, tensors: Tensors, loop: Loop, *, with_nll: bool = False) -> dict[str, float]:
         """Compute the objective and its metrics on rows that are not trained on; a collective.
@@ -162,7 +166,8 @@ class Updater:
         Args:
             tensors: as in `update`, with the rows of held-out data.
             loop: as in `update`; its optimizers are not used.
-            with_nll: also compute ``nll``, the mean of -log p of the sampled tokens, and its exponential.
+            with_nll: whether to also return ``nll``, the mean of -log p of the sampled tokens, and ``perplexity``, its
+                exponential.
 
         Returns:
             ``loss``, the mean over these rows, and the metrics that training logs as ``train/NAME``; empty if no rank
@@ -174,13 +179,13 @@ class Updater:
             return {}
         self._fill_cache(loop)
         tensors = self._add_old_scores(tensors, loop)
-        row = self._measure_nll(tensors) if with_nll else {}
+        logged = self._measure_nll(tensors) if with_nll else {}
         if (prepared := self._prepare(tensors, {}, at_least=1)) is None:
-            return row
+            return logged
         rows, _ = add_fillers(prepared, torch.zeros(len(prepared["tokens_BT"]), dtype=torch.int64), 1)
         totals = self._stepper.measure_loss(rows, loop)
         loss = float(sum_over_ranks(totals.pop("loss")[0]))
-        return {"loss": loss, **metric_values(_sum_metrics(totals)), **row}
+        return {"loss": loss, **metric_values(_sum_metrics(totals)), **logged}
 
     def _measure_nll(self, tensors: Tensors) -> dict[str, float]:
         """Compute the mean of -log p of sampled tokens, and its exponential."""
@@ -220,34 +225,36 @@ class Updater:
         tensors = {**tensors, "old_logp_BT": tensors["sampler_logp_BT"]}
         if self.networks.routing.replay == "old":
             tensors["experts_BK"] = self.networks.choose_experts(tensors)
-        is_unknown_BT = tensors["sampler_logp_BT"].isnan()  # in data sets of texts
-        is_unknown = bool(max_over_ranks(is_unknown_BT.any().float()))
-        is_unknown = is_unknown and needs_old_logps(self.objective, self.settings)
-        if is_unknown or self.objective.needs("sampler_logp_BT"):
+        is_unknown_BT = tensors["sampler_logp_BT"].isnan()  # data sets of texts record no log-probs
+        is_any_unknown = bool(max_over_ranks(is_unknown_BT.any().float()))
+        must_fill = is_any_unknown and needs_old_logps(self.objective, self.settings)
+        if must_fill or self.objective.needs("sampler_logp_BT"):
             tensors["old_logp_BT"] = self.networks.compute_logp(tensors)
-        if is_unknown:
-            known_BT = torch.where(is_unknown_BT, tensors["old_logp_BT"], tensors["sampler_logp_BT"])
-            tensors["sampler_logp_BT"] = known_BT
+        if must_fill:
+            filled_BT = torch.where(is_unknown_BT, tensors["old_logp_BT"], tensors["sampler_logp_BT"])
+            tensors["sampler_logp_BT"] = filled_BT
         if self._cache is not None:
             tensors["ref_logp_BT"] = self._cache.look_up(tensors)
         elif self.networks.reference is not None:
             tensors["ref_logp_BT"] = self.networks.compute_reference_logp(tensors, loop.hooks)
         if (critic := self.networks.critic) is not None:
             columns = self.networks.compute_critic_columns(tensors)
-            names = ("value_BT", "implicit_q_BT")
-            tensors |= columns | {f"old_{n}": values for n, values in columns.items() if n.endswith(names)}
+            endings = ("value_BT", "implicit_q_BT")
+            tensors |= columns | {
+                f"old_{name}": x_BT for name, x_BT in columns.items() if name.endswith(endings)
+            }
             if critic.slow is not None:
                 tensors |= self.networks.compute_target_values(tensors)
         return tensors
 
-    def _prepare(self, tensors: Tensors, row: dict[str, float], *, at_least: int) -> Tensors | None:
-        """Add the objective's columns and select its rows; None without any."""
+    def _prepare(self, tensors: Tensors, logged: dict[str, float], *, at_least: int) -> Tensors | None:
+        """Add the objective's columns and select its rows; return None if none is left."""
         prepared, metrics = prepare_rows(self.objective, tensors, at_least=at_least)
-        row |= {f"train/{name}": value for name, value in metrics.items()}
+        logged |= {f"train/{name}": value for name, value in metrics.items()}
         return prepared
 
     def _skip_if_too_few_units(self, tensors: Tensors, is_filtered: bool, loop: Loop) -> bool:
-        """Skip the iteration if a filter left fewer units than minibatches; return whether it was."""
+        """Skip an iteration whose filter left too few units; return whether it was skipped."""
         number = torch.tensor(len(torch.unique(tensors[self.units])), device=loop.device)
         count, minimum = int(sum_over_ranks(number)), self.settings.minibatches
         return self.progress.skip_if_empty(
@@ -257,15 +264,15 @@ class Updater:
         )
 
     # ------------------------------------------------------------------ steps
-    def _train(self, tensors: Tensors, loop: Loop, iteration: int, row: dict[str, float]) -> None:
+    def _train(self, tensors: Tensors, loop: Loop, iteration: int, logged: dict[str, float]) -> None:
         if self.observe is not None:
             self.observe(tensors)
         critic = self.networks.critic
         for term in self.objective.terms():
             if term.is_before:
-                row |= self._update_term(term, tensors, {}, row)
-        if (watch := self.settings.gradients) is not None and watch.is_due(iteration):
-            row |= self._measure_gradients(tensors, watch.buckets, loop)
+                logged |= self._update_term(term, tensors, {}, logged)
+        if (gradients := self.settings.gradients) is not None and gradients.is_due(iteration):
+            logged |= self._measure_gradients(tensors, gradients.buckets, loop)
         is_warming_up = critic is not None and iteration < critic.warmup_iterations
         totals: Tensors = {}
         steps, is_taken = 0, True
@@ -288,64 +295,68 @@ class Updater:
             if not is_taken:
                 break
         if self.settings.stop is not None:
-            row["train/steps"] = float(steps)
+            logged["train/steps"] = float(steps)
         self.progress.require_finite_weights(loop)
         if critic is not None:
-            row["critic/explained_variance"] = compute_explained_variance(tensors)
+            logged["critic/explained_variance"] = compute_explained_variance(tensors)
             if "cost_return_BT" in tensors:
-                row["critic/cost_explained_variance"] = compute_explained_variance(tensors, "cost_")
+                logged["critic/cost_explained_variance"] = compute_explained_variance(tensors, "cost_")
         for term in self.objective.terms():
             if not term.is_before:
-                row |= self._update_term(term, tensors, totals, row)
-        self._log(totals, steps, loop, row)
+                logged |= self._update_term(term, tensors, totals, logged)
+        self._log(totals, steps, loop, logged)
         loop.step_schedules()
 
     def _measure_gradients(self, tensors: Tensors, buckets: int, loop: Loop) -> dict[str, float]:
         """Measure the std and the gradient norms of each bucket of groups."""
         names = ("return_B", "group_B", "trajectory_B")
         gathered, _ = gather_rows({name: tensors[name] for name in names}, tensors["trajectory_B"])
-        groups, bucket, std = assign_buckets(**gathered, buckets=buckets)
-        is_member_BG = tensors["group_B"][:, None] == groups
-        bucket_B = torch.where(is_member_BG, bucket, -1).amax(1)
-        rows, bucket_B = add_fillers(tensors, bucket_B.cpu(), len(std))
+        group_G, bucket_G, std_K = assign_buckets(**gathered, buckets=buckets)
+        is_of_group_BG = tensors["group_B"][:, None] == group_G
+        bucket_B = torch.where(is_of_group_BG, bucket_G, -1).amax(1)
+        rows, bucket_B = add_fillers(tensors, bucket_B.cpu(), len(std_K))
         norms: dict[str, float] = {}
-        for number, bucket_std in enumerate(std.tolist()):
+        for number, std in enumerate(std_K.tolist()):
             row_index = torch.nonzero(bucket_B == number).squeeze(1).to(loop.device)
             task, regulariser = self._stepper.measure_gradients(rows, row_index, loop)
             norms |= {
-                f"gradients/spread_{number + 1}": bucket_std, f"gradients/task_{number + 1}": float(task),
+                f"gradients/spread_{number + 1}": std, f"gradients/task_{number + 1}": float(task),
                 f"gradients/regulariser_{number + 1}": float(regulariser),
             }  # fmt: skip
         return norms
 
     def _update_term(
-        self, term: Term, tensors: Tensors, totals: Tensors, row: dict[str, float]
+        self, term: Term, tensors: Tensors, totals: Tensors, logged: dict[str, float]
     ) -> dict[str, float]:
         """Update a term with its measured value and return its metrics."""
         tensors = self.objective.measured(tensors)
         is_action_BT = tensors["is_action_BT"]
         if term.measured_by is None and term.is_before:
-            measured = row[f"train/{term.measure}"]
+            measured = logged[f"train/{term.measure}"]
         elif term.measured_by is None:
             total, count = sum_over_ranks(totals[term.measure]).tolist()
             measured = total / max(count, 1.0)
         elif term.is_before:
             measured = mean_over_ranks(bind(term.measured_by, tensors), is_action_BT)
-        else:  # measured on the policy after the update
-            now = tensors | {"logp_BT": self.networks.compute_logp(tensors)}
-            measured = row[f"train/{term.measure}"] = mean_over_ranks(
-                bind(term.measured_by, now), is_action_BT
+        else:
+            updated = tensors | {"logp_BT": self.networks.compute_logp(tensors)}
+            measured = logged[f"train/{term.measure}"] = mean_over_ranks(
+                bind(term.measured_by, updated), is_action_BT
             )
         return term.update(measured, int(sum_over_ranks(is_action_BT.sum())))
 
-    def _log(self, totals: Tensors, steps: int, loop: Loop, row: dict[str, float]) -> None:
+    def _log(self, totals: Tensors, steps: int, loop: Loop, logged: dict[str, float]) -> None:
         loss = float(sum_over_ranks(totals.pop("loss")[0]))
         for name, value in metric_values(_sum_metrics(totals)).items():
-            row[f"critic/{name[7:]}" if name.startswith("critic_") else f"train/{name}"] = value
-        row["train/loss"] = loss / steps
-        row["train/lr"] = float(loop.optimizers[0].param_groups[0]["lr"])
+            is_critic = name.startswith("critic_")
+            logged[f"critic/{name.removeprefix('critic_')}" if is_critic else f"train/{name}"] = value
+        logged["train/loss"] = loss / steps
+        logged["train/lr"] = float(loop.optimizers[0].param_groups[0]["lr"])
 
 
 def _sum_metrics(totals: Tensors) -> Tensors:
     """Merge the metrics of all ranks."""
-    return {n: max_over_ranks(v) if n.endswith("_max") else sum_over_ranks(v) for n, v in totals.items()}
+    return {
+        name: max_over_ranks(value) if name.endswith("_max") else sum_over_ranks(value)
+        for name, value in totals.items()
+    }

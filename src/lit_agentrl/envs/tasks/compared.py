@@ -68,7 +68,7 @@ def _read(files: Files) -> Mapping[str, tuple[Compared, ...]]:
 
 
 def _read_row(original: Mapping[str, Any], location: str) -> Compared:
-    row = convert_row(original, Path(location.rsplit(" ", 2)[0]).suffix).row  # "FILE line 3"
+    row = convert_row(original, Path(location.rsplit(" ", 2)[0]).suffix.lower()).row  # "FILE line 3"
     if row.get("chosen") is not None or row.get("rejected") is not None:
         prompt, answers = read_pair(row)
         scores = read_pair_scores(row)

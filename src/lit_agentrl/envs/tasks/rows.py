@@ -104,7 +104,7 @@ def find_files(path: str | Mapping[str, str]) -> Files:
             raise ValueError(
                 f"{key}={shorten_path(file)}: the splits are {', '.join(SPLITS)}; name one of them"
             )
-        if file.suffix not in READERS:
+        if file.suffix.lower() not in READERS:
             raise ValueError(f"{key}={shorten_path(file)} must be a file that ends in {NAMES}")
         if file.is_file() and not file.stat().st_size:
             raise ValueError(

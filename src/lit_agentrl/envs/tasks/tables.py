@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 # the place of each row in its file, and the row, or the error that makes it unreadable
 Rows = Iterator[tuple[str, object]]
@@ -24,14 +24,18 @@ def read_table(path: Path) -> Rows:
     """
     try:
         with path.open("rb") as file:
-            begin = file.read(5)
-            if begin.startswith(b"PAR1") and path.suffix != ".parquet":
+            begin = file.read(32)
+            if begin.startswith(b"version https://git-lfs"):
+                raise ValueError(
+                    f"path={shorten_path(path)} is a pointer of Git LFS, and not the data; fetch them with git lfs pull"
+                )
+            if begin.startswith(b"PAR1") and path.suffix.lower() != ".parquet":
                 raise ValueError(f"path={shorten_path(path)} is a Parquet file; let its name end in .parquet")
             if begin.startswith(_COMPRESSED):
                 raise ValueError(
                     f"path={shorten_path(path)} is compressed; unpack it, and name the file inside"
                 )
-        yield from READERS[path.suffix](path)
+        yield from READERS[path.suffix.lower()](path)
     except OSError as error:
         raise ValueError(f"path={shorten_path(path)} cannot be read: {error.strerror or error}") from error
 
@@ -101,6 +105,7 @@ _COMPRESSED = (
     b"BZh",
     b"\xfd7zXZ",
 )
+_QUOTED = re.compile(r'\s*"[^"\n]*"([;\t|])"')  # a header of quoted names without commas
 _GAP = re.compile(r"[ \t\r\n]*")
 
 
@@ -112,6 +117,11 @@ def _read_json(path: Path) -> Rows:
     text = _read_text(path)
     if not text.lstrip().startswith("["):
         whole = parse_json(text.strip())
+        if isinstance(whole, dict) and _is_by_column(whole):
+            raise ValueError(
+                f"path={shorten_path(path)} holds a list for each column; write an array with an object for each row "
+                "(in pandas: to_json with orient='records')"
+            )
         if isinstance(whole, dict):
             rows = whole["data"] if _is_table(whole) else [whole]
             yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
@@ -139,6 +149,17 @@ def _is_table(whole: dict[str, Any]) -> bool:
     """Return whether an object has rows under ``data`` and single values beside."""
     others = [value for name, value in whole.items() if name != "data"]
     return isinstance(whole.get("data"), list) and not any(isinstance(value, dict | list) for value in others)
+
+
+def _is_by_column(whole: dict[str, Any]) -> bool:
+    """Return whether an object holds columns, as pandas writes them, and not one row."""
+    values = list(whole.values())
+    if not values:
+        return False
+    if all(isinstance(value, dict) and value and all(key.isdigit() for key in value) for value in values):
+        return True
+    is_listed = all(isinstance(value, list) and len(value) == len(values[0]) > 0 for value in values)
+    return is_listed and not any(isinstance(item, dict) for value in values for item in value)
 
 
 def _skip(text: str, place: int) -> int:
@@ -176,7 +197,10 @@ def _read_text(path: Path) -> str:
 
 def _read_csv(path: Path) -> Rows:
     """Yield the lines below the header; an empty cell is None."""
-    table = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
+    text = _read_text(path)
+    if found := _QUOTED.match(text):
+        _refuse_separator(path, found[0], found[1])
+    table = csv.reader(io.StringIO(text, newline=""), strict=True)
     csv.field_size_limit(2**31 - 1)  # Python's own limit is shorter than a long dialogue
     names: list[str] = []
     try:
@@ -185,10 +209,7 @@ def _read_csv(path: Path) -> Rows:
             if not names:
                 names = [name.strip() for name in cells]
                 if len(names) == 1 and (mark := next((each for each in ";\t|" if each in names[0]), "")):
-                    raise ValueError(
-                        f"path={shorten_path(path)}: its header {names[0][:80]!r} has {mark!r} between names; separate "
-                        "the columns with commas"
-                    )
+                    _refuse_separator(path, names[0], mark)
                 if twice := [name for name in names if names.count(name) > 1]:
                     raise ValueError(
                         f"path={shorten_path(path)}: column {twice[0]!r} stands in the header twice; keep one"
@@ -207,6 +228,13 @@ def _read_csv(path: Path) -> Rows:
             f"path={shorten_path(path)} line {table.line_num} is no CSV ({error}); quote texts with two double quotes "
             "for each one inside"
         ) from error
+
+
+def _refuse_separator(path: Path, header: str, mark: str) -> NoReturn:
+    raise ValueError(
+        f"path={shorten_path(path)}: its header {header[:80]!r} has {mark!r} between names; separate the columns with "
+        "commas"
+    )
 
 
 def _read_parquet(path: Path) -> Rows:

@@ -213,8 +213,8 @@ def process_group(
     arXiv 2402.03300, section 4.1.3.  The reward of a turn is the sum of ``reward_BT`` over its sampled tokens; mean and
     std (ddof 1) are over all turns of the group.
 
-    It cannot see that longer episodes earn more: the mean is subtracted once for each turn that is left, so where the
-    policy decides when an episode ends and every turn pays the same, the expected update is 0.  A mean for each turn
+    It does not credit longer episodes, because the mean is subtracted once for each remaining turn.  If the policy
+    decides when an episode ends and every turn has the same reward, the expected update is 0.  A mean for each turn
     number does not help; `process_group_baseline` does.
 
     Raises:

@@ -40,7 +40,7 @@ def quantile(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_acti
 
 
 def demonstration(*, return_B: Tensor, is_action_BT: Tensor) -> Advantage:
-    """1 for every trajectory with a return: imitate all of them, whatever it is."""
+    """1 for every trajectory with a return: imitate all of them, good or bad."""
     return Advantage(broadcast_to_actions((~return_B.isnan()).to(return_B.dtype), is_action_BT))
 
 
@@ -61,7 +61,7 @@ def above(*, return_B: Tensor, is_action_BT: Tensor, threshold: float = 0.0) -> 
 def count_compared(
     trajectories: Trajectories, counted_S: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Count the trajectories of the group with a lower and an equal return, and all.
+    """Count the trajectories of the group with a lower, an equal, and any return.
 
     Each trajectory counts itself as equal.  All three are (S,), float64.  Only trajectories with a 1 in ``counted_S``
     are counted; None counts all.
@@ -71,6 +71,7 @@ def count_compared(
     ids, place_S = torch.unique(key, dim=0, return_inverse=True)
     equal = segment_sum(counted_S, place_S, len(ids))
     size = segment_sum(counted_S, trajectories.group_S, trajectories.num_groups)
-    before = size.cumsum(0) - size  # of the groups before
-    below = (equal.cumsum(0) - equal) - before[ids[:, 0].long()]
+    # ids are sorted by group, so the sums over lower ids include all trajectories of the preceding groups
+    preceding = size.cumsum(0) - size
+    below = (equal.cumsum(0) - equal) - preceding[ids[:, 0].long()]
     return below[place_S], equal[place_S], size[trajectories.group_S]

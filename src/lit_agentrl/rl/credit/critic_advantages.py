@@ -7,7 +7,7 @@ count.  The target of the critic is ``return_BT = A + V`` before whitening, in r
 0 elsewhere.
 
 A trajectory whose ``return_B`` is NaN ("unscorable") is left out: it has no advantage and no target, and whitening
-ignores it.  Nothing carries gradient.
+ignores it.  No result carries gradient.
 
 Shapes: ``return_B``, ``trajectory_B``, ``first_turn_B`` (B,); ``value_BT``, ``reward_BT``, ``is_action_BT``,
 ``is_turn_end_BT`` (B, T).  All functions raise ValueError when shapes disagree or a constant is invalid.
@@ -150,12 +150,12 @@ def n_step(
     _check_constants(whiten, discount=discount)
     rows = _make_steps(value_BT, reward_BT, is_action_BT, return_B, trajectory_B, first_turn_B)
     error_BT = rows.compute_td_error(rows.reward_BT, rows.is_counted_BT, discount)
-    # number of counted tokens from each token to the trajectory's end
-    left_BT = rows.accumulate(torch.ones_like(error_BT), rows.is_counted_BT, 1.0)
+    # number of counted tokens from each token to the trajectory's end, itself included
+    remaining_BT = rows.accumulate(torch.ones_like(error_BT), rows.is_counted_BT, 1.0)
     index_B, num = trajectory_index(trajectory_B)
-    length_B = segment_sum(rows.is_counted_BT.sum(1).to(left_BT), index_B, num)[index_B]
-    is_last_BT = (length_B[:, None] - left_BT + 1) % steps == 0  # of a segment
-    decay_BT = (~is_last_BT).to(error_BT) * discount
+    length_B = segment_sum(rows.is_counted_BT.sum(1).to(remaining_BT), index_B, num)[index_B]
+    is_segment_end_BT = (length_B[:, None] - remaining_BT + 1) % steps == 0
+    decay_BT = (~is_segment_end_BT).to(error_BT) * discount
     return rows.make_advantage(rows.accumulate(error_BT, rows.is_counted_BT, decay_BT), whiten)
 
 

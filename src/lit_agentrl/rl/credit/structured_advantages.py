@@ -42,16 +42,16 @@ def gigpo(
     """Group-in-group advantages of episodes and turns: GiGPO, arXiv 2505.10978, section 4.
 
     ``A_ik = A^E_i + omega A^S_ik`` for turn k of trajectory i.  ``A^E`` normalises ``R_i`` within the group; with
-    ``episode_stats=row`` its mean and std count a trajectory once per turn instead of once.  ``A^S`` normalises ``G_ik
-    = sum over l >= k of discount^(l-k) r_il`` within the anchor group: all turns of the group that begin in the same
-    state, including repeated visits by one trajectory; a turn that is the only one in its state gets 0.  ``r_ik`` sums
-    ``reward_BT`` over the sampled tokens of the turn; a turn without sampled tokens is no discount step and is in no
-    anchor group.
+    ``episode_stats=row`` its mean and std count a trajectory once per turn instead of once.  ``A^S`` normalises
+    ``G_ik = sum over l >= k of discount^(l-k) r_il`` within the anchor group: all turns of the group that begin in the
+    same state, including repeated visits by one trajectory; a turn that is the only one in its state gets 0.  ``r_ik``
+    sums ``reward_BT`` over the sampled tokens of the turn; a turn without sampled tokens does not count as a discount
+    step and is in no anchor group.
 
-    ``norm=mean`` subtracts the mean; ``mean_std`` also divides by the std (ddof 1) plus ``eps``, 1e-6 if None.  Only
-    differences of ``turn_BT`` within a row matter (negative at padding); ``first_turn_B`` orders the rows of a
-    trajectory.  Column k of ``state_key_BK`` is the state before the k-th turn *of the row*, counted from the smallest
-    turn in the row's ``turn_BT``, whatever ``first_turn_B`` is.
+    ``norm=mean`` subtracts the mean; ``mean_std`` also divides by the std (ddof 1) plus ``eps``, 1e-6 if None.
+    ``turn_BT`` is negative at padding, and only its differences within a row matter; ``first_turn_B`` orders the rows
+    of a trajectory.  Column k of ``state_key_BK`` is the state before the k-th turn *of the row*, counted from the
+    smallest turn in the row's ``turn_BT``, whatever ``first_turn_B`` is.
 
     Raises:
         ValueError: also if a constant is out of range, ``eps`` is given with ``norm=mean``, a sampled token has no
@@ -161,7 +161,7 @@ def indicator(
 
 
 def raw_filtered(*, return_B: Tensor, group_B: Tensor, success_B: Tensor, is_action_BT: Tensor) -> Advantage:
-    """``R_i`` if the group has solved and failed trajectories, else 0: Reinforce-Rej.
+    """``R_i`` if the group has both solved and failed trajectories, else 0: Reinforce-Rej.
 
     arXiv 2504.11343.
     """

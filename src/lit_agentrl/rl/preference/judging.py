@@ -22,8 +22,8 @@ class Verdicts:
     """Pairs of unequal returns and the differences of their scores.
 
     Attributes:
-        table_PC: float64, one row per pair with the columns `COLUMNS`: its group, the score of the better side minus
-            that of the other, and the numbers of sampled tokens of both sides.
+        table_PC: float64, one row per pair with the columns `COLUMNS`: its group, the score of the side with the higher
+            return minus that of the other, and the numbers of sampled tokens of both sides.
     """
 
     table_PC: Tensor
@@ -37,7 +37,7 @@ class Verdicts:
 
     @property
     def is_right_P(self) -> Tensor:
-        """1 if the better side has the higher score, 0.5 for a tie, else 0."""
+        """1 if the scores rank the pair correctly, 0.5 for a tie, else 0."""
         margin_P = self.column("margin")
         return (margin_P > 0).double() + 0.5 * (margin_P == 0).double()
 
@@ -71,7 +71,7 @@ class Verdicts:
         return {name: float(value) for name, value in values.items()}
 
     def _average(self, x_P: Tensor, keep_P: Tensor) -> Tensor:
-        """Average over prompts the mean over each prompt's pairs, of the pairs of ``keep_P``."""
+        """Average over prompts the mean over each prompt's pairs in ``keep_P``."""
         _, prompt_P, size_G = torch.unique(
             self.column("group")[keep_P], return_inverse=True, return_counts=True
         )

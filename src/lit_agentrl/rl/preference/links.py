@@ -37,8 +37,8 @@ def hinge(*, z_P: Tensor, width: float = 1.0) -> Tensor:
 def hinge_of_mean(*, z_P: Tensor, set_P: Tensor, width: float = 0.0) -> Tensor:
     """``max(0, width - mean of z in a set)``: Stable Alignment, arXiv 2305.16960.
 
-    Each pair gets an equal share of its set's hinge, so that the shares sum to it: use ``algo.over=groups``.  ``set_P``
-    numbers the group, or state, of each pair; ``width`` is >= 0.
+    The loss of a set is divided equally among its pairs, so use ``algo.over=groups``.  ``set_P`` is the group, or
+    state, of each pair; ``width`` is >= 0.
     """
     require(0 <= width < math.inf, "width", width, "finite and >= 0")
     _, index_P, size_S = torch.unique(set_P, return_inverse=True, return_counts=True)
@@ -58,7 +58,7 @@ def squared(*, z_P: Tensor) -> Tensor:
 
 
 def exponential(*, z_P: Tensor) -> Tensor:
-    """``exp(-z)``: GPO; ``-z`` is clamped to at most 20, without gradient beyond."""
+    """``exp(-z)``: GPO; ``-z`` is clamped to at most 20, and has no gradient beyond."""
     return torch.exp((-z_P).clamp(max=20))
 
 

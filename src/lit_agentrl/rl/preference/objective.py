@@ -34,8 +34,8 @@ class NLL:
 
     Attributes:
         coef: weight, > 0.
-        of: ``best``: the best unit of each group with a pair; ``pairs``: the chosen side of each pair, as often as it
-            is chosen.  Both are equal for recorded pairs, and for one pair per group.
+        of: ``best``: the best unit of each group with a pair; ``pairs``: the chosen side of each pair, so that a unit
+            counts once for each of its pairs.  The two are equal if each group has one pair, as recorded pairs have.
         per: ``unit``: the mean over units of the mean over their tokens, as in Llama 3 (arXiv 2407.21783, coef 0.2) and
             iterative RPO (arXiv 2404.19733, coef 1.0); ``token``: the mean over all their tokens, as in trl and CPO.
     """
@@ -61,7 +61,7 @@ class NLL:
         return length_U.sum() if self.per == "token" else length_U.new_tensor(len(length_U))
 
     def summed(self, pairs: Pairs, logp_BT: Tensor) -> Tensor:
-        """Sum the NLL of the units to imitate, which the minibatch's `divisor` divides.
+        """Sum the NLL of the units to imitate; the caller divides by the minibatch's `divisor`.
 
         Gradient flows through ``logp_BT`` (nats).
         """
@@ -89,14 +89,14 @@ class PreferenceLoss(Objective):
         smoothing: corrects for wrong labels; see ``links.py``.
         nll: an `NLL` term or None.
         targets: returns `Targets` of a critic, or None without a critic; see ``critic_terms.py``.
-        ranking: ranks the critic's values of the two sides, or None.
+        ranking: a loss that orders the critic's values of the two sides, or None.
         beta: units of z per nat, > 0.
         weight: weight of the loss of pairs relative to the NLL, > 0.
         over: ``pairs``: P is the number of pairs of a minibatch, on all ranks; ``groups``: the number of groups, or
             states, with a pair, so that groups with many pairs have more weight.
 
     Raises:
-        ValueError: at construction, parts exclude each other; :meth:`try_out` checks the rest.
+        ValueError: two parts exclude each other, or a constant is out of range; :meth:`try_out` finds other errors.
     """
 
     unit: ClassVar[str | None] = "group_B"

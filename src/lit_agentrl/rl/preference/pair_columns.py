@@ -16,7 +16,7 @@ _SIDES = ("chosen", "rejected")
 
 
 def kept_pairs(pairs: Pairs, tensors: Tensors) -> Tensors:
-    """``keep_B``, the rows of pairs, and ``pairless_share``, the share of groups without pair."""
+    """``keep_B``, the rows of pairs, and ``pairless_share``, the share of groups without a pair."""
     units, keep_B = pairs.units, torch.zeros_like(tensors["group_B"], dtype=torch.bool)
     is_paired_N = torch.zeros(len(units), dtype=torch.bool, device=keep_B.device)
     is_paired_N[pairs.chosen_P] = is_paired_N[pairs.rejected_P] = True
@@ -25,8 +25,10 @@ def kept_pairs(pairs: Pairs, tensors: Tensors) -> Tensors:
     if units.is_pooled:
         keep_B = torch.isin(tensors["group_B"], tensors["group_B"][keep_B]) & ~tensors["return_B"].isnan()
     scored_B = tensors["group_B"][~tensors["return_B"].isnan()]
-    groups, paired = (len(torch.unique(g_B)) for g_B in (scored_B, tensors["group_B"][keep_B]))
-    return {"keep_B": keep_B, "pairless_share": torch.tensor(1 - paired / max(groups, 1))}
+    num_groups, num_paired = (
+        len(torch.unique(group_B)) for group_B in (scored_B, tensors["group_B"][keep_B])
+    )
+    return {"keep_B": keep_B, "pairless_share": torch.tensor(1 - num_paired / max(num_groups, 1))}
 
 
 def link_losses(
@@ -41,6 +43,7 @@ def link_losses(
     Gradient flows through ``z_P`` and both sides.
     """
     columns = columns | {"z_P": columns["z_P"] + bind(margin, columns)}
+    # a loss with exchanged sides, for smoothing: every column takes the name of the other side's
     opposite = {"chosen": "rejected", "rejected": "chosen"}
     flipped = {
         "_".join(opposite.get(part, part) for part in name.split("_")): value
@@ -50,7 +53,8 @@ def link_losses(
     with name_errors("smoothing"):
         if "chosen_visits_P" in tensor_names(smoothing) and "chosen_visits_P" not in columns:
             raise ValueError(
-                "it counts the episodes that hold a reply, and this pairing does not: use algo/pairing=tree_state"
+                "reads the number of episodes that hold each reply, which this pairing does not count: use "
+                "algo/pairing=tree_state"
             )
         losses: Tensors = {"loss_P": bind(link, columns), "flipped_P": bind(link, flipped)}
         losses_P: Tensor = bind(smoothing, columns | losses)

@@ -1,8 +1,9 @@
 """Pairing rules: select pairs of units of a group, with the better one as chosen.
 
 Every rule takes columns and returns `Pairs`.  The two sides of a pair have different replies and different returns; NaN
-returns and trajectories without a sampled token are left out.  Applied to the rows of its own pairs only, a rule finds
-the same pairs, so all other rows can be dropped.  A recorded pair is a group of two; every rule finds it.  No gradient.
+returns and trajectories without a sampled token are left out.  Rows without a pair can be dropped: from the remaining
+rows a rule selects the same pairs.  A recorded pair is a group of two, which every rule selects.  Nothing carries
+gradient.
 """
 
 from __future__ import annotations
@@ -89,7 +90,10 @@ def all_pairs(
     if most is not None:
         require_whole("most", most, 1, alternative=", or null")
     require(
-        not (ties and min_gap > 0), "ties", ties, f"false where min_gap={min_gap} leaves none; or min_gap=0"
+        not (ties and min_gap > 0),
+        "ties",
+        ties,
+        f"false, since min_gap={min_gap} excludes ties; or min_gap=0",
     )
     pairs = _find_candidates(units, tokens_BT, min_gap=min_gap, ties=ties)
     return pairs if most is None else _select_first(pairs, (-pairs.gap_P,), most)
@@ -152,9 +156,9 @@ def equal_length(
 ) -> Pairs:
     """The pair of each group with the smallest difference of length.
 
-    Ties go to the widest gap of returns.  In most pairs of agent episodes the shorter side wins; this rule avoids that
-    length alone is learnt.  The lengths may differ by at most ``max_difference`` sampled tokens (None for any number);
-    the other arguments are as for `all_pairs`.
+    Ties go to the widest gap of returns.  In most pairs of agent episodes the shorter side wins; this rule keeps the
+    policy from learning length alone.  The lengths may differ by at most ``max_difference`` sampled tokens (None for
+    any number); the other arguments are as for `all_pairs`.
     """
     if max_difference is not None:
         require_whole("max_difference", max_difference, 0, alternative=", or null")
@@ -187,8 +191,8 @@ def equal_state(
 
     The turns are of one group and of trajectories with different returns.  Step-DPO finds the state by the first wrong
     step; here state keys are compared.  Only the tokens of the two turns count.  Column k of ``state_key_BK`` is the
-    state before the k-th turn of the row; ``most`` pairs of each state are taken, the widest gaps first (None for all);
-    the other arguments are as for `all_pairs`.
+    state before the k-th turn of the row; at most ``most`` pairs of each state are selected, the widest gaps first
+    (None for all); the other arguments are as for `all_pairs`.
     """
     units = turn_units(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
@@ -215,14 +219,14 @@ def _find_candidates(units: Units, tokens_BT: Tensor, *, min_gap: float, ties: b
     order_N = order_N[torch.argsort(units.set_N[order_N], stable=True)]
     size = torch.bincount(units.set_N) if len(units) else units.set_N
     start = size.cumsum(0) - size
-    most = int(size.max()) if len(size) else 0
-    place_GM = start[:, None] + torch.arange(most, device=size.device)
-    is_there_GM = torch.arange(most, device=size.device) < size[:, None]
+    largest = int(size.max()) if len(size) else 0
+    place_GM = start[:, None] + torch.arange(largest, device=size.device)
+    is_there_GM = torch.arange(largest, device=size.device) < size[:, None]
     unit_GM = order_N[place_GM.clamp(max=max(len(units) - 1, 0))] if len(units) else place_GM
     value_GM, text_GM = units.value_N[unit_GM], text_keys(units, tokens_BT)[unit_GM]
     gap_GMM = value_GM[:, :, None] - value_GM[:, None, :]
     is_wide_GMM = (gap_GMM >= min_gap) if min_gap > 0 or ties else (gap_GMM > 0)
-    is_ordered_MM = torch.ones(most, most, dtype=torch.bool, device=size.device).triu(1)
+    is_ordered_MM = torch.ones(largest, largest, dtype=torch.bool, device=size.device).triu(1)
     is_pair_GMM = is_wide_GMM & is_ordered_MM & is_there_GM[:, :, None] & is_there_GM[:, None, :]
     is_pair_GMM &= text_GM[:, :, None] != text_GM[:, None, :]
     group, first, second = is_pair_GMM.nonzero(as_tuple=True)
@@ -238,9 +242,9 @@ def text_keys(units: Units, tokens_BT: Tensor) -> Tensor:
 
 
 def _select_first(pairs: Pairs, keys: tuple[Tensor, ...], most: int) -> Pairs:
-    """Select the first ``most`` pairs of each set after a stable sort.
+    """Select the first ``most`` pairs of each set after sorting by ``keys``.
 
-    The last key counts most.
+    Pairs are sorted by the last key; the keys before it break ties.
     """
     order = torch.arange(len(pairs.chosen_P), device=pairs.chosen_P.device)
     for key_P in (*keys, pairs.set_P):

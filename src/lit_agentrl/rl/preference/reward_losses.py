@@ -46,11 +46,11 @@ class ComparedScores(Objective):
     ``mean over pairs of link(r(chosen) - r(rejected) + margin) + centring * (r(chosen) + r(rejected))^2``, where ``r``
     is the score after the last token of a trajectory.  Equal returns are not a pair.
 
-    With the logistic link it is Bradley–Terry: InstructGPT, arXiv 2203.02155, equation 1, with all K answers of a
-    prompt in one batch element; margins of Llama 2, arXiv 2307.09288, equation 2; the centring term of arXiv
-    2312.09244.
+    With the logistic link it is Bradley–Terry, as in InstructGPT, arXiv 2203.02155, equation 1, where all K answers of
+    a prompt are one batch element.  Margins are those of Llama 2, arXiv 2307.09288, equation 2; the centring term is
+    that of arXiv 2312.09244.
 
-    A cost model (Safe RLHF, arXiv 2310.12773, equation 6) ranks by costs, higher being worse, and adds
+    A cost model (Safe RLHF, arXiv 2310.12773, equation 6) scores costs, so higher is worse, and adds
     ``-log sigmoid(s r)`` of both sides, with ``s = 1`` if the cost of a trajectory exceeds ``zero_at``, else -1.  A
     score above 0 then means that an answer is too costly.
 
@@ -65,8 +65,8 @@ class ComparedScores(Objective):
         over: ``pairs``: the mean is over pairs; ``groups``: the mean is over groups of the means over their pairs, so
             that a prompt with many answers has no more weight than one with two.
         zero_at: for a cost model, the cost up to which a trajectory is harmless; None for a reward model.
-        referred: trajectories are preceded by a reference, see `data.referred`: ``r(reference, trajectory)`` (POLAR,
-            arXiv 2507.05197).
+        referred: whether a reference answer precedes each trajectory, see `data.referred`; the score is then
+            ``r(reference, trajectory)``, as in POLAR, arXiv 2507.05197.
 
     Raises:
         ValueError: a constant is out of range, or the margin needs a reference policy.
@@ -127,7 +127,7 @@ class ComparedScores(Objective):
     def prepare(self, tensors: Tensors) -> Tensors:
         """Keep the rows of pairs, and mark the last token of each unit for scoring.
 
-        For a cost model, ``is_costly_BT`` marks those whose cost exceeds ``zero_at``.
+        For a cost model, ``is_costly_BT`` marks the last tokens of units whose cost exceeds ``zero_at``.
         """
         pairs = bind(self.pairing, tensors)
         is_end_BT = is_end(pairs.units, tensors["is_action_BT"])
@@ -222,18 +222,18 @@ class RankedScores(Objective):
         score_N = tensors["score_BT"].flatten()[ends(units)].double()
         is_worse_NN = _compare_values(units)
         is_same_NN = units.set_N[:, None] == units.set_N
-        better_N = (is_worse_NN & is_same_NN).sum(0)
-        is_drawn_N = is_worse_NN.any(1) & (better_N < (self.first or len(units) + 1))
-        own_NN = is_worse_NN | torch.eye(len(units), dtype=torch.bool, device=score_N.device)
-        total_N = torch.where(own_NN, score_N[None], -math.inf).logsumexp(1)
+        num_better_N = is_worse_NN.sum(0)
+        is_drawn_N = is_worse_NN.any(1) & (num_better_N < (self.first or len(units) + 1))
+        is_candidate_NN = is_worse_NN | torch.eye(len(units), dtype=torch.bool, device=score_N.device)
+        total_N = torch.where(is_candidate_NN, score_N[None], -math.inf).logsumexp(1)
         loss = ((total_N - score_N) * is_drawn_N).sum()
         is_compared_N = is_worse_NN.any(1) | is_worse_NN.any(0)
         size_N = (is_same_NN & is_compared_N).sum(1).clamp(min=1)
         loss = loss + self.centring * (score_N.square() / size_N * is_compared_N).sum()
-        worse, better = is_worse_NN.nonzero(as_tuple=True)
+        better_P, worse_P = is_worse_NN.nonzero(as_tuple=True)
         columns = {
-            "chosen_P": score_N[worse], "rejected_P": score_N[better],
-            "chosen_length_P": units.length_N[worse], "rejected_length_P": units.length_N[better],
+            "chosen_P": score_N[better_P], "rejected_P": score_N[worse_P],
+            "chosen_length_P": units.length_N[better_P], "rejected_length_P": units.length_N[worse_P],
         }  # fmt: skip
         return shared(loss, tensors), compared_metrics(columns)
 
@@ -242,13 +242,13 @@ def _compare_values(units: Units) -> Tensor:
     """Compare the values of units of a group.
 
     Returns:
-        A matrix (N, N), True at (i, j) if j is in the group of i and has a lower value.
+        ``is_worse_NN``, True at (i, j) if unit j is in the group of unit i and has a lower value.
     """
     is_same_NN = units.set_N[:, None] == units.set_N
     return is_same_NN & (units.value_N[:, None] > units.value_N)
 
 
 def shared(total: Tensor, tensors: Tensors) -> Tensor:
-    """A sum divided by ``num_compared``; with gradient also if nothing is compared."""
+    """A sum divided by ``num_compared``; connected to the scores even if nothing is compared."""
     zero = tensors["score_BT"].sum() * 0
     return (total / tensors["num_compared"].clamp(min=1)).to(zero.dtype) + zero

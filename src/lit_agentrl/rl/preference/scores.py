@@ -62,11 +62,11 @@ def length_desensitised(
     ``alpha`` is in [0, 1]; 1 is `summed`.  The other arguments are as for `summed`.
     """
     require(0 <= alpha <= 1, "alpha", alpha, "in [0, 1]; 1 is algo/score=summed")
-    until_A = torch.cat([x_A.new_zeros(1), x_A.cumsum(0)])
-    common_S = torch.minimum(units.length_N[side_S], units.length_N[other_S]).long()
+    sum_before_A = torch.cat([x_A.new_zeros(1), x_A.cumsum(0)])
+    common_length_S = torch.minimum(units.length_N[side_S], units.length_N[other_S]).long()
     start_S = units.start_N[side_S]
-    first_S = until_A[start_S + common_S] - until_A[start_S]
-    return first_S + alpha * (units.sum(x_A)[side_S] - first_S)
+    common_S = sum_before_A[start_S + common_length_S] - sum_before_A[start_S]
+    return common_S + alpha * (units.sum(x_A)[side_S] - common_S)
 
 
 # ---------------------------------------------------------------------- divergences: the score as an implicit reward
@@ -100,8 +100,8 @@ def alpha_divergence(score_S: Tensor, *, alpha: float = 0.5) -> Tensor:
 def alpha_power(score_S: Tensor, *, alpha: float = 0.25) -> Tensor:
     """``(1 - p^-alpha) / alpha`` with ``p = exp(s)``: AlphaPO, arXiv 2501.03884.
 
-    For length-averaged log-probs.  ``alpha`` is finite and not 0; the limit at 0 is `reverse_kl`.  The exponent is
-    clamped to at most 20.
+    It is meant for length-averaged log-probs.  ``alpha`` is finite and not 0; the limit at 0 is `reverse_kl`.  The
+    exponent is clamped to at most 20.
     """
     require(math.isfinite(alpha) and alpha != 0, "alpha", alpha, "finite and not 0")
     return (1 - torch.exp((-alpha * score_S).clamp(max=20))) / alpha
@@ -110,8 +110,8 @@ def alpha_power(score_S: Tensor, *, alpha: float = 0.25) -> Tensor:
 def log_odds(score_S: Tensor) -> Tensor:
     """``s - log(1 - exp(s))``: ORPO, arXiv 2403.07691.
 
-    For length-averaged log-probs without a reference.  ``s`` is clamped to at most -1e-6, because odds are infinite at
-    0.
+    It is meant for length-averaged log-probs without a reference.  ``s`` is clamped to at most -1e-6, because odds are
+    infinite at 0.
     """
     score_S = score_S.clamp(max=-1e-6)
     return score_S - torch.log(-torch.expm1(score_S))
@@ -132,11 +132,16 @@ def sampler(*, old_logp_BT: Tensor) -> Tensor:
     """The policy that sampled the tokens, by its recorded log-probs.
 
     In a run with rollouts it is the policy of the iteration.  For recorded episodes it is the policy that played them,
-    which equals the frozen reference if training starts from it.  It needs neither memory nor a forward pass.
+    which equals the frozen reference if training starts from it.  This reference needs neither memory nor a forward
+    pass.
     """
     return old_logp_BT.detach()
 
 
 def round_start(*, old_logp_BT: Tensor, sampler_logp_BT: Tensor) -> Tensor:
-    """The policy before the first step of the iteration; one more forward pass."""
+    """The policy before the first step of the iteration, which needs one more forward pass.
+
+    The result is ``old_logp_BT``.  Only if a part reads ``sampler_logp_BT`` too does the update compute old log-probs
+    instead of copying those of the sampler.
+    """
     return old_logp_BT.detach()

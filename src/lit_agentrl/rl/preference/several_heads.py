@@ -25,9 +25,9 @@ LABELS = "label_BH"  # label of each trajectory for each head; NaN if missing
 class SeveralHeads(Objective):
     """Mean over heads of the loss of one score.
 
-    ``1/H sum over heads of L(scores of the head, labels of the head)``, where L is the loss of ``objective``.
-    Two trajectories can be a pair for one head and a tie, which is no pair, for another.  So each L is divided by the
-    count of its own head.
+    ``1/H sum over heads of L(scores of the head, labels of the head)``, where L is the loss of ``objective``.  Two
+    trajectories can be a pair for one head and a tie, which is no pair, for another.  So each L is divided by its own
+    head's count.
 
     Attributes:
         objective: the objective of each head; it reads the labels of the head as ``return_B``.
@@ -135,7 +135,7 @@ def of_head(tensors: Mapping[str, Tensor], head: int) -> Tensors:
         ``score_BT`` is its score, through which gradient flows.
     """
     prefix = f"head{head}_"
-    columns = {name: tensor for name, tensor in tensors.items() if not _is_of_a_head(name)}
+    columns = {name: tensor for name, tensor in tensors.items() if not _is_head_column(name)}
     columns |= {
         name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)
     }
@@ -147,5 +147,5 @@ def of_head(tensors: Mapping[str, Tensor], head: int) -> Tensors:
     return columns
 
 
-def _is_of_a_head(name: str) -> bool:
+def _is_head_column(name: str) -> bool:
     return re.match(r"head\d+_", name) is not None

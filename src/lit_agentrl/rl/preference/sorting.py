@@ -22,8 +22,9 @@ from lit_agentrl.rl.preference.scores import reverse_kl
 def at_same_rank(own_N: Tensor, other_M: Tensor) -> Tensor:
     """The other number of the same rank, for each own number, (N,).
 
-    Equal numbers are ranked in their order.  If N and M differ, the other number is that at the same quantile: for rank
-    r, counted from 0, that of rank ``floor((r + 1/2) M / N)``.  NaN if there are no other numbers.
+    Equal numbers are ranked in their order.  If N and M differ, the number of rank r, counted from 0, gets the other
+    number at the same quantile, whose rank is ``floor((r + 1/2) M / N)``.  The result is NaN if there are no other
+    numbers.
 
     >>> at_same_rank(torch.tensor([0.3, 0.1, 0.2]), torch.tensor([7.0, 9.0, 8.0])).tolist()
     [9.0, 7.0, 8.0]
@@ -54,14 +55,14 @@ def reordered(
 
     def compute_gap(logp_BT: Tensor) -> Tensor:
         x_A, sides = pairs.units.read(logp_BT), (pairs.chosen_P, pairs.rejected_P)
-        own_score_P, other_score_P = (
-            score(x_A, units=pairs.units, side_S=side_P, other_S=against_P)
-            for side_P, against_P in (sides, sides[::-1])
+        chosen_score_P, rejected_score_P = (
+            score(x_A, units=pairs.units, side_S=side_P, other_S=other_P)
+            for side_P, other_P in (sides, sides[::-1])
         )
-        return own_score_P - other_score_P
+        return chosen_score_P - rejected_score_P
 
-    own_P = compute_gap(reference_BT)
-    return own_P - at_same_rank(compute_gap(policy_BT), own_P)
+    reference_gap_P = compute_gap(reference_BT)
+    return reference_gap_P - at_same_rank(compute_gap(policy_BT), reference_gap_P)
 
 
 def check_sorted(
@@ -70,7 +71,7 @@ def check_sorted(
     """Refuse parts that cannot be combined with a margin that sorts pairs.
 
     Raises:
-        ValueError: a part does not fit; the message names it and the remedy.
+        ValueError: a part does not fit; the message names the part and the remedy.
     """
     if "ref_logp_BT" not in tensor_names(reference):
         raise ValueError("margin sorts pairs by a frozen reference: use algo/reference=frozen")

@@ -36,7 +36,7 @@ class LabelledSteps(Objective):
 
     ``r_k``, the score after turn k, is the logit of P(label | the episode up to turn k).  If the label of each turn is
     the outcome of the episode, the model predicts the probability of success of the recorded policy from that turn on.
-    Labels by people, or shares of successful continuations, are in [0, 1].
+    Labels from people and shares of successful continuations are allowed too; every label is in [0, 1].
 
     Attributes:
         name: name in messages.
@@ -68,8 +68,8 @@ class LabelledSteps(Objective):
 
     def try_out(self, rows: Mapping[str, Tensor]) -> None:
         """Run the label once on a toy batch."""
-        is_of_turns = "reward_BT" in tensor_names(self.label)
-        try_out("label", self.label, Tensor, rows, "BT" if is_of_turns else "B")
+        is_per_token = "reward_BT" in tensor_names(self.label)
+        try_out("label", self.label, Tensor, rows, "BT" if is_per_token else "B")
 
     def prepare(self, tensors: Tensors) -> Tensors:
         """Compute labels, and mark the tokens to score.

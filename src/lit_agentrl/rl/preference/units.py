@@ -20,8 +20,8 @@ class Units:
     """Units and the sampled tokens of each unit, in sampling order.
 
     Attributes:
-        place_A: int64, index of each token in the flattened (B, T), ordered by unit, by the first turn of its row, and
-            along the row.
+        place_A: int64, index of each token in the flattened (B, T), ordered by unit, first turn of its row, and
+            position within the row.
         unit_A: int64, unit of each token, 0..N-1.
         turn_A: turn of each token, counted from 0 within the unit.
         value_N: float64, return of the unit's trajectory, by which units are ranked; in reward units.
@@ -149,11 +149,11 @@ def units_of(
     """
     place_A = (is_action_BT & ~return_B.isnan()[:, None]).flatten().nonzero().squeeze(1)
     row_A = place_A // max(is_action_BT.shape[1], 1)
-    unit_A = _number_tokens(unit_keys, place_A)[0]
+    unit_A = _number_tokens(unit_keys, place_A)
     order_A = torch.argsort(first_turn_B[row_A], stable=True)
     order_A = order_A[torch.argsort(unit_A[order_A], stable=True)]
     place_A, row_A, unit_A = place_A[order_A], row_A[order_A], unit_A[order_A]
-    set_A, _ = _number_tokens(set_keys, place_A)
+    set_A = _number_tokens(set_keys, place_A)
     num_units = int(unit_A[-1]) + 1 if len(unit_A) else 0
     turn_A = turn_BT.flatten()[place_A].long()
     first_N = turn_A.new_full((num_units,), 2**30).scatter_reduce_(0, unit_A, turn_A, "amin")
@@ -166,12 +166,8 @@ def units_of(
     )
 
 
-def _number_tokens(keys: tuple[Tensor, ...], place_A: Tensor) -> tuple[Tensor, int]:
-    """Number the distinct combinations of keys from 0, in sorted order.
-
-    Returns:
-        The number of each token, and the count of numbers.
-    """
+def _number_tokens(keys: tuple[Tensor, ...], place_A: Tensor) -> Tensor:
+    """Number the tokens by their combination of keys, from 0 in sorted order."""
     keys_AX = torch.stack([key_BT.flatten()[place_A].long() for key_BT in keys], dim=1)
-    distinct, number_A = torch.unique(keys_AX, dim=0, return_inverse=True)
-    return number_A, len(distinct)
+    number_A: Tensor = torch.unique(keys_AX, dim=0, return_inverse=True)[1]
+    return number_A

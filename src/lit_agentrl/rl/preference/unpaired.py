@@ -69,11 +69,11 @@ def same_rank(reward_S: Tensor, *, is_desirable_S: Tensor) -> Tensor:
     """Reward of the same rank on the other side: AOT of unpaired data, arXiv 2406.05882.
 
     Desirable and undesirable trajectories are sorted separately; the result is one number per trajectory.  With
-    `binary`, n trajectories of both kinds and one step, the loss is that of the paper, ``1/n sum over ranks of -log
-    sigmoid(reward of the desirable one - reward of the undesirable one)``.  Its gradient is half of the paper's,
-    because the mean is over 2n trajectories and each is compared with a constant.  If the numbers of both kinds differ,
-    the baseline is the reward at the same quantile, see `at_same_rank`; if the other kind has no trajectory, the
-    baseline is NaN and the trajectory is left out.
+    `binary`, n trajectories of both kinds and one step, the loss is that of the paper,
+    ``1/n sum over ranks of -log sigmoid(reward of the desirable trajectory - reward of the undesirable one)``.  Its
+    gradient is half of the paper's, because the mean is over 2n trajectories and each is compared with a constant.  If
+    the numbers of both kinds differ, the baseline is the reward at the same quantile, see `at_same_rank`; if the other
+    kind has no trajectory, the baseline is NaN and the trajectory is left out.
     """
     baseline_S = torch.empty_like(reward_S)
     for is_own_S in (is_desirable_S, ~is_desirable_S):
@@ -113,7 +113,7 @@ class PointwiseLoss(Objective):
             trajectories is 1 to 4/3 times undesirable_weight times the number of undesirable ones.
 
     Raises:
-        ValueError: at construction, parts exclude each other; :meth:`try_out` checks the rest.
+        ValueError: two parts exclude each other, or a constant is out of range; :meth:`try_out` finds other errors.
     """
 
     unit: ClassVar[str | None] = "trajectory_B"
@@ -235,8 +235,10 @@ class PointwiseLoss(Objective):
         before_BT = clean.get("ref_logp_BT", clean.get("old_logp_BT", clean["logp_BT"]))
         moved_S = logp_S - units.sum(units.read(before_BT))
         metrics = policy_metrics(clean)
-        for side, is_of_S in (("chosen", is_desirable_S), ("rejected", ~is_desirable_S)):
+        for side, is_side_S in (("chosen", is_desirable_S), ("rejected", ~is_desirable_S)):
             values = {"reward": reward_S, "logp": logp_S, "moved": moved_S}
             for name, value_S in values.items():
-                metrics[f"{name}_{side}"] = torch.stack([value_S[is_of_S].sum(), is_of_S.sum().to(value_S)])
+                metrics[f"{name}_{side}"] = torch.stack(
+                    [value_S[is_side_S].sum(), is_side_S.sum().to(value_S)]
+                )
         return metrics

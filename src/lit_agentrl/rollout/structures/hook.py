@@ -111,6 +111,14 @@ class StructureHook:
         """
         return None
 
+    def skip_tokens(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
+        """Return a mask (B, T) of sampled tokens that the advantages of this iteration skip.
+
+        They have advantage 0 and no value; their rewards count for the token before them that is not skipped.  The
+        loss still includes them.  With None no token is skipped.
+        """
+        return None
+
     def make_notes(self) -> Mapping[str, str]:
         """Return texts about what was learned, by folder name.
 
