@@ -1,5 +1,6 @@
-"""Agent functions of the benchmarks of the chat endpoint; light imports, because each process imports them anew.
+"""Agent functions for benchmarks of the chat endpoint.
 
+Imports are light, because each process repeats them.
 All hold the same dialogue.  Those named ``count_…`` return the CPU time of their own process, in milliseconds a call.
 """
 

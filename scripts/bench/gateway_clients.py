@@ -1,4 +1,4 @@
-"""Costs of an agent program told apart: the server, its client, and the start of its process.
+"""CPU time of agent programs told apart: server, client, and start of a process.
 
     python -m scripts.bench.gateway_clients [--repeats 5] [--episodes 40] [--starts 5]
 
@@ -58,7 +58,10 @@ def start_worker() -> None:
 
 
 def measure_starts(start: Callable[[], None], number: int, repetition: int) -> Measured:
-    """Start processes; return milliseconds a start: CPU of the program and of this process, and of the clock."""
+    """Start processes; return the milliseconds of one.
+
+    ``program`` and ``trainer`` are CPU times of the program and of this process, ``clock`` is wall time.
+    """
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     began, clock = time.process_time(), time.perf_counter()
     for _ in range(number):
