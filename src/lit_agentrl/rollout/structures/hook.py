@@ -119,6 +119,13 @@ class StructureHook:
         """
         return None
 
+    def make_columns(self, iteration: int, rows: TrajectoryBatch) -> Mapping[str, Tensor]:
+        """Return further columns of the rows by name.
+
+        Names are the same on all ranks; ``rows`` may be empty.
+        """
+        return {}
+
     def make_notes(self) -> Mapping[str, str]:
         """Return texts about what was learned, by folder name.
 
