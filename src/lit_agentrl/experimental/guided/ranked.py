@@ -170,10 +170,11 @@ class RankedMcts(Mcts):
             "max_context_tokens": max_context_tokens,
         }  # fmt: skip
         self._counts: Counter[str] = Counter()
+        self._ranks: dict[tuple[int, int, int], float] = {}
         self._adviser: Adviser | None = None
         self._rule = RankedSearch(
             constant, width, depth, together, score, critic_share, None, alpha, most_characters, self._ask,
-            self._counts,
+            self._counts, ranks=self._ranks,
         )  # fmt: skip
 
     def setup(self, training: Training) -> None:
