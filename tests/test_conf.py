@@ -167,8 +167,8 @@ def composed(round_: int, of_axes: str, tiny: Path, *, adapters: bool = False) -
         overrides += [f"data.path={tiny}", f"data.demonstrations={tiny}"]
     elif choices.get("data", "rollouts") != "rollouts":
         overrides.append(f"data.path={PROBLEMS}")
-    if choices.get("reward") == "function":
-        overrides.append("reward.function.fn._target_=tests.test_conf.one_point")
+    if (name := choices.get("reward")) in ("function", "sentences"):
+        overrides.append(f"reward.{name}.fn._target_=tests.test_conf.one_point")
     if choices.get("reward") == "model":
         overrides.append(f"reward.model.path={learned_reward(tiny)}")
     if choices.get("critic") == "reward_model":
@@ -379,7 +379,9 @@ def check_it_may_be_saved(cfg: DictConfig) -> None:
     }
     assert len(targets) > 10
     # code of the user's, and what would be told a key of whoever evaluates the run
-    targets.discard(("reward.function.fn._target_", "tests.test_conf.one_point"))
+    targets -= {
+        (f"reward.{name}.fn._target_", "tests.test_conf.one_point") for name in ("function", "sentences")
+    }
     targets -= {
         (f"{place}engine._target_", "lit_agentrl.engines.served.openai.OpenAIEngine")
         for place in ("", "reward.judge.")

@@ -20,6 +20,7 @@ from lit_agentrl.episode import Episode, Outcome, Segment, Source
 LEFT_OUT = (
     "is_left_out_BT"  # sampled tokens that count for advantages and not for the loss; in `StepBatch.columns`
 )
+SKIPPED = "is_skipped_BT"  # sampled tokens over which no advantage is computed; in `StepBatch.columns`
 _NODE_OFFSET = 1 << 39  # half of the node numbers of a rank
 FILLER = -1  # trajectory and group of filler rows, which only keep the ranks in step
 _TOY_SIZES = {"_B": (4,), "_BT": (4, 3), "_BK": (4, 1)}  # 4 trajectories in 2 groups, 1 turn of 2 tokens

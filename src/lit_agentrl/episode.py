@@ -132,6 +132,8 @@ class Turn:
     probes: dict[str, float] = field(default_factory=dict)  # measured before the turn, for reward parts
     shaping: dict[str, float] = field(default_factory=dict)  # reward that each reward part added
     shaped_reward: float | None = None  # reward used in training; None without reward parts
+    # parts of the training reward that tokens other than the last are paid: index in `reply_tokens`, reward
+    early_rewards: list[tuple[int, float]] = field(default_factory=list)
     cost: float | None = None  # for constraints, not part of the reward; None: the game gives no costs
     counts: dict[str, float] = field(default_factory=dict)  # what the game counts, such as failed calls
     told_cost: float | None = None  # cost used in training; None without a reward part that gives one

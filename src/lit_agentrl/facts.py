@@ -16,6 +16,9 @@ BRANCHES = Fact(
 )
 PLANS = Fact("plans", "turns of a planner", "algo/structure=two_level with every above 0", "algo.structure")
 OPPONENT = Fact("opponent", "episodes of an opponent", "algo/structure=opponent", "algo.structure")
+RANKS = Fact(
+    "ranks", "a critic that ranks replies while they are played", "algo/structure=ranked", "algo.structure"
+)
 MORE_GROUPS = Fact("more groups", "further groups in an iteration", "algo/structure=refill", "algo.structure")
 LESSONS = Fact(
     "lessons",

@@ -1,7 +1,8 @@
-"""Parts of replies in the loss: worked tokens, any text against a reader of single characters, and the loss itself."""
+"""Parts of replies in loss and advantages: worked numbers, readers and loops written anew, the loss."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,16 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lit_agentrl.batch import LEFT_OUT, StepBatch
+from lit_agentrl.batch import LEFT_OUT, SKIPPED, StepBatch
 from lit_agentrl.experimental.parts.masked import Parts, find_tagged
 from lit_agentrl.rl.policy.filters import keep_all
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.hook import Training
 from lit_agentrl.text.token_bytes import get_token_pieces
-from lit_agentrl.update.minibatches import prepare_rows
+from lit_agentrl.update.minibatches import drop_skipped, prepare_rows
 from tests.conftest import nano_tokenizer
-from tests.rl.ragged import fresh
+from tests.rl.ragged import fresh, ragged
 from tests.rollout.test_collector import Player
 
 SAYS = "<think> go <state> P _ </state> wall </think> <answer> Up </answer>"
@@ -85,7 +86,7 @@ def test_any_text_however_it_is_cut(text: str, cuts: list[int]) -> None:
         assert find_tagged(pieces, tags) == tag_by_character(pieces, tags)
 
 
-def collect(**options: Any) -> tuple[Any, torch.Tensor, dict[str, float]]:
+def collect(**options: Any) -> tuple[Any, dict[str, torch.Tensor], dict[str, float]]:
     structure = Parts(**options)
     structure.setup(Training(lambda episode: [], tokenizer=nano_tokenizer()))
     player = Player(lambda spec, k: SAYS)
@@ -97,7 +98,7 @@ def collect(**options: Any) -> tuple[Any, torch.Tensor, dict[str, float]]:
     batch = StepBatch(0, seed_P=[7], task_P=[0], group_P=[0])
     row = made.collect(batch, player, device=torch.device("cpu"))
     assert batch.trajectories is not None
-    return batch.trajectories, batch.columns[LEFT_OUT], row
+    return batch.trajectories, batch.columns, row
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,9 @@ def collect(**options: Any) -> tuple[Any, torch.Tensor, dict[str, float]]:
     ],
 )
 def test_what_is_left_of_each_reply(options: dict[str, Any], left: str) -> None:
-    rows, left_out_BT, row = collect(**options)
+    rows, columns, row = collect(**options)
+    left_out_BT = columns[LEFT_OUT]
+    assert SKIPPED not in columns and math.isnan(row.get("structure/skipped_share", math.nan))
     assert not (left_out_BT & ~rows.is_action_BT).any()
     piece_of, turns = get_token_pieces(nano_tokenizer()), 0
     for tokens_T, turn_T, is_left_T in zip(
@@ -128,7 +131,8 @@ def test_what_is_left_of_each_reply(options: dict[str, Any], left: str) -> None:
 
 def test_the_loss_is_the_mean_over_what_is_left() -> None:
     """Of GRPO on-policy: -A of each kept token over their number; the advantage is that of whole replies."""
-    rows, left_out_BT, _ = collect(masked=["think"], tags=["state"])
+    rows, columns, _ = collect(masked=["think"], tags=["state"])
+    left_out_BT = columns[LEFT_OUT]
     tensors = rows.to_dict() | {"return_B": torch.tensor([2.0, 0.0])}
     tensors |= {"old_logp_BT": tensors["sampler_logp_BT"], LEFT_OUT: left_out_BT}
     objective = fresh("grpo")
@@ -146,13 +150,133 @@ def test_the_loss_is_the_mean_over_what_is_left() -> None:
     assert float(loss.detach()) == pytest.approx(float(expected_BT.sum()), abs=1e-6)
 
 
+def prepare(name: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    objective = fresh(name, "advantage.whiten=false")
+    prepared, _ = prepare_rows(objective, dict(tensors), at_least=1)
+    assert prepared is not None
+    return prepared
+
+
+def test_worked_numbers() -> None:
+    """Two turns of a thought and a two-token answer: the advantage steps from answer to answer.
+
+    discount 1, lambda 0.5, V = (9, 1, 2 | 9, 3, 4), r = (0, 0, 1 | 0.5, 0, 2) and thoughts skipped: the 0.5 of the
+    second thought counts at the answer before it.  Errors: 4: 2 - 4 = -2, then 0 + 4 - 3 = 1, 1.5 + 3 - 2 = 2.5,
+    0 + 2 - 1 = 1; A = -2, 1 - 1 = 0, 2.5, 1 + 1.25 = 2.25.
+    """
+    tensors = {
+        "is_action_BT": torch.ones(1, 6, dtype=torch.bool),
+        "is_turn_end_BT": torch.tensor([[False, False, True, False, False, True]]),
+        "reward_BT": torch.tensor([[0.0, 0.0, 1.0, 0.5, 0.0, 2.0]]),
+        "value_BT": torch.tensor([[9.0, 1.0, 2.0, 9.0, 3.0, 4.0]]),
+        "return_B": torch.tensor([3.5]),
+        "group_B": torch.tensor([0]),
+        "trajectory_B": torch.tensor([0]),
+        "first_turn_B": torch.tensor([0]),
+        SKIPPED: torch.tensor([[True, False, False, True, False, False]]),
+    }
+    objective = fresh("ppo", "advantage.whiten=false", "advantage.gae_lambda=0.5")
+    prepared, _ = prepare_rows(objective, dict(tensors), at_least=1)
+    assert prepared is not None
+    assert prepared["advantage_BT"].tolist() == [[0, 2.25, 2.5, 0, 0, -2]]
+    assert prepared["return_BT"].tolist() == [[0, 3.25, 4.5, 0, 3, 2]]
+    assert prepared["is_value_target_BT"].tolist() == [[False, True, True, False, True, True]]
+    assert prepared["is_action_BT"].all(), "the loss still has every token"
+    # answers skipped: the turn ends at its thought, and the reward before all kept tokens is in no return
+    seen = drop_skipped(tensors, ~tensors[SKIPPED] | (torch.arange(6) == 0))
+    assert seen["is_turn_end_BT"].tolist() == [[False, False, False, True, False, False]]
+    assert seen["reward_BT"].tolist() == [[0, 0, 0, 2.5, 0, 0]]
+
+
+def compute_by_loop(steps: list[dict[str, float]], *, by_turn: bool) -> list[float]:
+    """GAE of one trajectory's kept tokens, backwards one by one; discount 1 within a turn and 0.95 between turns."""
+    kept: list[dict[str, float]] = []
+    for step in steps:
+        if not step["skipped"]:
+            kept.append(dict(step))
+        elif kept:
+            kept[-1]["r"] += step["r"]
+            kept[-1]["end"] = max(kept[-1]["end"], step["end"])
+    found = [0.0] * len(kept)
+    turn_value = turn_advantage = value = advantage = 0.0
+    for k in reversed(range(len(kept))):
+        step = kept[k]
+        if by_turn and step["end"]:
+            turn_advantage = step["r"] + 0.95 * turn_value - step["v"] + 0.95 * turn_advantage
+            turn_value, found[k] = step["v"], turn_advantage
+        else:
+            found[k] = step["r"] + value - step["v"] + (1.0 if by_turn else 0.95) * advantage
+        value, advantage = step["v"], found[k]
+    return found
+
+
+@pytest.mark.parametrize(("name", "by_turn"), [("ppo", False), ("bilevel_ppo", True)])
+def test_advantages_against_a_loop_over_tokens(name: str, by_turn: bool) -> None:
+    for seed in range(6):
+        tensors = ragged(seed)
+        draw = torch.Generator().manual_seed(seed)
+        is_action_BT = tensors["is_action_BT"]
+        tensors["trajectory_B"] = torch.arange(len(is_action_BT)) // 2  # two rows each, the later one first
+        tensors["first_turn_B"] = (1 - torch.arange(len(is_action_BT)) % 2).int()
+        tensors["reward_BT"] = torch.where(
+            is_action_BT, torch.randn(is_action_BT.shape, generator=draw).double(), 0.0
+        )
+        is_skipped_BT = is_action_BT & (torch.rand(is_action_BT.shape, generator=draw) < 0.5)
+        prepared = prepare(name, tensors | {SKIPPED: is_skipped_BT})
+        assert not prepared["advantage_BT"][~is_action_BT | is_skipped_BT].any()
+        assert torch.equal(prepared["is_value_target_BT"], is_action_BT & ~is_skipped_BT)
+        for k in range(len(is_action_BT) // 2):
+            places = [
+                (b, t) for b in (2 * k + 1, 2 * k) for t in is_action_BT[b].nonzero().flatten().tolist()
+            ]
+            steps = [
+                {
+                    "r": float(tensors["reward_BT"][at]), "v": float(tensors["value_BT"][at]),
+                    "end": float(tensors["is_turn_end_BT"][at]), "skipped": float(is_skipped_BT[at]),
+                }
+                for at in places
+            ]  # fmt: skip
+            kept = [at for at in places if not is_skipped_BT[at]]
+            expected = torch.tensor(compute_by_loop(steps, by_turn=by_turn), dtype=torch.float64)
+            got = torch.stack([prepared["advantage_BT"][at] for at in kept]) if kept else expected
+            torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)  # 0.95 is a float32
+
+
+def test_nothing_skipped_changes_nothing() -> None:
+    tensors = ragged(3)
+    none = prepare("bilevel_ppo", tensors | {SKIPPED: torch.zeros_like(tensors["is_action_BT"])})
+    for name, column in prepare("bilevel_ppo", tensors).items():
+        torch.testing.assert_close(none[name], column, atol=1e-12, rtol=1e-12, equal_nan=True)
+
+
+def test_advantages_and_loss_have_masks_of_their_own() -> None:
+    rows, columns, row = collect(masked=[], skipped=["think"])
+    assert LEFT_OUT not in columns and row["structure/skipped_share"] > 0
+    rows, columns, row = collect(masked=["answer"], skipped=["think"])
+    is_thought_BT = rows.is_action_BT & (rows.segment_BT == 3)
+    assert torch.equal(columns[SKIPPED], is_thought_BT)
+    assert not (columns[SKIPPED] & columns[LEFT_OUT]).any()
+    assert row["structure/skipped_share"] + row["structure/masked_share"] == pytest.approx(1.0)
+    tensors = rows.to_dict() | {"return_B": torch.tensor([2.0, 0.0]), **columns}
+    prepared, _ = prepare_rows(fresh("grpo"), dict(tensors), at_least=1)
+    assert prepared is not None
+    is_rated_BT = rows.is_action_BT & ~is_thought_BT
+    assert torch.equal(prepared["advantage_BT"] != 0, is_rated_BT)
+    assert torch.equal(prepared["is_action_BT"], is_thought_BT)
+
+
 def test_wrong_names_are_one_line() -> None:
     for options, message in (
         (
             {"masked": ["state"]},
             r"masked=\['state'\]: state is no part; choose of think, answer, other, or name it",
         ),
-        ({"masked": []}, r"masked=\[\] leaves nothing out; set algo/structure=refill"),
+        (
+            {"masked": []},
+            r"masked=\[\] and skipped=\[\] leave nothing out; set algo/structure=refill",
+        ),
+        ({"skipped": ["plan"]}, r"skipped=\['plan'\]: plan is no part; choose of think, answer, other"),
+        ({"skipped": ["think", "answer", "other"]}, "leaves no part to learn"),
         ({"masked": ["think", "answer", "other"]}, "leaves no part to learn"),
         ({"tags": ["<state>"]}, "<state> is no name of a tag; write it without brackets"),
         ({"tags": ["answer"]}, "answer is no name of a tag"),

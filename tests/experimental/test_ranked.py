@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.episode import Episode
+from lit_agentrl.experimental.guided.pairs import tree_ranked
 from lit_agentrl.experimental.guided.ranked import RankedMcts, RankedSearch, read_ranking, write_question
 from lit_agentrl.experimental.mcts import Mcts, Node
+from lit_agentrl.experimental.tree_steps import tree_state
 from lit_agentrl.rollout.branching import Branch
+from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.structures.base import Progress
 from tests.experimental.test_mcts import over
+from tests.experimental.test_tree_steps import PAID, REPLIES, grown, sides
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
@@ -112,3 +120,90 @@ def test_wrong_options_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             RankedMcts(**({"engine": print} | options))  # type: ignore[arg-type]
+
+
+def grow(ranks: dict[tuple[int, int], float]) -> dict[str, torch.Tensor]:
+    """The tree of test_tree_steps.py, and ranks by episode and turn."""
+    tensors = grown()
+    tensors["rank_BT"] = torch.full(tensors["tokens_BT"].shape, math.nan)
+    for (b, k), value in ranks.items():
+        tensors["rank_BT"][b, 4 * k + 2 : 4 * k + 4] = value
+    return tensors
+
+
+def test_pairs_of_the_mixed_q() -> None:
+    """Of the opening Q = 0.917 (three episodes), 0.25, 2; below (1, 2): 1, 0, 0.25; all range from 0 to 3."""
+    ranks = {(0, 0): 0.0, (3, 0): 1.0, (4, 0): 0.5, (0, 1): 0.0, (1, 1): 1.0, (2, 1): 0.5}
+    found, gaps = sides(partial(tree_ranked, alpha=1.0), grow(ranks))
+    plain, of_tree = sides(tree_state, grown())
+    assert found == plain and gaps == pytest.approx([gap / 3 for gap in of_tree])
+    found, gaps = sides(partial(tree_ranked, alpha=0.0), grow(ranks))
+    assert found == [((3, 2), (0, 2)), ((1, 6), (0, 6))] and gaps == [1.0, 1.0]
+    found, gaps = sides(partial(tree_ranked, alpha=0.5), grow(ranks))
+    # 0.153 (tree 0.306, rank 0), 0.542 (0.083, 1) and 0.583 (0.667, 0.5); then 0.167, 0.5 and 0.292
+    assert found == [((4, 2), (0, 2)), ((1, 6), (0, 6))]
+    assert gaps == pytest.approx([1 / 3 + 1 / 4 - 2.75 / 18, 1 / 2 - 1 / 6])
+    # without a rank the tree decides
+    assert sides(partial(tree_ranked, alpha=0.5), grow({}))[0] == plain
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pairs_against_loops_over_episodes(seed: int) -> None:
+    draw = random.Random(seed)
+    ranks = {
+        (b, k): draw.random()
+        for b, turns in enumerate(REPLIES)
+        for k in range(len(turns))
+        if draw.random() < 0.6
+    }
+    tensors, alpha = grow(ranks), draw.random()
+    states = tensors["state_key_BK"].tolist()
+    q: dict[tuple[int, int, tuple[int, int]], list[float]] = {}
+    said: dict[tuple[int, int, tuple[int, int]], list[float]] = {}
+    wrote: dict[tuple[int, int, tuple[int, int]], tuple[int, int]] = {}
+    for b, (replies, paid) in enumerate(zip(REPLIES, PAID, strict=True)):
+        for k, reply in enumerate(replies):
+            key = (k, states[b][k], reply)
+            q.setdefault(key, []).append(sum(paid[k:]))
+            wrote.setdefault(key, (b, 4 * k + 2))
+            if (b, k) in ranks:
+                said.setdefault(key, []).append(ranks[b, k])
+    mean = {key: sum(values) / len(values) for key, values in q.items()}
+    low, high = min(mean.values()), max(mean.values())
+    mixed = {key: (value - low) / (high - low) for key, value in mean.items()}
+    for key, values in said.items():
+        mixed[key] = alpha * mixed[key] + (1 - alpha) * sum(values) / len(values)
+    expected = []
+    for state in sorted({key[:2] for key in mixed}):
+        here = sorted((value, key) for key, value in mixed.items() if key[:2] == state)
+        if len(here) > 1 and here[-1][0] > here[0][0]:
+            expected.append((wrote[here[-1][1]], wrote[here[0][1]], here[-1][0] - here[0][0]))
+    found, gaps = sides(partial(tree_ranked, alpha=alpha), tensors)
+    assert sorted(found) == sorted(pair[:2] for pair in expected)
+    assert sorted(gaps) == pytest.approx(sorted(pair[2] for pair in expected), abs=1e-6)
+
+
+def test_the_search_gives_its_ranks_to_the_rows() -> None:
+    _, asked, structure = search(["2,1", "1,2"], alpha=1.0)
+    assert len(asked) == 2
+    episodes = [written(member, 1.0, 3) for member in range(3)]
+    for each in episodes:
+        for turn in each.turns:
+            turn.prefix_tokens, turn.prefix_segments = [7], [0]
+            turn.reply_tokens, turn.reply_segments = [1, 2], [4, 4]
+            turn.reply_logps, turn.reply_entropies = [-0.5, -0.5], [0.1, 0.1]
+    rows = pack(episodes)
+    rank_BT = structure.make_columns(0, rows)["rank_BT"]
+    found = {
+        (b, int(rows.turn_BT[b, t])): float(rank_BT[b, t]) for b, t in (~rank_BT.isnan()).nonzero().tolist()
+    }
+    # the opening's replies are those of members 0 and 1; the second state is that after the reply of member 0
+    assert found[0, 0] == 0.0 and found[1, 0] == 1.0
+    assert found == {(0, 0): 0.0, (1, 0): 1.0, (0, 1): 1.0, (2, 1): 0.0}
+    assert structure.make_columns(1, rows)["rank_BT"].isnan().all(), "each iteration has its own"
+    assert structure.make_columns(2, TrajectoryBatch.make_empty())["rank_BT"].shape == (0, 0)
+
+
+def test_the_share_of_the_tree_is_checked() -> None:
+    with pytest.raises(ValueError, match=r"alpha=1.5 must be in \[0, 1\]"):
+        sides(partial(tree_ranked, alpha=1.5), grow({}))

@@ -11,6 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lit_agentrl.cli.train import main as main_train
+from tests.commands import Refused
 from tests.text.families import make_family
 
 TALK = [
@@ -24,21 +25,40 @@ ROWS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("job", ROWS)
-def test_each_turn_is_a_row_and_the_template_is_exported(tmp_path: Path, job: str) -> None:
+def write_model_and_rows(folder: Path, job: str) -> str:
+    """Write a tiny model and a row; return the options of a run that learns from it."""
     tokenizer, ends = make_family("qwen_3")
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=2, max_position_embeddings=2048, eos_token_id=list(ends),
     )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    (tmp_path / "rows.jsonl").write_text(json.dumps(ROWS[job]) + "\n")
+    LlamaForCausalLM(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    (folder / "rows.jsonl").write_text(json.dumps(ROWS[job]) + "\n")
+    return f"algo={job} data.path={folder}/rows.jsonl data.batch=1 model=hf model.name={folder}/model"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", ROWS)
+def test_the_whole_episode_as_sampled_is_refused_with_the_remedy(
+    tmp_path: Path, job: str, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = write_model_and_rows(tmp_path, job)
+    capsys.readouterr()  # a progress bar
+    said = refused(f"{options} context=full hydra.run.dir={tmp_path}/run", main_train)
+    assert "not append-only over turns (it changes the reply of turn 1); set context=template, " in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["single", "template"])
+@pytest.mark.parametrize("job", ROWS)
+def test_each_turn_is_a_row_and_the_template_is_exported(tmp_path: Path, job: str, context: str) -> None:
+    options = write_model_and_rows(tmp_path, job)
+    tokenizer, _ = make_family("qwen_3")
     main_train([
-        *f"algo={job} data.path={tmp_path}/rows.jsonl data.batch=1 model=hf model.name={tmp_path}/model".split(),
-        *["context=single", "env=bandit", "prompt=full", "rollout.max_context_tokens=1500", "trainer.max_epochs=1"],
+        *options.split(),
+        *[f"context={context}", "env=bandit", "prompt=full", "rollout.max_context_tokens=1500", "trainer.max_epochs=1"],
         *f"val.episodes=1 test.episodes=0 hydra.run.dir={tmp_path}/run".split(),
     ])  # fmt: skip
     notes = json.dumps(json.loads((tmp_path / "run" / "summary.json").read_text()))

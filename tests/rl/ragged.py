@@ -101,6 +101,7 @@ def ragged(
         "ref_kl_BT": at_actions(0.2, 0.3).abs(),
         "ref_quantile_B": torch.arange(B) % 5 / 4.0,
         "ref_count_B": torch.full((B,), 4.0),
+        "rank_BT": torch.where(turn_BT % 2 == 0, at_actions(0.5), NAN),
     }
 
 

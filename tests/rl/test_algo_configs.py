@@ -294,5 +294,17 @@ def test_every_algorithm_is_in_the_table_of_the_site():
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     (page,) = script.make_pages().values()
-    rows = {*re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)}
-    assert rows >= {*ALGORITHMS}
+    lines = {
+        line.split("`")[1]: line.strip("| ").split(" | ") for line in page.splitlines() if line[:3] == "| `"
+    }
+    parts = {option: lines.pop(option) for option in [*lines] if "=" in option}
+    assert parts.pop("algo=") and "2510.16907" in parts["algo/structure=parts"][1]
+    assert "2405.00451" in parts["algo/pairing=tree_state"][1]
+    assert "(../experimental.md#summary)" in parts["context=summary"][-1]
+    named = {file.stem: file for file in list_options("algo") if not file.stem.startswith("_")}
+    assert lines.keys() == named.keys() >= {*ALGORITHMS}
+    for name, (_, tier, *_, source, certificate, figures) in lines.items():
+        assert tier == ("experimental" if "experimental" in named[name].parts else "core")
+        assert len(source) > 1 and len(certificate) > 20 and (figures == "–" or "](../" in figures), name
+    assert lines["sapo"][-1] == "–" and "(../findings/learning.md#all-algorithms)" in lines["cispo"][-1]
+    assert "(../findings/reward_models.md#" in lines["bradley_terry"][-1]

@@ -71,7 +71,7 @@ def test_unknown_tensors_are_refused():
 
 def test_the_vocabulary_covers_the_batch():
     policy = {"logp_BT", "old_logp_BT", "ref_logp_BT", "advantage_BT", "entropy_BT", "ratio_BT"}
-    policy |= {"ref_kl_BT", "ref_quantile_B", "ref_count_B"}
+    policy |= {"ref_kl_BT", "ref_quantile_B", "ref_count_B", "rank_BT"}
     critic = {
         "value_BT",
         "target_value_BT",

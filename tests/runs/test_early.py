@@ -73,3 +73,15 @@ def test_the_schedules_are_those_of_transformers() -> None:
     from transformers import SchedulerType
 
     assert {kind.value for kind in SchedulerType} - {"reduce_lr_on_plateau", "greedy"} == set(SCHEDULES)
+
+
+def test_a_folder_without_a_model_is_told_early_with_that_of_the_run(tmp_path: Path) -> None:
+    cfg = composition.compose_job("train", ["env=bandit", "model=hf", f"model.name={tmp_path}"])
+    with pytest.raises(
+        ValueError, match=r"could not be loaded \(it has no config\.json\); give a folder with"
+    ):
+        check_early(cfg)
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").touch()
+    with pytest.raises(ValueError, match=f"the weights of this run are in model.name={tmp_path}/hf"):
+        check_early(cfg)

@@ -1,12 +1,17 @@
-"""Rollouts under the chat templates of nine families: what the policy reads is what the template renders."""
+"""Rollouts and exports under the chat templates of nine families: what is read is what the template renders."""
 
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from lit_agentrl.models.policy import Policy, load_pretrained
 from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.reply_ends import list_model_ends
 from tests.text.families import FAMILIES, make_family
 
 REWRITING = {  # each is refused where prompts show past replies, in these words
@@ -63,3 +68,31 @@ def test_a_template_that_leaves_out_texts_is_refused() -> None:
     )
     with pytest.raises(ValueError, match="leaves out contents that are texts; set model.chat_template="):
         ChatRenderer(tokenizer)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_export_renders_encodes_and_ends_as_in_training(family: str, tmp_path: Path) -> None:
+    tokenizer, ends = make_family(family)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
+    )  # fmt: skip
+    network = LlamaForCausalLM(config).eval()
+    network.generation_config.eos_token_id = list(ends)
+    policy = Policy(network=network, tokenizer=copy.deepcopy(tokenizer), name="trained")
+    policy.save(tmp_path)
+    loaded = load_pretrained(str(tmp_path))
+    assert loaded.tokenizer.chat_template == tokenizer.chat_template
+    assert list_model_ends(loaded.network, loaded.tokenizer) == list_model_ends(network, tokenizer)
+    chats = [
+        ChatRenderer(each.tokenizer, model_ends=list_model_ends(each.network, each.tokenizer), shows_replies=False)
+        for each in (policy, loaded)
+    ]  # fmt: skip
+    ours, exported = (
+        [*chat.render_opening(OPENING).tokens, *chat.encode("<think>a</think>b")] for chat in chats
+    )
+    assert ours == exported and chats[0].end_of_turn_ids == chats[1].end_of_turn_ids
+    assert set(ends) <= set(chats[1].end_of_turn_ids)
+    with torch.no_grad():
+        logits = [each.network(torch.tensor([ours])).logits for each in (policy, loaded)]
+    assert torch.equal(*logits)

@@ -48,7 +48,7 @@ def tensors_of(batch):
     """What the estimators may ask for; sampled tokens are in the same order however rows are cut."""
     tensors = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
     draw = torch.Generator().manual_seed(0)
-    for name in ("value_BT", "ref_logp_BT", "logp_BT", "advantage_BT", "q_BT", "implicit_q_BT"):
+    for name in ("value_BT", "ref_logp_BT", "logp_BT", "advantage_BT", "q_BT", "implicit_q_BT", "rank_BT"):
         values = torch.randn(int(batch.is_action_BT.sum()), generator=draw)
         tensors[name] = torch.full(batch.tokens_BT.shape, 9.0).masked_scatter(batch.is_action_BT, values)
     tensors["old_logp_BT"] = batch.sampler_logp_BT

@@ -166,6 +166,11 @@ def compute_turn_units(
     return units, _average(to_go_N, set_N)
 
 
+def number_replies(units: Units, tokens_BT: Tensor) -> Tensor:
+    """Number the replies of turns: equal numbers for equal tokens at one state."""
+    return _number_pairs(units.set_N, text_keys(units, tokens_BT))
+
+
 def _sum_reward_to_go(reward_N: Tensor, key_N2: Tensor) -> Tensor:
     """Sum the rewards of each turn and the later ones of its trajectory.
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 Rewards = list[list[float]]  # one list per episode, one number per turn
 Points = Rewards  # the former name, for parts that users have written
+# per episode and turn: what of the reward is paid at an earlier token, by its index in the reply
+Places = list[list[dict[int, float]]]
 Probe = Callable[[World, str], float]  # measures a game and its observation before each turn
 
 
@@ -172,6 +174,13 @@ class RewardPart(ABC):
             iteration: counts from 0.
         """
 
+    def places(self, episodes: Sequence[Episode]) -> Places | None:
+        """Return what of the last `apply` is paid inside replies.
+
+        With None all is paid at their last tokens.  Parts that act later change what the last token is paid alone.
+        """
+        return None
+
     def costs(self, episodes: Sequence[Episode]) -> Rewards | None:
         """Return the training costs of turns, which replace those of the game; None: no costs."""
         return None
@@ -255,6 +264,23 @@ def require_rewards(name: str, rewards: Any, episodes: Sequence[Episode]) -> Non
                 raise ValueError(
                     f"{rule}: {where}, turn {turn} was given {value}; give 0 to what cannot be scored"
                 )
+
+
+def require_places(name: str, places: Places, episodes: Sequence[Episode]) -> None:
+    """Refuse places that are not in a reply.
+
+    Raises:
+        ValueError: an index is no token of its reply, or its reward is not finite; the message names the first error.
+    """
+    require_rewards(name, [[math.fsum(early.values()) for early in row] for row in places], episodes)
+    for episode, row in zip(episodes, places, strict=True):
+        for turn, early in zip(episode.turns, row, strict=True):
+            for place in early:
+                if not 0 <= place < len(turn.reply_tokens):
+                    raise ValueError(
+                        f"reward.{name} pays token {place} of a reply of {len(turn.reply_tokens)} tokens; "
+                        "count from 0"
+                    )
 
 
 def _has_length(value: Any) -> bool:

@@ -13,7 +13,15 @@ import torch
 from lit_agentrl.checks import blame, require, require_one_of
 from lit_agentrl.distributed import gather_rows, get_world_size, sum_over_ranks
 from lit_agentrl.episode import Episode
-from lit_agentrl.rewards.base import Probe, RewardContext, RewardPart, Rewards, Stage, require_rewards
+from lit_agentrl.rewards.base import (
+    Probe,
+    RewardContext,
+    RewardPart,
+    Rewards,
+    Stage,
+    require_places,
+    require_rewards,
+)
 from lit_agentrl.rewards.tripwire import TripWire
 
 
@@ -93,7 +101,7 @@ class RewardPipeline:
         rewards = [[turn.reward for turn in episode.turns] for episode in scored]
         for episode in scored:
             for turn in episode.turns:
-                turn.shaping, turn.told_cost = {}, None
+                turn.shaping, turn.told_cost, turn.early_rewards = {}, None, []
         for name, part in self.parts.items():
             if not scored and part.sees == "own":
                 continue
@@ -112,7 +120,22 @@ class RewardPipeline:
             for turn, value in zip(episode.turns, row, strict=True):
                 turn.shaped_reward = value
         self._set_costs(scored)
+        self._set_places(scored)
         return unscored
+
+    def _set_places(self, scored: Sequence[Episode]) -> None:
+        """Set what is paid inside replies to the sum over the parts."""
+        for name, part in self.parts.items():
+            if not scored:
+                continue
+            with _name_errors(part):
+                places = part.places(scored)
+            if places is None:
+                continue
+            require_places(name, places, scored)
+            for episode, row in zip(scored, places, strict=True):
+                for turn, early in zip(episode.turns, row, strict=True):
+                    turn.early_rewards += early.items()
 
     def _set_costs(self, scored: Sequence[Episode]) -> None:
         """Set the cost of each turn to the sum over the parts that compute costs."""

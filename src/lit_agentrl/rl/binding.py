@@ -174,6 +174,7 @@ def with_computed(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         **values,
         "entropy_BT": 0.5 * like_BT,
         "ref_kl_BT": 0.5 * like_BT,
+        "rank_BT": like_BT,
         "ref_quantile_B": 0.5 * torch.ones_like(return_B),
         "ref_count_B": 2 * torch.ones_like(return_B),
         "ratio_BT": like_BT,

@@ -17,6 +17,7 @@ _REQUIRED = {
     "baseline_B": (facts.BASELINE, "its return is subtracted", "algo/advantage=loo"),
     "tree_B": (facts.BRANCHES, "without them it would be algo/advantage=group_mean_std", _PLAIN),
     "node_BT": (facts.BRANCHES, "without them it would be algo/advantage=group_mean_std", _PLAIN),
+    "rank_BT": (facts.RANKS, "it compares replies by their ranks", "algo/pairing=tree_state"),
     "is_plan_BT": (facts.PLANS, "it treats planner and executor differently", _PLAIN),
     "is_opponent_B": (facts.OPPONENT, "the policy is compared with it", ""),
     "ref_quantile_B": (

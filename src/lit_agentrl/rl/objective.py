@@ -143,7 +143,8 @@ class Objective(Protocol):
 
         ``ref_logp_BT`` requests a frozen reference, ``ref_kl_BT`` its KL to the policy over the vocabulary in each step
         (nats, with gradient), ``value_BT`` a critic, ``entropy_BT`` entropies with gradient, ``baseline_B`` a greedy
-        episode per prompt, ``ref_quantile_B`` rewards of the reference; `prepare` receives any other column that is
+        episode per prompt, ``ref_quantile_B`` rewards of the reference, ``rank_BT`` a critic's ranks; `prepare`
+        receives any other column that is
         needed.
         """
         return False
@@ -247,7 +248,7 @@ def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
     optional = (
         "ref_logp_BT", "value_BT", "target_value_BT", "q_BT", "spread_BT", "old_value_BT", "cost_value_BT",
         "old_cost_value_BT", "implicit_q_BT", "old_implicit_q_BT", "target_implicit_q_BT",
-        "ref_quantile_B", "ref_count_B",
+        "ref_quantile_B", "ref_count_B", "rank_BT",
     )  # fmt: skip  # only for objectives that need them
     tensors = {name: t for name, t in rows.items() if name not in optional or objective.needs(name)}
     computed = (

@@ -63,6 +63,21 @@ def next_sampled(*, x_BT: Tensor, is_action_BT: Tensor, trajectory_B: Tensor, fi
     return out_BT
 
 
+def sum_until_next(
+    *, x_BT: Tensor, is_action_BT: Tensor, is_kept_BT: Tensor, trajectory_B: Tensor, first_turn_B: Tensor
+) -> Tensor:
+    """Sum ``x`` from each kept token to before the next kept one, (B, T).
+
+    The sum is over sampled tokens.  ``is_kept_BT`` is True at the sampled tokens that are kept.  Values before the
+    first kept token of a trajectory are in no sum; the result is 0 at tokens that are not kept.
+    """
+    check_shapes(x_BT=x_BT, is_action_BT=is_action_BT, is_kept_BT=is_kept_BT)
+    rows = {"trajectory_B": trajectory_B, "first_turn_B": first_turn_B}
+    to_go_BT = return_to_go(reward_BT=x_BT.double(), is_action_BT=is_action_BT, discount=1.0, **rows)
+    rest_BT = next_sampled(x_BT=to_go_BT, is_action_BT=is_kept_BT, **rows)
+    return torch.where(is_kept_BT, to_go_BT - rest_BT, torch.zeros_like(rest_BT)).to(x_BT.dtype)
+
+
 def turn_index(*, is_action_BT: Tensor, is_turn_end_BT: Tensor) -> Tensor:
     """Number the turns of each row from 0; (B, T) int64, in [0, T).
 

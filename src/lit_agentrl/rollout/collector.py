@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from lit_agentrl import seeds
-from lit_agentrl.batch import LEFT_OUT, StepBatch
+from lit_agentrl.batch import LEFT_OUT, SKIPPED, StepBatch, TrajectoryBatch
 from lit_agentrl.checks import blame
 from lit_agentrl.distributed import gather_rows, get_rank, sum_over_ranks
 from lit_agentrl.episode import Episode, Source
@@ -104,12 +104,18 @@ class Collector:
         torch.manual_seed(seeds.make_key(self.rules.seed, "global", iteration, get_rank()))
 
     def leave_out(self, batch: StepBatch) -> None:
-        """Mark the sampled tokens that the loss of the batch's iteration excludes."""
-        if batch.trajectories is None:
-            return
+        """Mark the tokens that loss or advantages exclude, and add the structure's columns."""
+        rows, hook = batch.trajectories, self.structure.hook
         with _name_structure():
-            if (mask_BT := self.structure.hook.mask_tokens(batch.iteration, batch.trajectories)) is not None:
+            batch.columns |= hook.make_columns(
+                batch.iteration, TrajectoryBatch.make_empty() if rows is None else rows
+            )
+            if rows is None:
+                return
+            if (mask_BT := hook.mask_tokens(batch.iteration, rows)) is not None:
                 batch.columns[LEFT_OUT] = mask_BT
+            if (mask_BT := hook.skip_tokens(batch.iteration, rows)) is not None:
+                batch.columns[SKIPPED] = mask_BT
 
     def plan_first_wave(self, prompts: StepBatch) -> Wave:
         """Return the first wave for the prompts of an iteration."""
@@ -295,9 +301,8 @@ class Collector:
             )
         trained = [episode for episode in played if episode.group in groups]
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
-        if not trained:
-            return
-        batch.trajectories = pack(trained, baselines)
+        if trained:
+            batch.trajectories = pack(trained, baselines)
         self.leave_out(batch)
 
 

@@ -126,6 +126,9 @@ def _make_token_columns(number: int, turn: Turn) -> dict[str, Any]:
     given, sampled = len(turn.prefix_tokens), len(turn.reply_tokens)
     cost = turn.cost if turn.told_cost is None else turn.told_cost
     is_end = np.arange(given + sampled) == given + sampled - 1 if sampled else np.zeros(given, bool)
+    reward_T = np.where(is_end, turn.training_reward - sum(early for _, early in turn.early_rewards), 0.0)
+    for place, early in turn.early_rewards:
+        reward_T[given + place] += early
     return {
         "tokens_BT": np.concatenate([turn.prefix_tokens, turn.reply_tokens]),
         "is_real_BT": np.ones(given + sampled, bool),
@@ -137,7 +140,7 @@ def _make_token_columns(number: int, turn: Turn) -> dict[str, Any]:
         "sampler_logp_BT": np.concatenate([np.zeros(given), turn.reply_logps]),
         "sampler_entropy_BT": np.concatenate([np.zeros(given), turn.reply_entropies]),
         "policy_version_BT": np.where(np.arange(given + sampled) >= given, turn.policy_version, -1),
-        "reward_BT": np.where(is_end, turn.training_reward, 0.0),
+        "reward_BT": reward_T,
         "cost_BT": np.where(is_end, cost or 0.0, 0.0),
     }
 

@@ -41,6 +41,7 @@ _MODULES = (  # they load no library that is slower than torch
         "experimental.task_samplers",
     )
 ))  # fmt: skip
+_MODEL_FILES = ("config.json", "adapter_config.json")  # adapters have a message of their own
 _GAMES = ("lit_agentrl.envs.games.", "lit_agentrl.envs.tasks.")  # made at once, without a process
 
 
@@ -75,11 +76,20 @@ def _check_files(cfg: DictConfig) -> None:
     if str(data.get("_target_", "")).startswith(_MODULES) and isinstance(path, str):
         _try("data", partial(find_paths, [path]))
     name = cfg.model.get("name")
-    is_path = isinstance(name, str) and name.startswith(("/", "./", "../", "~"))
-    if is_path and not os.path.exists(Path(name).expanduser()):
+    if not isinstance(name, str) or not name.startswith(("/", "./", "../", "~")):
+        return
+    folder = Path(name).expanduser()
+    remedy = (
+        "give a folder with config.json, safetensors weights and a tokenizer of a causal language model, or a hub id "
+        "that this machine can reach"
+    )
+    if not os.path.exists(folder):
+        raise UserError(f"model.name={format_value(name)} is not there; {remedy}")
+    if folder.is_dir() and not any((folder / file).exists() for file in _MODEL_FILES):
+        if (folder / "hf" / "config.json").exists():
+            remedy = f"the weights of this run are in model.name={folder / 'hf'}"
         raise UserError(
-            f"model.name={format_value(name)} is not there; give a folder with config.json, safetensors weights and a "
-            "tokenizer of a causal language model, or a hub id that this machine can reach"
+            f"model.name={format_value(name)} could not be loaded (it has no config.json); {remedy}"
         )
 
 

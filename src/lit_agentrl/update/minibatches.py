@@ -11,10 +11,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from lit_agentrl.batch import FILLER, LEFT_OUT, make_filler_rows, pad_columns
+from lit_agentrl.batch import FILLER, LEFT_OUT, SKIPPED, make_filler_rows, pad_columns
 from lit_agentrl.distributed import Deal, gather_rows, get_rank, get_world_size, pad_to_widest, send_rows
 from lit_agentrl.rl.masked import compute_masked_skewness
 from lit_agentrl.rl.objective import ALWAYS, Objective
+from lit_agentrl.rl.returns import sum_until_next
 from lit_agentrl.update.microbatches import select_rows
 
 Tensors = dict[str, Tensor]
@@ -36,7 +37,9 @@ def prepare_rows(
         The rows, None if no rank has one left; and metrics.
     """
     units = objective.unit or "trajectory_B"
-    read_columns = {name: t for name, t in tensors.items() if name in ALWAYS or objective.needs(name)}
+    is_skipped_BT = tensors.pop(SKIPPED, None)
+    seen = tensors if is_skipped_BT is None else drop_skipped(tensors, is_skipped_BT)
+    read_columns = {name: t for name, t in seen.items() if name in ALWAYS or objective.needs(name)}
     gathered, rank_rows = gather_rows(read_columns, tensors["trajectory_B"])
     with torch.no_grad():
         columns = objective.prepare(gathered)
@@ -63,6 +66,29 @@ def prepare_rows(
     among = (gathered[units], keep_B)
     selected = select_rows(tensors, keep_B[rank_rows], at_least=at_least, units=units, among=among)
     return selected, metrics
+
+
+def drop_skipped(tensors: Mapping[str, Tensor], is_skipped_BT: Tensor) -> Tensors:
+    """Return the columns for advantages that step over skipped tokens.
+
+    No skipped token is an action.  A reward or a cost at one counts at the last action before it of its trajectory, and
+    a turn ends at its last action.
+
+    Args:
+        tensors: rows; all rows of a trajectory are among them.
+        is_skipped_BT: True at sampled tokens that are skipped.
+    """
+    is_action_BT, is_kept_BT = tensors["is_action_BT"], tensors["is_action_BT"] & ~is_skipped_BT
+    moved: Tensors = {"is_action_BT": is_kept_BT}
+    for name in ("reward_BT", "cost_BT", "is_turn_end_BT"):
+        if (column_BT := tensors.get(name)) is not None:
+            x_BT = column_BT.float() if column_BT.dtype == torch.bool else column_BT
+            sum_BT = sum_until_next(
+                x_BT=x_BT, is_action_BT=is_action_BT, is_kept_BT=is_kept_BT,
+                trajectory_B=tensors["trajectory_B"], first_turn_B=tensors["first_turn_B"],
+            )  # fmt: skip
+            moved[name] = sum_BT > 0.5 if column_BT.dtype == torch.bool else sum_BT
+    return {**tensors, **moved}
 
 
 def split_minibatches(

@@ -9,10 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.episode import Episode
 from lit_agentrl.experimental.mcts import Mcts, Node, Search, _Group
-from lit_agentrl.facts import PLAYED_HERE
+from lit_agentrl.facts import PLAYED_HERE, RANKS
 from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.adviser import Adviser
 from lit_agentrl.rollout.branching import Draw
@@ -71,6 +75,8 @@ class RankedSearch(Search):
     ask: Ask | None = None
     counts: Counter[str] = field(default_factory=Counter, compare=False)
     critic: dict[int, float] = field(default_factory=dict, compare=False)
+    # values of the iteration's ranked replies, by group, member and turn; all groups write to one
+    ranks: dict[tuple[int, int, int], float] = field(default_factory=dict, compare=False)
 
     def group(self, members: Sequence[int], draw: Draw, vocabulary: int) -> _Group:
         return _RankedGroup(replace(self, critic={}), members, draw)
@@ -115,6 +121,8 @@ class _RankedGroup(_Group):
         self._rule.counts.update(asked=1, unread=values is None)
         if values is not None:
             self._rule.critic.update(zip(map(id, node.children), values, strict=True))
+            for child, episode, value in zip(node.children, wrote, values, strict=True):
+                self._rule.ranks[episode.group, child.member, node.turn] = value
 
 
 class RankedMcts(Mcts):
@@ -126,8 +134,9 @@ class RankedMcts(Mcts):
     be read is asked once only, and leaves Q~ alone.  The search waits for each answer.
 
     Departs: the paper was not at hand.  From memory, its critic is the policy itself and ranks before any reply is
-    played; here it is a model with weights of its own, and each reply was played once.  Pairs of
-    ``algo/pairing=tree_state`` are compared by the tree's Q; the critic acts on what is searched.
+    played; here it is a model with weights of its own, and each reply was played once.  ``algo/pairing=tree_ranked``
+    compares pairs by the mixed Q too, as the paper does; ``tree_state`` compares them by Q, so that the critic acts on
+    them through what is searched alone.
 
     Args:
         engine: constructor of the engine that answers, as in ``reward=judge``.
@@ -154,6 +163,7 @@ class RankedMcts(Mcts):
         require_whole("most_characters", most_characters, 1)
         super().__init__(constant, width, depth, together, score, critic_share, max_waves)
         self.requires |= {Requirement(PLAYED_HERE, reason="the search asks a critic")}
+        self.provides = frozenset({*self.provides, RANKS})
         self._engine, self._model = engine, model
         self._params = {
             "temperature": temperature, "max_reply_tokens": max_reply_tokens,
@@ -171,6 +181,20 @@ class RankedMcts(Mcts):
         if self._adviser is None:
             device = next(training.policy.parameters()).device
             self._adviser = Adviser(self._engine, self._model, self._params, device=device)
+
+    def make_columns(self, iteration: int, rows: TrajectoryBatch) -> Mapping[str, Tensor]:
+        """Return ``rank_BT``, ``Q_critic`` at the tokens of ranked replies; NaN elsewhere."""
+        rank_BT = torch.full(rows.tokens_BT.shape, math.nan)
+        ranks, members = (
+            dict(self._rule.ranks),
+            zip(rows.group_B.tolist(), rows.member_B.tolist(), strict=True),
+        )
+        for row, (group, member) in enumerate(members):
+            for turn in set(rows.turn_BT[row, rows.is_action_BT[row]].tolist()):
+                is_reply_T = rows.is_action_BT[row] & (rows.turn_BT[row] == turn)
+                rank_BT[row, is_reply_T] = ranks.get((group, member, turn), math.nan)
+        self._rule.ranks.clear()
+        return {"rank_BT": rank_BT}
 
     def _ask(self, questions: Sequence[tuple[str, int]]) -> list[str]:
         assert self._adviser is not None, "setup() makes it before anything is played"

@@ -1,4 +1,4 @@
-"""A structure whose loss leaves out parts of replies, down to the token."""
+"""A structure whose loss and advantages leave out parts of replies, down to the token."""
 
 from __future__ import annotations
 
@@ -47,30 +47,44 @@ def find_tagged(pieces: Sequence[bytes], tags: Sequence[str]) -> list[str]:
 
 
 class Parts(StructureHook, Refill):
-    """A structure that leaves parts of replies out of the loss: the masks of TRICO.
+    """A structure that leaves parts of replies out of loss and advantages: TRICO, arXiv 2510.16907.
 
     With m_t = 0 for sampled tokens of ``masked`` parts and 1 for all others, the loss sums ``m_t l_t`` over sampled
     tokens; weights and denominators count the tokens that are left, and gradient flows through these alone.  The part
     of a token is the tag of ``tags`` in which it lies, also inside a thought; outside of them its segment of the token
     ledger: ``think``, ``answer``, or ``other``.
 
-    Departs: the paper of TRICO (turn-aware reason-interaction chain optimization, of VAGEN) was not at hand.  From
-    memory it also has such a mask for the tokens over which advantages are computed; here advantages are those of whole
-    replies, and the policy is not asked for the tags.  Groups are refilled as by `Refill`.
+    Advantages step over the tokens of ``skipped`` parts.  With t' the next sampled token of another part,
+    ``A_t = r_t + discount V_t' - V_t + discount gae_lambda A_t'``, and the bi-level and turn forms alike; ``r_t`` sums
+    the rewards from t to before t', in reward units.  Skipped tokens have advantage 0 and no target of a critic, and
+    whitening ignores them; a KL in the reward is not summed over them.  If the loss does not mask them as well, they
+    count in its denominator.
+
+    Departs: the paper (TRICO is the first name of VAGEN) was not at hand.  Its first release computes GAE over the
+    tokens of a mask, which covers whole replies; here the mask goes by parts.  There, a reward at a token outside of
+    the mask is lost, and whitening gives such tokens an advantage other than 0.  Rewards of skipped tokens before all
+    others are in no ``r_t``, since no action came before them.  The policy is not asked for the tags.  Groups are
+    refilled as by `Refill`.
 
     Args:
         masked: parts without a loss.
+        skipped: parts over which no advantage is computed.
         tags: names of further tags, without brackets.
         max_waves: see `Refill`.
 
     Raises:
-        ValueError: a part is unknown, a name is no tag or that of a segment, nothing is masked, or all parts are.
+        ValueError: a part is unknown, a name is no tag or that of a segment, nothing is left out, or all parts are.
     """
 
-    curves = ("masked_share",)
+    curves = ("masked_share", "skipped_share")
 
     def __init__(
-        self, *, masked: Sequence[str] = ("think",), tags: Sequence[str] = (), max_waves: int | None = None
+        self,
+        *,
+        masked: Sequence[str] = ("think",),
+        skipped: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        max_waves: int | None = None,
     ) -> None:
         self._tags = [str(tag).lower() for tag in _list_names("tags", tags)]
         for tag in self._tags:
@@ -79,34 +93,50 @@ class Parts(StructureHook, Refill):
                     f"tags={list(tags)}: {tag} is no name of a tag; write it without brackets, other than "
                     f"{', '.join(SEGMENTS)}"
                 )
-        self._masked = {str(name).lower() for name in _list_names("masked", masked)}
-        known = [*SEGMENTS, *self._tags]
-        if unknown := self._masked - {*known}:
-            raise ValueError(
-                f"masked={list(masked)}: {min(unknown)} is no part; choose of {', '.join(known)}, or name it in tags"
-            )
-        if not self._masked:
-            raise ValueError("masked=[] leaves nothing out; set algo/structure=refill")
-        if self._masked >= {*known}:
-            raise ValueError(f"masked={list(masked)} leaves no part to learn; mask fewer")
-        self._counts = (0, 0)
+        self._masked, self._skipped = self._read_parts("masked", masked), self._read_parts("skipped", skipped)
+        if not self._masked and not self._skipped:
+            raise ValueError("masked=[] and skipped=[] leave nothing out; set algo/structure=refill")
+        self._counts: dict[str, tuple[int, int]] = {}
         super().__init__(max_waves)
+
+    def _read_parts(self, option: str, names: Sequence[str]) -> set[str]:
+        parts, known = {str(name).lower() for name in _list_names(option, names)}, [*SEGMENTS, *self._tags]
+        if unknown := parts - {*known}:
+            raise ValueError(
+                f"{option}={list(names)}: {min(unknown)} is no part; choose of {', '.join(known)}, or name it in tags"
+            )
+        if parts >= {*known}:
+            raise ValueError(f"{option}={list(names)} leaves no part to learn; name fewer")
+        return parts
 
     def setup(self, training: Training) -> None:
         self._piece_of = get_token_pieces(training.tokenizer)
 
-    def mask_tokens(self, iteration: int, rows: TrajectoryBatch) -> Tensor:
+    def mask_tokens(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
         """Return the mask (B, T) that is True at sampled tokens of masked parts."""
-        segments = [SEGMENTS[name] for name in SEGMENTS if name in self._masked]
-        mask_BT = torch.isin(rows.segment_BT, torch.tensor(segments, dtype=rows.segment_BT.dtype))
+        return self._find_tokens("masked_share", self._masked, rows)
+
+    def skip_tokens(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
+        """Return the mask (B, T) that is True at sampled tokens of skipped parts."""
+        return self._find_tokens("skipped_share", self._skipped, rows)
+
+    def _find_tokens(self, curve: str, parts: set[str], rows: TrajectoryBatch) -> Tensor | None:
+        """Return the mask (B, T) that is True at sampled tokens of these parts.
+
+        None if there are no parts.
+        """
+        if not parts:
+            return None
+        segments = [SEGMENTS[name] for name in SEGMENTS if name in parts]
+        found_BT = torch.isin(rows.segment_BT, torch.tensor(segments, dtype=rows.segment_BT.dtype))
         for row, places in self._list_replies(rows):
             pieces = [self._piece_of(token) for token in rows.tokens_BT[row, places].tolist()]
             for place, tag in zip(places.tolist(), find_tagged(pieces, self._tags), strict=True):
                 if tag:
-                    mask_BT[row, place] = tag in self._masked
-        mask_BT &= rows.is_action_BT
-        self._counts = (int(mask_BT.sum()), int(rows.is_action_BT.sum()))
-        return mask_BT
+                    found_BT[row, place] = tag in parts
+        found_BT &= rows.is_action_BT
+        self._counts[curve] = (int(found_BT.sum()), int(rows.is_action_BT.sum()))
+        return found_BT
 
     def _list_replies(self, rows: TrajectoryBatch) -> list[tuple[int, Tensor]]:
         """Return the row and the places of each reply; none without ``tags``."""
@@ -118,8 +148,8 @@ class Parts(StructureHook, Refill):
         return replies
 
     def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
-        counts, self._counts = self._counts, (0, 0)
-        return {"masked_share": counts}
+        counts, self._counts = self._counts, {}
+        return {name: counts.get(name, (0, 0)) for name in self.curves}
 
 
 def _list_names(option: str, names: Any) -> list[Any]:

@@ -111,6 +111,21 @@ class StructureHook:
         """
         return None
 
+    def skip_tokens(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
+        """Return a mask (B, T) of sampled tokens that the advantages of this iteration skip.
+
+        They have advantage 0 and no value; their rewards count for the token before them that is not skipped.  The
+        loss still includes them.  With None no token is skipped.
+        """
+        return None
+
+    def make_columns(self, iteration: int, rows: TrajectoryBatch) -> Mapping[str, Tensor]:
+        """Return further columns of the rows by name.
+
+        Names are the same on all ranks; ``rows`` may be empty.
+        """
+        return {}
+
     def make_notes(self) -> Mapping[str, str]:
         """Return texts about what was learned, by folder name.
 

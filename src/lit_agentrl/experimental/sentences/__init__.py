@@ -1,0 +1,1 @@
+"""Rewards of sentences inside a reply."""
