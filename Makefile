@@ -113,7 +113,7 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 # all that need neither a peer, which has an environment of its own, nor the data of an earlier run
-BENCHES := branching busy_machine monitor_cost overlap rollout_parts rollout_speed roofline scaling slow_worlds startup update_speed workers
+BENCHES := branching busy_machine gateway_clients gateway_overhead monitor_cost overlap rollout_parts rollout_speed roofline scaling slow_worlds startup update_speed workers
 bench: $(STAMP)
 	for name in $(BENCHES); do $(BIN)/python -m scripts.bench.$$name $(ARGS) || exit 1; done
 

@@ -42,14 +42,8 @@ from scripts.bench.common import (
     summarise,
     write_json,
 )
+from scripts.bench.gateway_agents import BOARD, TURNS
 
-BOARD = "turns 4 actions 8\n_ P _ _ G _"
-# the texts that the native game writes above a board
-EARNED, COMPLAINT = (
-    "Your last turn earned +0.0 points.\n",
-    "Your last reply was invalid: it had no answer block.\n",
-)
-TURNS = 5
 REPLY_TOKENS = 32
 PARAMS = SamplingParams(max_reply_tokens=REPLY_TOKENS, max_context_tokens=1000)
 
@@ -83,22 +77,6 @@ class Boards(World):
         return BOARD, 0.0, not self._left, False, {"success": not self._left}
 
 
-def play(task: dict[str, Any], client: Any) -> float:
-    """Hold a dialogue of `TURNS` calls, with the texts of the native game."""
-    messages = [{"role": "user", "content": BOARD}]
-    for _ in range(TURNS):
-        reply = client.ask(messages)
-        complaint = "" if "<answer>" in str(reply["content"]) else COMPLAINT
-        messages += [reply, {"role": "user", "content": complaint + EARNED + BOARD}]
-    return 1.0
-
-
-def ask_once(task: dict[str, Any], client: Any) -> float:
-    """Make one call."""
-    client.ask([{"role": "user", "content": BOARD}])
-    return 1.0
-
-
 def make_native() -> Task:
     """Return the native game."""
     return Task(
@@ -108,9 +86,9 @@ def make_native() -> Task:
 
 
 def make_program(function: str, workers: int = 4) -> ProgramTask:
-    """Return a function of this module as a game."""
+    """Return a function of `gateway_agents` as a game."""
     world = partial(
-        AgentProgram, mode="function", function=f"scripts.bench.gateway_overhead.{function}", max_calls=TURNS + 1,
+        AgentProgram, mode="function", function=f"scripts.bench.gateway_agents.{function}", max_calls=TURNS + 1,
         timeout_s=300.0,
     )  # fmt: skip
     return ProgramTask(
@@ -143,7 +121,7 @@ def open_scheduler(task: Task, capacity: int = 4, model: str | None = None) -> S
 
 
 def measure(scheduler: Scheduler, episodes: int, repetition: int) -> Measured:
-    """Play episodes; return CPU milliseconds a call, wall seconds, calls and tokens."""
+    """Play episodes; return CPU milliseconds a call, wall seconds, calls, tokens and the mean return."""
     specs = tuple(EpisodeSpec(repetition, group, 0, 0, group) for group in range(episodes))
     started, clock = time.process_time(), time.perf_counter()
     played = scheduler.play(Wave("train", 0, PARAMS, specs))
@@ -152,7 +130,14 @@ def measure(scheduler: Scheduler, episodes: int, repetition: int) -> Measured:
         raise RuntimeError(failed[0])
     calls = sum(len(episode.turns) for episode in played)
     tokens = sum(len(turn.prefix_tokens) + len(turn.reply_tokens) for each in played for turn in each.turns)
-    return {"ms": 1000 * seconds / calls, "seconds": elapsed, "calls": float(calls), "tokens": float(tokens)}
+    total = sum(turn.reward for episode in played for turn in episode.turns)
+    return {
+        "ms": 1000 * seconds / calls,
+        "seconds": elapsed,
+        "calls": float(calls),
+        "tokens": float(tokens),
+        "return": total / len(played),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -27,12 +27,13 @@ COMMANDS = [  # entry point, arguments, what is printed
 ]
 PROBE = """
 import json, sys
+from lit_agentrl.__main__ import main as main_any
 from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
 sys.argv[0] = "train.py"
 for entry, arguments, _ in json.loads(sys.argv.pop()):
     try:
-        {"train": main_train, "evaluate": main_evaluate}[entry](arguments.split())
+        {"train": main_train, "evaluate": main_evaluate, "lit-agentrl": main_any}[entry](arguments.split())
     except SystemExit:
         pass
     loaded = [name for name in json.loads(sys.argv[1]) if name in sys.modules]
@@ -78,6 +79,10 @@ def test_values_of_an_evaluation_are_checked_before_torch_is_loaded(tmp_path: Pa
         ("evaluate", f"run={tmp_path} shots=1001", "shots=1001 must be a whole number from 0 to 1000"),
         ("evaluate", f"run={tmp_path} checkpoint=betst", "checkpoint=betst is unknown"),
         ("evaluate", "model=nano env=bandit temperature=-1", "temperature=-1 must be a number >= 0"),
+        ("evaluate", "model=nosuch env=bandit", "unknown option model=nosuch"),
+        ("evaluate", "model=nano env=[bandit,nosuch]", "there is no game named nosuch"),
+        ("lit-agentrl", "play model=nano env=nosuch", "there is no game named nosuch"),
+        ("lit-agentrl", "levels env=nosuch", "unknown option env=nosuch"),
     ]
     found = loaded_by(commands)
     for entry, arguments, expected in commands:

@@ -26,13 +26,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         model_options = None if flags else split_model_options(overrides)
         if model_options is not None:
             ranks.require_one_process("evaluate plays on one device")
-            from lit_agentrl.evaluate.options import check_options
+            from lit_agentrl.evaluate.options import check_options, compose_described
 
+            models = split_models(model_options[1])
             check_options(model_options[0])
+            for described in models:
+                compose_described(model_options[0], described)  # before torch is loaded, which takes seconds
             from lit_agentrl.evaluate.model_evaluation import evaluate_models
 
             with initialize_hydra():
-                print_scores(evaluate_models(model_options[0], split_models(model_options[1])))
+                print_scores(evaluate_models(model_options[0], models))
             return
         cfg = read_options(
             "evaluate", arguments, hint="env and temperature take lists, such as env=[sokoban,bandit]"

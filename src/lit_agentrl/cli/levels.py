@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lit_agentrl.checks import MOST_EPISODES, require_whole
 from lit_agentrl.cli._running import build_parser, run_command
-from lit_agentrl.config.composition import format_search_path
+from lit_agentrl.config.composition import compose_job, format_search_path
 from lit_agentrl.paths import PACKAGE_DIR
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         require_whole("--seed", args.seed, 0)
         jobs = [args.overrides] if args.overrides else [[f"env={name}"] for name in SHIPPED]
         search = format_search_path(args.config_dir)
+        for job in jobs:
+            compose_job("train", job, search)  # before torch is loaded, which takes seconds
         from lit_agentrl.build.games import build_game
 
         tasks = [build_game(job, search) for job in jobs]

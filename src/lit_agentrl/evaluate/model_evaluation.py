@@ -22,7 +22,7 @@ from lit_agentrl.build.instantiation import (
     make_dialect,
 )
 from lit_agentrl.checks import name_errors
-from lit_agentrl.config.composition import compose_job, load_option, make_task_loader
+from lit_agentrl.config.composition import make_task_loader
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec, PromptStream
@@ -33,7 +33,7 @@ from lit_agentrl.evaluate import best_of_n
 from lit_agentrl.evaluate.all_tasks import ALL, choose_tasks
 from lit_agentrl.evaluate.baselines import GREEDY, make_records
 from lit_agentrl.evaluate.evaluation import require_room
-from lit_agentrl.evaluate.options import as_list, check_options, list_shots
+from lit_agentrl.evaluate.options import FOLDER, as_list, check_options, compose_described, list_shots
 from lit_agentrl.evaluate.replay import play_inline, require_shared_weights
 from lit_agentrl.evaluate.results_file import can_write, describe_options, read_compared, write_results
 from lit_agentrl.evaluate.rivals import add_ratings, require_rivals
@@ -58,8 +58,6 @@ from lit_agentrl.text.lost_characters import find_lost, format_lost
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.text.reply_ends import list_model_ends
 
-FOLDER = Path("outputs") / "evaluations"
-
 
 def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]]) -> Scores:
     """Evaluate several models, one after the other.
@@ -77,7 +75,7 @@ def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]]) -> Scores:
     compared = read_compared(cfg)
     require_rivals(cfg, compared, num_models=len(models))
     for described in models[1:]:
-        _compose_config(cfg, described)  # a name that is unknown is refused before the first model plays
+        compose_described(cfg, described)  # a name that is unknown is refused before the first model plays
     scores = [evaluate_model(cfg, described) for described in models]
     records = [record for each in scores for record in each.records]
     if cfg.ratings:
@@ -249,7 +247,7 @@ def open_model(cfg: DictConfig, described: Sequence[str]) -> OpenedModel:
     Raises:
         ValueError: an option is invalid.
     """
-    saved = _compose_config(cfg, described)
+    saved = compose_described(cfg, described)
     load_task = find_games(cfg, saved, make_task_loader())
     sections = ["model", "engine", "prompt", "dialect", "context", "env", "worlds", "rollout"]
     check_targets(OmegaConf.masked_copy(saved, sections))
@@ -259,25 +257,6 @@ def open_model(cfg: DictConfig, described: Sequence[str]) -> OpenedModel:
         games = replace(games, test=choose_tasks(games.test, games.tasks, cfg.split))
     policy, rules, engine, sync = _open_parts(saved, games, settings)
     return OpenedModel(saved, settings, games, policy, sync, rules, engine, Scheduler(rules, engine))
-
-
-def _compose_config(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
-    names = [str(name) for name in as_list(cfg.env)] if cfg.env is not None else []
-    if not names:
-        raise UserError("env has no value; name the games to play, such as env=[sokoban,bandit]")
-    saved = compose_job("train", [*described, f"seed={cfg.seed}"])
-    OmegaConf.set_struct(saved, False)
-    saved.env = load_option("env", names[0])
-    if "weights" in saved.env:
-        raise UserError(f"env={names[0]} is a mixture; name its games, such as env=[sokoban,bandit]")
-    saved.pop("hydra", None)
-    saved.run_dir = str(FOLDER)
-    saved.test.envs, saved.test.episodes, saved.val.envs = (
-        names,
-        1 if cfg.episodes == ALL else cfg.episodes,
-        None,
-    )
-    return saved
 
 
 def _open_parts(

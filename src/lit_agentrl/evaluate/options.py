@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lit_agentrl.checks import (
     MOST_EPISODES,
@@ -15,10 +16,12 @@ from lit_agentrl.checks import (
     require_one_of,
     require_whole,
 )
+from lit_agentrl.config.composition import compose_job, load_option
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.files import has_checkpoint
 
+FOLDER = Path("outputs") / "evaluations"  # of models without a run
 CHECKPOINTS = ("last", "best", "start")
 _MOST_SHOTS = 1000  # solved episodes in a prompt
 
@@ -90,6 +93,32 @@ def _require_known_checkpoint(cfg: DictConfig) -> None:
     stage = cfg.get("checkpoint")  # a model without a run has none
     if stage is not None and stage not in CHECKPOINTS:
         raise UserError(f"checkpoint={stage} is unknown; valid: {', '.join(CHECKPOINTS)}")
+
+
+def compose_described(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
+    """Compose the config in which a described model plays the games of ``cfg.env``.
+
+    Raises:
+        UserError: an unknown option or game, or no game.
+    """
+    names = [str(name) for name in as_list(cfg.env)] if cfg.env is not None else []
+    if not names:
+        raise UserError("env has no value; name the games to play, such as env=[sokoban,bandit]")
+    for name in names[1:]:
+        load_option("env", name)
+    saved = compose_job("train", [*described, f"seed={cfg.seed}"])
+    OmegaConf.set_struct(saved, False)
+    saved.env = load_option("env", names[0])
+    if "weights" in saved.env:
+        raise UserError(f"env={names[0]} is a mixture; name its games, such as env=[sokoban,bandit]")
+    saved.pop("hydra", None)
+    saved.run_dir = str(FOLDER)
+    saved.test.envs, saved.test.episodes, saved.val.envs = (
+        names,
+        1 if cfg.episodes == "all" else cfg.episodes,
+        None,
+    )
+    return saved
 
 
 def list_shots(cfg: DictConfig) -> list[int]:
