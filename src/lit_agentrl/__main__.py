@@ -38,7 +38,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         from lit_agentrl.config.errors import find_nearest, report, suggest
 
         hint = (
-            suggest(find_nearest(name, [*find_subcommands(), *HELP, "--version"]))
+            f"options belong to one, such as train {name}"
+            if "=" in name
+            else suggest(find_nearest(name, [*find_subcommands(), *HELP, "--version"]))
             or f"valid: {', '.join(find_subcommands())}"
         )
         report(f"unknown subcommand {name}; {hint}")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from lit_agentrl.checks import require_whole
+from lit_agentrl.checks import name_errors, require_whole
 from lit_agentrl.cli._running import build_parser, run_command
 from lit_agentrl.config.errors import UserError
+from lit_agentrl.data.row_folder import find_paths
 
 if TYPE_CHECKING:
     from lit_agentrl.offline.showing import ShownData
@@ -39,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.action != "show":
             raise UserError(f"data has no action {args.action}; write data show FILE")
         require_whole("--rows", args.rows, 1)
+        with name_errors("data"):
+            find_paths([args.path])  # before torch is loaded, which takes seconds
         from lit_agentrl.offline.showing import show
 
         print_data(show(args.path, args.overrides, args.rows))
