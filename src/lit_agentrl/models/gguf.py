@@ -37,7 +37,7 @@ def convert(file: Path, folder: Path, about: Mapping[str, Any], license_file: Pa
         license_file: File to copy into the folder as ``LICENSE``.
 
     Raises:
-        ValueError: If a package of the extra gguf is missing, the file cannot be read as such a model, or the folder exists.
+        ValueError: If a package of the extra gguf is missing, the file is no such model, or the folder exists.
         OSError: If the folder cannot be written.
     """
     require_reader()
