@@ -12,7 +12,7 @@ from lit_agentrl.schemas import explain_mismatch, require_schema, shorten
 Format = Literal["names", "text", "tools"]
 FORMATS: tuple[Format, ...] = ("names", "text", "tools")
 
-_MAX_DEPTH = 64  # nested objects and lists; later readers of a call have less of the stack left
+_MAX_DEPTH = 64  # levels of objects and lists; code that reads the call later has less stack left
 
 
 @dataclass(frozen=True)

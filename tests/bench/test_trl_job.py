@@ -85,7 +85,7 @@ def test_our_side_is_a_run_of_the_job(tmp_path: Path, monkeypatch: pytest.Monkey
             self._noted: dict[str, float] = {}
             self.found: list[dict[str, float]] = []
 
-        def boundary(self) -> None:
+        def mark_boundary(self) -> None:
             self.found.append(self._noted)
             self._noted = {}
             if len(self.found) == 2:

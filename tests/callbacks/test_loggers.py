@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from lit_agentrl.loggers import board
-from lit_agentrl.loggers.files import CSVLog, TensorBoardLog, list_deterministic_columns
+from lit_agentrl.loggers.files import CSVLog, TensorBoardLog
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -166,11 +166,6 @@ def test_rewind_removes_a_torn_line_alone_and_tells(tmp_path: Path, caplog: pyte
     assert (tmp_path / "metrics.csv").read_text() == "iteration,a\n0,1.0\n"
     assert caplog.messages == [f"{tmp_path}/metrics.csv: dropped an incomplete line of an interrupted write"]
     assert os.listdir(tmp_path) == ["metrics.csv"]
-
-
-def test_deterministic_columns_leave_out_clocks() -> None:
-    header = ["iteration", "speed/episodes_per_s", "time/update", "train/loss", "timely"]
-    assert list_deterministic_columns(header) == ["iteration", "train/loss", "timely"]
 
 
 @pytest.mark.parametrize("kept", [-1, 0, 1, 3])

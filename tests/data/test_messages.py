@@ -158,7 +158,7 @@ def test_a_table_of_messages_is_turned() -> None:
         ({**NOON, "thinking": "a", "reasoning": "b"}, "has thinking and reasoning, which differ; keep one"),
         ({**NOON, "thinking": {"a": 1}}, "thinking of a message is no text"),
         (call("[1]"), "arguments of a tool call are no object"),
-        (call('{"a": 1, "a": 2}'), "column a stands there twice"),
+        (call('{"a": 1, "a": 2}'), "column a occurs twice"),
         (call('{"a": NaN}'), "NaN is no number of JSON"),
         (
             says(tool_calls=[{"name": "f"}], function_call={"name": "g"}),

@@ -170,7 +170,7 @@ LIST = {"prompt": "# P", "completions": [reply("Up"), reply("Down")], "scores": 
 MALFORMED: list[tuple[type[Kind], Any, str]] = [
     (Pairs, "{", "it is no JSON"),
     (Pairs, "[1]", "it is not an object"),
-    (Pairs, '{"prompt": "a", "prompt": "b"}', "column prompt stands there twice"),
+    (Pairs, '{"prompt": "a", "prompt": "b"}', "column prompt occurs twice"),
     (Pairs, '{"margin": NaN}', "NaN is no number of JSON"),
     (Pairs, {}, "column chosen is missing (there are none)"),
     (Pairs, {"chosen": reply("Up")}, "column rejected is missing (there are chosen)"),

@@ -107,7 +107,7 @@ def test_a_split_has_a_file_of_its_own_or_its_share_of_train(path: str, tmp_path
         (b'{"question": "a", "answer": NaN}', r"NaN is no number of JSON; write a finite one"),
         (b'{"question": "a", "answer": 1' + b"0" * 5000 + b"}", r"a number has 5001 digits; write it as text"),
         (b'{"question": "\xff", "answer": 1}', r"it is not UTF-8 \(byte 15 of the line\); save the file as UTF-8"),
-        (b'{"question": "a", "question": "b"}', r"column question stands there twice; keep one"),
+        (b'{"question": "a", "question": "b"}', r"column question occurs twice; keep one"),
         (rb'{"question": "\ud800", "answer": 1}', r"column question holds half a character .*; write it whole"),
         (b"[" * 100_000, r"it is nested too deeply; make it flat"),
     ],

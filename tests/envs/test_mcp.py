@@ -165,7 +165,7 @@ def test_patterns_and_references_of_a_server_do_not_block(rows: str) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "a"}, "nothing says when it is solved; add a column check or answer"),
+        ({"question": "a"}, "nothing says when the task is solved; add a column check or answer"),
         ({"question": "a", "check": [{"name": "x", "arguments": {}}]}, "an entry of check has no result"),
         ({"question": "a", "answer": "b", "setup": ["x"]}, "column setup must hold calls"),
         ({"question": "a", "answer": "b", "solution": {}}, ""),

@@ -359,7 +359,7 @@ def test_a_program_that_always_fails_is_told_without_advice_on_games() -> None:
         tasks=[task], prompt=Prompt(style="compact"), chat=ChatRenderer(nano_tokenizer()), context=Calls(),
         engine=partial(NativeEngine, num_slots=1), max_context_tokens=200,
     )  # fmt: skip
-    with pytest.raises(ValueError, match="cannot be started.*; mend the program, or the option") as caught:
+    with pytest.raises(ValueError, match="cannot be started.*; repair the program, or the option") as caught:
         check_prompts(rules)
     assert "check_env" not in str(caught.value)
 

@@ -162,7 +162,7 @@ def test_what_knows_no_answer_is_refused_in_one_line() -> None:
     part = InformationGain()
     part.name = "information_gain"
     task = Task(name="count", game=Count, max_turns=4, max_actions=8, max_actions_per_turn=3)
-    with pytest.raises(ValueError, match="game count knows no single answer in words; .* env=dataset"):
+    with pytest.raises(ValueError, match="game count has no single answer in words; .* env=dataset"):
         part.check_game(task, task.make("train"), "")
     with pytest.raises(ValueError, match="asks the policy in training, and there is none; leave it out"):
         part.setup(context_without_policy())

@@ -32,7 +32,7 @@ def reported(make_run: MakeRun, folder: Path, cells: dict[str, list[int]], **opt
         (
             {"grpo": [1, 2, 1], "rloo": [5, 7, 5]}, "grpo against rloo on bandit",
             r"rloo is better than grpo: success 0.708 against 0.167, a difference of 0.542 with the 95 % interval "
-            r"\[0.362, 0.721\] over 3 pairs of seeds; so few runs pass no permutation test \(p 0.25\)\.",
+            r"\[0.362, 0.721\] over 3 pairs of seeds; too few runs for a permutation test to be passed \(p 0.25\)\.",
         ),
         (
             {"grpo": [4, 2, 5], "rloo": [5, 1, 7]}, "grpo against rloo on bandit",

@@ -47,7 +47,8 @@ def test_a_sweep_becomes_a_page_words_and_tables(
     told = capsys.readouterr()
     better = (
         "On bandit (test, last weights) lr=2 is better than lr=1: success 0.792 against 0.500, a difference of 0.292 "
-        "with the 95 % interval [0.112, 0.471] over 3 pairs of seeds; so few runs pass no permutation test (p 0.25). "
+        "with the 95 % interval [0.112, 0.471] over 3 pairs of seeds; too few runs for a permutation test to be "
+        "passed (p 0.25). "
         "Chance is 0.125, the oracle 1.000."
     )
     assert told.out == f"6 runs in 2 cells: 6 completed.\n{better}\nwritten to outputs/report/index.html\n"

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.cli.train import main
-from lit_agentrl.loggers.files import list_deterministic_columns
 from lit_agentrl.report.table import Metrics
 from tests.commands import SMALL, Refused
+
+# metrics of clocks, of servers and of workers; all others are bit-equal in runs of one config and seed
+CLOCK_PREFIXES = ("time/", "speed/", "engine/", "worker/")
 
 
 @pytest.mark.slow
@@ -22,8 +24,8 @@ def test_a_table_and_a_trace_are_left_and_the_numbers_stay(in_empty_folder: Path
     main([*asked, "hydra.run.dir=plain"])
     main([*asked, "debug=profile", "trainer.profiler.row_limit=40", "hydra.run.dir=run"])
     plain, profiled = (Metrics.read(f"{name}/metrics.csv") for name in ("plain", "run"))
-    for name in list_deterministic_columns(plain.columns):
-        assert plain[name] == profiled[name]
+    for name in plain.columns:
+        assert name.startswith(CLOCK_PREFIXES) or plain[name] == profiled[name]
     table = Path("run/profile/fit-operators.txt").read_text(encoding="utf-8")
     assert "RolloutCallback" in table and "aten::" in table
     names: set[str] = set()

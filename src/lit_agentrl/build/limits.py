@@ -1,4 +1,4 @@
-"""Limits of episodes that prompts and replies of random play exceed."""
+"""Check the limits of episodes against prompts and replies of random play."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def check_limits(
 ) -> None:
     """Refuse a game that exceeds its limits, with all of them in one message.
 
-    Limits that an episode can exceed and go on are a warning if there are no others.
+    If an episode can continue beyond all exceeded limits, they are only a warning.
 
     Args:
         task: the game.
         episodes: episodes of random play, of which at least one has a turn.
         rules: the rules of play, with the tokens of a prompt and its reply.
-        max_reply_tokens: tokens of a reply; None: not known.
+        max_reply_tokens: tokens of a reply; None if not known.
         exceeded: limits that were exceeded before, each with its remedy.
 
     Raises:
@@ -43,7 +43,7 @@ def check_limits(
     opening = len(next(episode.turns[0] for episode in episodes if episode.turns).prefix_tokens)
     longest = [max(_measure_prompts(episode)) for episode in episodes if len(episode.turns) > 1]
     replies = [
-        len(turn.reply_tokens) + 1  # the end token
+        len(turn.reply_tokens) + 1  # with the end token
         for episode in episodes for turn in episode.turns if turn.actions and turn.is_valid
     ]  # fmt: skip
     if not replies and max_reply_tokens is not None:

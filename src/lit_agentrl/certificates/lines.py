@@ -1,4 +1,7 @@
-"""Read and write the shipped results of certificates, which ``lit-agentrl certify all --ship`` makes."""
+"""Read and write the shipped results of certificates.
+
+``lit-agentrl certify all --ship`` writes them.
+"""
 
 from __future__ import annotations
 

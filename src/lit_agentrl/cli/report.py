@@ -12,10 +12,10 @@ from lit_agentrl.cli._running import build_parser, run_command
 
 EXAMPLES = """
   {0} outputs/multirun/2026-01-31/12-00-00     a sweep
-  {0} RUN RUN                                  two runs, instance by instance
+  {0} RUN RUN                                  two runs, compared task by task
   {0} outputs --out outputs/all                all runs below a folder
 
-Runs that differ only in their seed are one row, a cell.  Needs pip install 'lit-agentrl[report]'.
+Runs that differ only in their seed share a row, called a cell.  Needs pip install 'lit-agentrl[report]'.
 """
 
 OUT = "outputs/report"
@@ -26,10 +26,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     with run_command(argv) as arguments:
         parser = build_parser("report", __doc__, EXAMPLES)
         parser.add_argument(
-            "runs", nargs="+", metavar="FOLDER", help="run folders, sweeps, or folders that hold some"
+            "runs", nargs="+", metavar="FOLDER", help="run folders, sweeps, or folders that contain them"
         )
         parser.add_argument(
-            "--out", default=OUT, metavar="FOLDER", help=f"where it is written (default: {OUT})"
+            "--out", default=OUT, metavar="FOLDER", help=f"folder of the report (default: {OUT})"
         )
         parser.add_argument(
             "--stage", default="last", choices=("last", "best"), help="which weights of each run are compared"

@@ -170,8 +170,8 @@ def _suggest_name(group: str, name: str, options: Sequence[str]) -> str:
 def _suggest_key(key: str, known_keys: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:
     """Suggest valid keys for an unknown one.
 
-    These are, in order of preference: the same key in other options of its group, similar keys in the same section,
-    and similar keys elsewhere.
+    These are, in order of preference: the same key in other options of its group, similar keys in the same section, the
+    key for another library's name, keys with the same last word, and similar keys elsewhere.
     """
     parent = key
     while parent and parent not in known_keys:
@@ -203,6 +203,7 @@ def _suggest_key(key: str, known_keys: Sequence[str], base: DictConfig, search: 
         near = near or [
             ALIASES[word] + key[len(head) :] for word in find_nearest(head, ALIASES, cutoff=0.75)[:1]
         ]
+    # keys that begin with _ are Hydra's or the configs' own
     near = near or find_nearest(
         key, [k for k in known_keys if "_" not in (k[0], k.rpartition(".")[2][0]) and k != parent], cutoff=0.8
     )

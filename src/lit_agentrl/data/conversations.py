@@ -1,6 +1,6 @@
 """Convert conversations in files to episodes whose replies are trained on.
 
-Contents are plain text: none of their tokens is a marker of template or tokenizer.
+Contents are plain text: none of their tokens is a marker of the template or of the tokenizer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REMEDIES = {
     TEXTS: "leave them out, or set model.chat_template=append_only_chatml",
 }
 _TEXTS = ("content", "thought", "calls", "tools")  # keys of a message that hold outside text
-_LEAST_TEXTS, _MOST_TEXTS = 20, 200  # from which unknown words are judged
+_LEAST_TEXTS, _MOST_TEXTS = 20, 200  # numbers of texts that are searched for unknown words
 
 
 class Reader:
@@ -33,15 +33,15 @@ class Reader:
 
     Args:
         chat: renders the messages as those of games.
-        max_context_tokens: limit of an episode; the rest is cut off.
+        max_context_tokens: largest number of tokens of a row; the rest is cut off.
 
     Attributes:
         num_read, num_truncated: numbers of episodes so far.
         num_folded: number of episodes whose system text begins the first user message.
-        markers: the template's markers that messages spelt so far; they are learnt as plain characters.
-        lost: the characters that the tokenizer dropped so far.
-        num_split: number of episodes whose turns are rows, since the template renders the past otherwise.
-        row_name: file and line of the row that is read, for notes.
+        markers: the template's markers that messages so far contain as text; they are learnt as plain characters.
+        lost: the characters that the tokenizer has dropped so far.
+        num_split: number of episodes with a row for each turn, because the template renders earlier turns differently.
+        row_name: file and line of the current row, for notes.
     """
 
     def __init__(self, chat: ChatRenderer, max_context_tokens: int) -> None:
@@ -54,14 +54,14 @@ class Reader:
         self.num_split = 0
         self.row_name = ""
         self._spelt_rows: list[str] = []
-        self._losing_rows: dict[str, list[str]] = {}  # names by what they lose
-        self._first_texts: list[str] = []  # from which the words are judged
+        self._losing_rows: dict[str, list[str]] = {}  # names of rows by the part that they lose
+        self._first_texts: list[str] = []  # those searched for unknown words
 
     def make_episode(self, context: Messages, learnt: Messages) -> Episode:
         """Make an episode with unknown log-probs (NaN).
 
         Args:
-            context: messages without training, replies included.
+            context: messages that are not trained on, including replies.
             learnt: the messages after them; their replies are trained on.
 
         Raises:
@@ -84,7 +84,7 @@ class Reader:
         for reply, is_taught in zip(
             self._writer.render(self._writer.spell(messages)), is_learnt, strict=True
         ):
-            if reply.starts_row:  # the template renders the past otherwise than the row holds it
+            if reply.starts_row:  # the template now renders earlier turns differently from the row so far
                 prefix, segments, starts_row = [], [], True
             prefix += reply.prefix_tokens
             segments += reply.prefix_segments
@@ -120,6 +120,7 @@ class Reader:
             segments = [*([] if reply.starts_row else segments), *reply.prefix_segments]
             last = reply
             prefix, segments = prefix + reply.tokens, segments + [int(Segment.PAST)] * len(reply.tokens)
+        # the last reply consists of the steps, so it is no part of the prefix
         prefix, segments = prefix[: -len(last.tokens)], segments[: -len(last.tokens)]
         # what the template writes before the first step, such as the end of a thought
         before = last.text.partition(whole)[0] if whole in last.text else ""
@@ -193,13 +194,13 @@ class Reader:
         if self._spelt_rows:
             yield (
                 f"data: {len(self._spelt_rows)} of {num_rows} rows hold tools or calls that the chat template does not "
-                f"write, so that they are spelt as text; the first: {self._spelt_rows[0]}; see how by lit-agentrl data "
-                "show, and name the form of calls by dialect"
+                f"write, so they are written as text; the first: {self._spelt_rows[0]}; lit-agentrl data show shows "
+                "them, and dialect sets the format of calls"
             )
         if self.num_split:
             yield (
-                f"data: the chat template renders earlier turns otherwise: in {self.num_split} of {self.num_read} "
-                "episodes of several turns each such turn is a row with its own prompt"
+                f"data: the chat template renders earlier turns differently, so {self.num_split} of {self.num_read} "
+                "episodes have several rows, each with its own prompt"
             )
 
     def _truncate(self, turns: list[Turn]) -> list[Turn]:
@@ -232,7 +233,7 @@ def _find_first_reply(messages: Messages) -> int:
 
 
 def is_learnt_reply(message: Message) -> bool:
-    """Return whether a message is a reply that is trained on, unless it is context."""
+    """Return whether a message is a reply that is trained on outside the context."""
     return message["role"] == "assistant" and message.get("weight") != "0"
 
 

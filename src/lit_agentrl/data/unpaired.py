@@ -18,8 +18,8 @@ from lit_agentrl.episode import Episode
 class Unpaired(Kind):
     """Rows with ``label`` (true or false) or ``score``.
 
-    The text is in ``prompt`` and ``completion``, or in ``messages``.  If ``score`` is a list: with ``scores``, numbers
-    by name, or a column for each name; one may be missing.
+    The text is in ``prompt`` and ``completion``, or in ``messages``.  If ``score`` is a list of names, rows have
+    ``scores``, numbers by name, or a column for each name; some of them may be missing.
     """
 
     several: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Counts of the columns and message keys of rows that are used or not."""
+"""Counts of the used and the unused columns and message keys of data rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.envs.tasks.message_parts import list_keys
 from lit_agentrl.envs.tasks.row_formats import MESSAGE_COLUMNS, Converted
 
-READ_AS = "data: read "  # beginning of the note that is no warning
-_MOST_NAMES = 8  # of a line
+READ_AS = "data: read "  # begins the note that is information and no warning
+_MOST_NAMES = 8  # names in a line
 _LONGEST_NAME = 40
 
 
@@ -50,23 +50,23 @@ class Usage:
         self._keys: Counter[str] = Counter()
         self._unused_keys: Counter[str] = Counter()
 
-    def count(self, original: Mapping[str, Any], made: Converted, read: ReadRow) -> None:
+    def count(self, original: Mapping[str, Any], converted: Converted, read: ReadRow) -> None:
         """Count a row.
 
         Args:
             original: the row of the file.
-            made: the row under the columns that are read.
-            read: the same row after it was read.
+            converted: the row with its columns renamed to those that are read.
+            read: the converted row, which knows the columns that were read.
         """
-        self._formats[made.format] += 1
-        used = {source for name in read.names for source in made.sources.get(name, (name,))}
+        self._formats[converted.format] += 1
+        used = {source for name in read.names for source in converted.sources.get(name, (name,))}
         self._columns.update(used)
         touched = {name if name in original else name.split(".")[0] for name in used}
         self._unused_columns.update(
             str(name) for name, cell in original.items() if cell is not None and name not in touched
         )
         keys, unused = set[str](), set[str]()
-        for message in _list_messages(read, made):
+        for message in _list_messages(read, converted):
             known, unknown = list_keys(message)
             keys, unused = keys | known, unused | unknown
         self._keys.update(keys)
@@ -88,10 +88,10 @@ class Usage:
             yield f"data: not used: {'; '.join(unused)}"
 
 
-def _list_messages(read: ReadRow, made: Converted) -> Iterator[Mapping[str, Any]]:
-    """Yield the messages that were read and that the file itself holds."""
+def _list_messages(read: ReadRow, converted: Converted) -> Iterator[Mapping[str, Any]]:
+    """Yield the messages that were read as the file holds them, not composed ones."""
     for name in MESSAGE_COLUMNS:
-        is_of_file = len(made.sources.get(name, (name,))) == 1 and made.format != "Alpaca"
+        is_of_file = len(converted.sources.get(name, (name,))) == 1 and converted.format != "Alpaca"
         cell = dict.get(read, name) if name in read.names and is_of_file else None
         for part in cell if isinstance(cell, list) else []:
             for message in part if isinstance(part, list) else [part]:

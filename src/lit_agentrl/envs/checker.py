@@ -43,8 +43,8 @@ from lit_agentrl.envs.world import World
 
 __all__ = ["ContractError", "Violation", "check_env"]
 
-_ATTEMPTS = 10  # plays at most; one must leave the global generators unchanged
-_SLOW_S = 1.0  # seconds of an episode, above which one is played for each rule
+_ATTEMPTS = 10  # largest number of plays, one of which must leave the global generators unchanged
+_SLOW_S = 1.0  # if an episode takes longer, each rule is checked on one episode
 _log = logging.getLogger(__name__)
 
 
@@ -65,7 +65,7 @@ def check_env(make: Make, *, episodes: int = 20) -> None:
         _run(check_step, probe, 1)
         if (seconds := time.monotonic() - began) > _SLOW_S and episodes > 1:
             _log.warning(
-                "an episode takes %.1f s, so that one is played for each rule; env.hosting.where=thread plays several "
+                "an episode takes %.1f s, so only one is played for each rule; env.hosting.where=thread plays several "
                 "at once in a run", seconds,
             )  # fmt: skip
             episodes = 1
@@ -88,7 +88,7 @@ def check_env(make: Make, *, episodes: int = 20) -> None:
 
 
 def _run(check: Callable[[Probe, int], str | None], probe: Probe, episodes: int) -> str | None:
-    """Run a check; one that cannot go on has recorded why.
+    """Run a check; a check that stops early has recorded a violation.
 
     Returns:
         Why the game has nothing to check; None if it was checked.
@@ -102,8 +102,8 @@ def _check_determinism(probe: Probe, episodes: int) -> None:
     shared = probe.make("train")
     for seed in range(episodes):
         for _ in range(_ATTEMPTS):
-            # A game that draws from a global generator moves it in every play; another thread, which pings a
-            # websocket or plays a game that was given up, moves it now and then.
+            # A game that draws from a global generator changes it in every play.  Other threads, which ping a
+            # websocket or play an abandoned game, change it only now and then.
             random.seed(seed)
             np.random.seed(seed)
             globals_before = (random.getstate(), str(np.random.get_state()))
@@ -137,7 +137,7 @@ def _check_siblings(probe: Probe, episodes: int) -> None:
         probe.expect(
             starts[0] == starts[1],
             "siblings",
-            f"seed {seed} starts otherwise with another noise_seed",
+            f"seed {seed} starts differently with another noise_seed",
             "let seed alone choose the task: members of a group share it",
         )
         probe.reset(env, seed=seed)
@@ -146,7 +146,7 @@ def _check_siblings(probe: Probe, episodes: int) -> None:
         probe.expect(
             default == stated,
             "siblings",
-            f"reset(seed={seed}) plays otherwise than with noise_seed={seed}",
+            f"reset(seed={seed}) plays differently from one with noise_seed={seed}",
             "let noise_seed default to seed",
         )
 
@@ -160,7 +160,7 @@ def _check_state_dict(probe: Probe, episodes: int) -> str | None:
         if is_over:
             env = start(probe, seed)
         text = _as_json(probe, env)
-        going_on, _ = play(probe, env, make_rng(seed + 1))
+        continued, _ = play(probe, env, make_rng(seed + 1))
         is_kept = _to_text(json.loads(text)) == text
         probe.expect(
             is_kept,
@@ -168,7 +168,7 @@ def _check_state_dict(probe: Probe, episodes: int) -> str | None:
             f"state_dict() changes in JSON: {shorten(text)}",
             "use str as keys, and lists",
         )
-        # Into another episode of another environment, and back into the one that has gone on.
+        # loads the state into another episode of another environment, and into the same one, which was played on
         for target in (start(probe, seed + 1, noise_seed=8), env):
             probe.call("load_state_dict(state)", partial(target.load_state_dict, json.loads(text)))
             probe.expect(
@@ -179,9 +179,9 @@ def _check_state_dict(probe: Probe, episodes: int) -> str | None:
             )
             resumed, _ = play(probe, target, make_rng(seed + 1))
             probe.expect(
-                resumed == going_on,
+                resumed == continued,
                 "state_dict",
-                f"seed {seed}: the loaded game goes on otherwise than the saved one",
+                f"seed {seed}: the loaded game continues differently from the saved one",
                 "put everything that the future depends on into state_dict, with the random generator",
             )
     return None
@@ -219,7 +219,7 @@ def _check_pickling(probe: Probe, episodes: int) -> str | None:
         probe.expect(
             play(probe, copy, make_rng(seed)) == play(probe, env, make_rng(seed)),
             "pickling",
-            f"seed {seed}: a pickled copy plays otherwise",
+            f"seed {seed}: a pickled copy plays differently",
             "let __getstate__ keep the whole state",
         )
     return None

@@ -10,9 +10,9 @@ import numpy as np
 from lit_agentrl.actions import ToolCall, ToolSpec
 from lit_agentrl.schemas import explain_mismatch
 
-_TRIES = 20  # draws for one tool: a pattern, or rules that depend on each other, may refuse them all
+_TRIES = 20  # draws for one tool; its schema may refuse them all, for example by a pattern
 _MAX_DEPTH = 8  # of nested arguments; a schema may refer to itself
-_SIZE = 10  # numbers without bounds are drawn from a range of this length
+_SIZE = 10  # number of steps in the range of a number without bounds
 _LETTERS = "abcdefghij"
 
 
@@ -20,10 +20,10 @@ def draw_call(tools: Sequence[ToolSpec], rng: np.random.Generator) -> ToolCall |
     """Draw a call of one tool with arguments that its schema accepts.
 
     Returns:
-        None if no drawn arguments fit any tool, as where texts must match a pattern.
+        The call; None if no drawn arguments fit any tool, for example because texts must match a pattern.
     """
-    for place in rng.permutation(len(tools)):
-        tool = tools[place]
+    for index in rng.permutation(len(tools)):
+        tool = tools[index]
         for _ in range(_TRIES):
             arguments = _draw(tool.schema, tool.schema, rng, 0)
             if isinstance(arguments, dict) and not explain_mismatch(arguments, tool.schema):
@@ -73,7 +73,7 @@ def _find(reference: str, root: Any) -> Any:
 def _draw_object(
     schema: Mapping[str, Any], root: Mapping[str, Any], rng: np.random.Generator, depth: int
 ) -> dict[str, Any]:
-    """Draw all required properties, and each other one in half of the cases."""
+    """Draw all required properties, and each other one with probability 1/2."""
     required = schema.get("required", ())
     return {
         name: _draw(inner, root, rng, depth + 1)
@@ -90,7 +90,7 @@ def _draw_length(schema: Mapping[str, Any], least: str, most: str, rng: np.rando
 def _draw_number(schema: Mapping[str, Any], rng: np.random.Generator, *, is_whole: bool) -> int | float:
     """Draw a number within the bounds of a schema.
 
-    Where one bound is missing, it comes from a short range beside the other.
+    A missing bound is placed at a distance of `_SIZE` steps from the other bound, or from 0.
     """
     step = schema.get("multipleOf", 1 if is_whole else 0.1)
     low, high = schema.get("minimum"), schema.get("maximum")

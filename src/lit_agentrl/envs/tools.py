@@ -36,7 +36,7 @@ def describe_tool(function: Callable[..., Any]) -> ToolSpec:
 
 
 def call_tool(functions: Iterable[Callable[..., Any]], action: str) -> Any:
-    """Call the function that an action names, with arguments of its types.
+    """Call the function that an action names, with arguments converted to its types.
 
     Args:
         functions: those given to `describe_tool`.
@@ -76,7 +76,7 @@ def _build(function: Any, is_method: bool) -> tuple[ToolSpec, Any]:
         raise ValueError(
             f"tool {name}: a type hint cannot be read: {error}; import it in its module"
         ) from error
-    text, texts = _read_docstring(inspect.getdoc(function) or "")
+    text, descriptions = _read_docstring(inspect.getdoc(function) or "")
     fields: dict[str, Any] = {}
     for parameter in list(inspect.signature(function).parameters.values())[is_method:]:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -88,14 +88,11 @@ def _build(function: Any, is_method: bool) -> tuple[ToolSpec, Any]:
                 f"tool {name}: argument {parameter.name} has no type; write {parameter.name}: str, or another"
             )
         default = ... if parameter.default is parameter.empty else parameter.default
-        described = {"description": texts[parameter.name]} if parameter.name in texts else {}
+        described = {"description": descriptions[parameter.name]} if parameter.name in descriptions else {}
         field = pydantic.Field(default, alias=parameter.name, **described)
-        # some names are reserved by pydantic
-        fields[f"argument_{len(fields)}"] = (
-            hints[parameter.name],
-            field,
-        )
-    if unknown := sorted(texts.keys() - {field.alias for _, field in fields.values()}):
+        # pydantic reserves some names, so fields are numbered and arguments are their aliases
+        fields[f"argument_{len(fields)}"] = (hints[parameter.name], field)
+    if unknown := sorted(descriptions.keys() - {field.alias for _, field in fields.values()}):
         raise ValueError(
             f"tool {name}: its docstring describes {unknown[0]}, which is no argument; correct it"
         )
@@ -133,7 +130,7 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
     lines = text.splitlines()
     heads = [number for number, line in enumerate(lines) if _SECTION.match(line)]
     head = " ".join(" ".join(lines[: heads[0] if heads else len(lines)]).split())
-    texts: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for number in heads:
         if lines[number].rstrip(": ") not in ("Args", "Arguments", "Parameters"):
             continue
@@ -146,10 +143,10 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
             found = _ARGUMENT.match(line.strip()) if depth == indent else None
             if found:
                 name = found[1]
-                texts[name] = found[2]
+                descriptions[name] = found[2]
             elif name and line.strip():
-                texts[name] = f"{texts[name]} {line.strip()}".strip()
-    return head, texts
+                descriptions[name] = f"{descriptions[name]} {line.strip()}".strip()
+    return head, descriptions
 
 
 def _import_pydantic() -> ModuleType:

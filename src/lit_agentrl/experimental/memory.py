@@ -23,7 +23,7 @@ class Memory(Refill):
     """A structure that stores recent episodes and trains on some of them again: ArCHer.
 
     These are ArCHer's off-policy rows.  For each new episode, ``rows`` stored episodes are drawn at random with
-    replacement, and retain the log-probs of the weights that sampled them and their rewards.  They may belong to any
+    replacement.  They keep their rewards, and the log-probs of the weights that sampled them.  They may belong to any
     task, so estimators that compare the episodes of a group are refused.  The estimator decides how to use them;
     `archer` uses them only for the critic.  Groups are refilled as by `Refill`.
 

@@ -30,16 +30,6 @@ from lit_agentrl.report.table import Metrics
 _log = logging.getLogger(__name__)
 _CLOSING = ".closing"  # suffix of the event file with the closing scores
 _OPTIONS = ".options"  # suffix of the event file with the hyperparameters of a run that goes on
-# metrics of clocks, of servers and of workers that may die
-CLOCK_PREFIXES = ("time/", "speed/", "engine/", "worker/")
-
-
-def list_deterministic_columns(header: Sequence[str]) -> list[str]:
-    """Return the columns that are bit-equal across runs of one config and seed.
-
-    These are all but those with a prefix of `CLOCK_PREFIXES`.
-    """
-    return [name for name in header if not name.startswith(CLOCK_PREFIXES)]
 
 
 def _format_csv_line(fields: Sequence[str]) -> str:

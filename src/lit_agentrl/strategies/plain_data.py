@@ -19,7 +19,7 @@ _ALWAYS_PLAIN = {torch.Tensor, torch.nn.Parameter, str, int, float, bool, type(N
 
 
 class NotPlain(ValueError):
-    """Error for an object in a checkpoint that is not plain data, naming its place."""
+    """Error that names an object in a checkpoint that is not plain data."""
 
 
 def save_plain(value: Any, path: str | Path) -> None:

@@ -18,8 +18,8 @@ class Reference:
     """A frozen network for KL terms and losses of pairs.
 
     Attributes:
-        is_start: it is the initial policy.
-        moves: its weights change during training, so that checkpoints hold them.
+        is_start: whether it is the initial policy.
+        moves: whether its weights change during training, so that checkpoints must hold them.
     """
 
     is_start: ClassVar[bool] = False
@@ -27,12 +27,12 @@ class Reference:
 
     @property
     def requires(self) -> list[Requirement]:
-        """Something that reads it, where it is another than the start."""
+        """A reader of the reference, unless the reference is the initial policy."""
         return [] if self.is_start else [Requirement(READS_REFERENCE, remedy="reference=start")]
 
     @property
     def provides(self) -> list[Fact]:
-        """That it stands still, unless it moves."""
+        """The fact that the weights are fixed, unless the reference moves."""
         return [] if self.moves else [STILL_REFERENCE]
 
     def make(self, policy: Policy, dtype: str | None) -> Any:
@@ -40,10 +40,10 @@ class Reference:
 
         Args:
             policy: the initial policy.
-            dtype: requested precision, such as ``bfloat16``; None: the policy's own.
+            dtype: requested precision, such as ``bfloat16``; None for the policy's own.
 
         Raises:
-            ValueError: it cannot be made.
+            ValueError: the network cannot be made.
         """
         raise NotImplementedError
 

@@ -56,18 +56,18 @@ class NativeEngine:
         window: Number of decode steps after which the host reads the tokens, see `Window`; 0 decodes step by step,
             auto is 8 on CUDA and 0 elsewhere.
         play_copy: Whether windows decode with a `PlayCopy`, refreshed by :meth:`load`; see `choose_copy`.
-        prefill: How unread tokens are read: ``packed`` by one kernel for all, before steps, ``padded`` in batches of
+        prefill: How unread tokens are read: ``packed``: all rows by one kernel before a step; ``padded``: in batches of
             similar length; see `choose_packed`.
 
     Attributes:
         window: The window in use, from the first poll on; None without windows.
 
-    If slots cannot hold the network's state, :class:`ReencodingEngine` serves it behind the same methods, and the log
-    says so once.
+    If slots cannot hold the network's state, all methods call a :class:`ReencodingEngine` instead, and a warning is
+    logged.
 
     Raises:
-        ValueError: If the network has fewer positions than ``max_context_tokens``, or if slots cannot hold its state
-            and it is `Reweighted` or read together with an opponent.
+        ValueError: If the network has fewer positions than ``max_context_tokens``; or if slots cannot hold the state of
+            a network that is `Reweighted` or has an opponent.
     """
 
     capabilities = Capabilities(exact_log_probs=True, fork=True, opponent=True)
@@ -103,7 +103,7 @@ class NativeEngine:
         self._is_end_V[list(end_of_turn_ids)] = True
         self._context = forward_context
         self._inference: Reader = Inference(network, NAME) if reader is None else reader
-        self._slower: ReencodingEngine | None = None
+        self._fallback: ReencodingEngine | None = None
         if reader is not None and window not in (0, AUTO):
             raise ValueError(f"window={window} cannot serve an opponent; set engine.window=0")
         self._window_option: int | str = window if reader is None else 0
@@ -134,7 +134,7 @@ class NativeEngine:
                     "set engine.prefill=auto"
                 )
             _log.warning("the native engine reads the whole history before each reply: the model %s", reason)
-            self._slower = ReencodingEngine(
+            self._fallback = ReencodingEngine(
                 network, stops=self._stops, is_end=self._is_end_V, num_slots=num_slots,
                 max_context_tokens=max_context_tokens, forward_context=forward_context,
             )  # fmt: skip
@@ -164,12 +164,12 @@ class NativeEngine:
     # ------------------------------------------------------------------ protocol
     @property
     def num_steps(self) -> int:
-        return self._slower.num_steps if self._slower else self._num_steps
+        return self._fallback.num_steps if self._fallback else self._num_steps
 
     @property
     def num_pending(self) -> int:
-        if self._slower:
-            return self._slower.num_pending
+        if self._fallback:
+            return self._fallback.num_pending
         return len(self._waiting) + len(self._refused) + int(self._rows.is_writing_S.sum())
 
     @property
@@ -177,8 +177,8 @@ class NativeEngine:
         return self._rows.num_slots
 
     def submit(self, request: TurnRequest) -> None:
-        if self._slower:
-            return self._slower.submit(request)
+        if self._fallback:
+            return self._fallback.submit(request)
         slot = self._rows.slot_of.get(request.episode)
         if slot is None:
             self._waiting.append(request)
@@ -187,8 +187,8 @@ class NativeEngine:
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
         """See :class:`Engine`; ``timeout`` is ignored, since the calling thread does the work."""
-        if self._slower:
-            return self._slower.poll()
+        if self._fallback:
+            return self._fallback.poll()
         while self._waiting and self._rows.num_live < self._rows.num_slots:
             request = self._waiting.popleft()
             self._start(self._rows.open(request.episode), request)
@@ -206,8 +206,8 @@ class NativeEngine:
 
     def fork(self, parent: int, child: int, at: int) -> None:
         """Start ``child`` from the first ``at`` tokens of ``parent``; needs a free slot."""
-        if self._slower:
-            return self._slower.fork(parent, child, at)
+        if self._fallback:
+            return self._fallback.fork(parent, child, at)
         rows, source = self._rows, self._rows.slot_of.get(parent)
         length = None if source is None else int(rows.total_S[source])
         require_fork(parent, child, at, length=length, is_new=child not in rows.slot_of)
@@ -220,8 +220,8 @@ class NativeEngine:
         self._cache.move(source, slot, num_cached)
 
     def close(self, episode: int) -> None:
-        if self._slower:
-            return self._slower.close(episode)
+        if self._fallback:
+            return self._fallback.close(episode)
         if episode in self._rows.slot_of:
             self._rows.close(episode)
         else:
@@ -231,8 +231,8 @@ class NativeEngine:
         """Copy the weights into the network in place; see :class:`Engine`."""
         if weights is not None:
             copy_weights(weights, self._network)
-        if self._slower:
-            return self._slower.forget(version)
+        if self._fallback:
+            return self._fallback.forget(version)
         self._version, self._is_copy_stale = version, True
         self._rows.clear()
         self._waiting.clear()
@@ -249,7 +249,7 @@ class NativeEngine:
 
     # ------------------------------------------------------------------ one forward
     def _step(self) -> list[TurnResult]:
-        """Read unread tokens, draw one token per active episode; return the completed replies."""
+        """Read all unread tokens and draw one token per active episode; return completed replies."""
         rows = self._rows
         if self._choose_packed():
             self._read_ahead()

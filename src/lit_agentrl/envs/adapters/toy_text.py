@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-_TINY = 1e-6  # of two plans with the same return, prefer the one that reaches the end
+_TINY = 1e-6  # breaks ties between plans of equal return in favour of one that solves the game
 
 
 class GameText(ABC):
-    """Description of a game of gymnasium in text.
+    """Text description of a game of gymnasium.
 
     Attributes:
         title: name of the game in the prompt.
         actions: names, in the order of gymnasium's numbers.
-        max_solution: most actions of best play; 1 where it is not bounded.
-        instances: 1 where every game starts alike, else None.
+        max_solution: largest number of actions of best play; 1 if it is not bounded.
+        instances: 1 if every game has the same start, else None.
     """
 
     title: str
@@ -55,6 +55,10 @@ class GameText(ABC):
 class Table(GameText):
     """A game with a table of transitions ``P``: ``{state: {action: [(p, next, reward, ends)]}}``."""
 
+    def __init__(self, game: Any) -> None:
+        super().__init__(game)
+        self._values: list[np.ndarray] = []  # by number of actions left; computed once
+
     def get_content(self, observation: Any) -> str:
         return str(int(observation))
 
@@ -70,25 +74,25 @@ class Table(GameText):
 
     @functools.cached_property
     def _arrays(self) -> tuple[np.ndarray, ...]:
+        """Probability, next state, reward and end of each outcome, by state and action."""
         size, width = len(self.game.P), len(self.actions)
         most = max(len(outcomes) for row in self.game.P.values() for outcomes in row.values())
-        chance, after, reward, ends = np.zeros((4, size, width, most))
+        probability, next_state, reward, ends = np.zeros((4, size, width, most))
         for state, row in self.game.P.items():
             for action, outcomes in row.items():
-                for index, (share, following, gain, is_end) in enumerate(outcomes):
+                for index, (p, following, gain, is_end) in enumerate(outcomes):
                     cell = state, action, index
-                    chance[cell], after[cell], ends[cell] = share, following, is_end
+                    probability[cell], next_state[cell], ends[cell] = p, following, is_end
                     reward[cell] = gain + _TINY * (is_end and self.is_solved(gain))
-        return chance, after.astype(int), reward, ends
+        return probability, next_state.astype(int), reward, ends
 
     def _compute_values(self, horizon: int) -> list[np.ndarray]:
         """Return the action values of all states with 1, 2, … actions left."""
-        values: list[np.ndarray] = self.__dict__.setdefault("known", [])
-        chance, after, reward, ends = self._arrays
-        while len(values) < horizon:
-            later = values[-1].max(axis=1) if values else np.zeros(len(after))
-            values.append((chance * (reward + (1 - ends) * later[after])).sum(axis=2))
-        return values
+        probability, next_state, reward, ends = self._arrays
+        while len(self._values) < horizon:
+            later = self._values[-1].max(axis=1) if self._values else np.zeros(len(next_state))
+            self._values.append((probability * (reward + (1 - ends) * later[next_state])).sum(axis=2))
+        return self._values
 
 
 class Taxi(Table):
@@ -193,8 +197,9 @@ class Blackjack(GameText):
     def plan_best(self, horizon: int) -> Sequence[int] | None:
         cards = [int(card) for card in self.game.player]
         has_ace = 1 in cards
-        hit, stick = _compute_hit_value(sum(cards), has_ace, int(self.game.dealer[0]), horizon), 0.0
-        stick = _compute_stick_value(_count_total(sum(cards), has_ace), int(self.game.dealer[0]))
+        shown = int(self.game.dealer[0])
+        hit = _compute_hit_value(sum(cards), has_ace, shown, horizon)
+        stick = _compute_stick_value(_count_total(sum(cards), has_ace), shown)
         return [int(hit > stick)]
 
 
@@ -207,7 +212,7 @@ def _count_total(hard: int, has_ace: bool) -> int:
 
 @functools.cache
 def _compute_dealer(hard: int, has_ace: bool) -> dict[int, float]:
-    """Return the probabilities of the dealer's last total; 0: over 21."""
+    """Return the probabilities of the dealer's final totals; 0 stands for over 21."""
     total = _count_total(hard, has_ace)
     if total >= 17:
         return {total if total <= 21 else 0: 1.0}

@@ -1,4 +1,4 @@
-"""Guess a number from answers of higher and lower."""
+"""A game in which a number is guessed from the answers "higher" and "lower"."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _NUMBER = 33  # purpose key
 
 
 class GuessNumber(TextEnv):
-    """A number of a known range, to be guessed from answers of higher and lower.
+    """A game of guessing a number in a known range.
 
-    It earns 1 when it is guessed, else 0.  Chance guesses uniformly in the range, and forgets the answers.  Best play
-    guesses the middle of what is left, and needs at most ``max_solution`` guesses, the number of binary digits of
-    ``size``.
+    Answers say whether the number is higher or lower.  The right guess earns 1, every other guess 0.  Chance guesses
+    uniformly in the range and ignores the answers.  Best play guesses the middle of the remaining numbers, and needs at
+    most ``max_solution`` guesses, the number of binary digits of ``size``.
 
     Args:
-        size: Numbers of a range.
-        largest: Largest number of any range; ranges begin anywhere from 1 on.
+        size: How many numbers a range has.
+        largest: Largest number of any range; a range begins at any number from 1 on.
         split: ``train``, ``val`` or ``test``, by the hash of range and number.
 
     Raises:
@@ -50,18 +50,18 @@ class GuessNumber(TextEnv):
         return str(self._first + int(rng.integers(self._size)))
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """Return the middle of the numbers that are left; None once it is guessed."""
+        """Return the middle of the remaining numbers; None after the right guess."""
         require_whole("horizon", horizon, 1)
         low, high = self._find_left()
         return None if self._is_found() else [str((low + high) // 2)]
 
     def best_thought(self) -> str:
-        """Return the lowest and the highest number that are left."""
+        """Return the lowest and the highest remaining number."""
         low, high = self._find_left()
         return f"{low} to {high}"
 
     def _find_left(self) -> tuple[int, int]:
-        """Return the lowest and the highest number that the answers allow."""
+        """Return the lowest and the highest number that agree with the answers."""
         low = max([self._first, *(guess + 1 for guess in self._guesses if guess < self._number)])
         high = min(
             [self._first + self._size - 1, *(guess - 1 for guess in self._guesses if guess > self._number)]

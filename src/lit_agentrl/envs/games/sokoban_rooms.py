@@ -88,9 +88,9 @@ def solve(
 ) -> list[str] | None:
     """Return a shortest solution as a list of actions; None if there is none.
 
-    Breadth-first search over player and boxes, without squares from which a box can never reach a target.
-    Exact; the time grows with the number of box placements (0.3 ms for one box on 6x6, milliseconds with
-    two, up to a second with three on 8x8 and an unsolvable position).
+    Breadth-first search over player and boxes, without squares from which a box can never reach a target.  The search
+    is exact.  Its time grows with the number of box placements: 0.3 ms for one box on 6x6, milliseconds for two, and up
+    to a second for three on 8x8 if the position cannot be solved.
     """
     board = Board(walls, targets)
     start = (board.to_mask(boxes), board.to_square(player))
@@ -165,14 +165,14 @@ def draw_rooms_of_length(
 ) -> list[Room]:
     """Return rooms of one random layout whose shortest solution has ``length`` actions, shuffled.
 
-    No box starts on a target: otherwise rooms of several boxes would mostly have one left to push.
+    No box starts on a target.  Otherwise most rooms with several boxes would need only one of them to be pushed.
 
     Args:
         rng: generator of this layout.
         size: rows and columns, border included.
-        num_boxes: boxes, and as many targets.
-        wall_share: largest share of the inner squares that is wall.
-        length: actions of the shortest solution.
+        num_boxes: number of boxes, and of targets.
+        wall_share: largest share of the inner squares that are walls.
+        length: number of actions of the shortest solution.
 
     Returns:
         Rooms; empty if the layout is disconnected or has no such state.

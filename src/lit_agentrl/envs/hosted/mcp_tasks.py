@@ -27,9 +27,9 @@ class McpTask:
     Attributes:
         question: what the policy is asked.
         setup: calls before the episode.
-        solution: calls of one solution; empty: none is known.
+        solution: calls of one solution; empty if none is known.
         checks: calls after the episode.
-        answer: the expected answer; None: any.
+        answer: the expected answer; None accepts any.
         location: file and line.
         content: the whole row.
     """
@@ -76,7 +76,9 @@ def _parse_task(row: Row) -> McpTask:
             Check(_parse_call(row, "check", {k: v for k, v in entry.items() if k != "result"}), result)
         )
     if answer is None and not checks:
-        raise ValueError(f"path={row.location}: nothing says when it is solved; add a column check or answer")
+        raise ValueError(
+            f"path={row.location}: nothing says when the task is solved; add a column check or answer"
+        )
     setup, solution = (
         [_parse_call(row, name, call) for call in _get_list(row, name)] for name in ("setup", "solution")
     )
@@ -101,7 +103,7 @@ def _parse_call(row: Row, name: str, entry: Any) -> ToolCall:
 
 
 def match_results(result: str, expected: str) -> bool:
-    """Compare two results: as JSON where both are JSON, else as text without white space."""
+    """Compare two results: as JSON if both are JSON, else word by word."""
     try:
         return bool(json.loads(result) == json.loads(expected))
     except (ValueError, RecursionError):

@@ -12,12 +12,12 @@ from glob import escape
 from pathlib import Path
 from typing import Any, NoReturn
 
-# the place of each row in its file, and the row, or the error that makes it unreadable
+# where each row stands in its file, and the row, or the error if it cannot be read
 Rows = Iterator[tuple[str, object]]
 
 
 def read_table(path: Path) -> Rows:
-    """Yield the rows of a file, whose name ends in its format.
+    """Yield the rows of a file, whose suffix names its format.
 
     Raises:
         ValueError: the file cannot be read at all; an error in a single row is yielded in its place.
@@ -59,12 +59,12 @@ def _parse_line(line: bytes) -> object:
             "it is an array, and not an object; let the name of a file of one array end in .json"
         )
     if isinstance(value, ValueError) and "\0" in text:
-        return ValueError("it holds bytes of zero, as of UTF-16; save the file as UTF-8")
+        return ValueError("it contains zero bytes, as UTF-16 does; save the file as UTF-8")
     return value
 
 
 def parse_json(text: str) -> object:
-    """Parse a text; what is wrong with it is returned as an error."""
+    """Parse a text; return an error instead of raising it."""
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -80,7 +80,7 @@ def _check_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(columns) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"column {twice} stands there twice; keep one")
+        raise ValueError(f"column {twice} occurs twice; keep one")
     return columns
 
 
@@ -112,7 +112,7 @@ _GAP = re.compile(r"[ \t\r\n]*")
 def _read_json(path: Path) -> Rows:
     """Yield the objects of an array or a single object; else read JSONL.
 
-    The array may stand under the name ``data``.
+    The array may also be the value of ``data`` in an object.
     """
     text = _read_text(path)
     if not text.lstrip().startswith("["):
@@ -146,7 +146,7 @@ def _read_json(path: Path) -> Rows:
 
 
 def _is_table(whole: dict[str, Any]) -> bool:
-    """Return whether an object has rows under ``data`` and single values beside."""
+    """Return whether an object has rows under ``data``, and otherwise only single values."""
     others = [value for name, value in whole.items() if name != "data"]
     return isinstance(whole.get("data"), list) and not any(isinstance(value, dict | list) for value in others)
 
@@ -175,7 +175,7 @@ def _decode_at(text: str, place: int, where: str) -> tuple[object, int]:
     except (json.JSONDecodeError, RecursionError) as error:
         reason = "is nested too deeply" if isinstance(error, RecursionError) else f"is no JSON ({error.msg})"
         raise ValueError(f"{where} {reason}; write the array again") from error
-    except ValueError as error:  # from a hook; the value ends where JSON ends
+    except ValueError as error:  # a hook refused the value, whose end a plain decoder still finds
         plain = json.JSONDecoder(parse_int=len)  # whole numbers of any length
         return error, plain.raw_decode(text, place)[1]
 
@@ -190,7 +190,7 @@ def _read_text(path: Path) -> str:
         ) from error
     if "\0" in text:
         raise ValueError(
-            f"path={shorten_path(path)} holds bytes of zero, as of UTF-16; save the file as UTF-8"
+            f"path={shorten_path(path)} contains zero bytes, as UTF-16 does; save the file as UTF-8"
         )
     return text
 
@@ -212,7 +212,7 @@ def _read_csv(path: Path) -> Rows:
                     _refuse_separator(path, names[0], mark)
                 if twice := [name for name in names if names.count(name) > 1]:
                     raise ValueError(
-                        f"path={shorten_path(path)}: column {twice[0]!r} stands in the header twice; keep one"
+                        f"path={shorten_path(path)}: column {twice[0]!r} occurs twice in the header; keep one"
                     )
             elif len(cells) == len(names):
                 yield where, {name: cell or None for name, cell in zip(names, cells, strict=True)}
@@ -261,7 +261,7 @@ def _read_parquet(path: Path) -> Rows:
 
 
 def drop_nulls(value: Any) -> Any:
-    """Leave out the fields of structs that are None, at any depth.
+    """Leave out fields that are None from structs at any depth.
 
     Arrow gives all structs of a column the same fields, and None where a row has none.
     """
@@ -277,5 +277,5 @@ NAMES = " or ".join((", ".join(list(READERS)[:-1]), list(READERS)[-1]))
 
 
 def shorten_path(path: Path) -> str:
-    """Return the path relative to the current folder, where it lies below."""
+    """Return the path relative to the current folder if it lies below it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

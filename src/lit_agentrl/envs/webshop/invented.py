@@ -58,7 +58,8 @@ def _draw_family(family: int) -> Iterator[Product]:
 def _draw_prices(price: float, rng: np.random.Generator) -> tuple[float, ...]:
     """Draw the prices of a product.
 
-    9 % of the products have a lowest and a highest price, and 9 % the price of 100 that stands for a missing one.
+    9 % of the products have a lowest and a highest price.  Another 9 % have the price 100, which stands for a missing
+    price.
     """
     kind = rng.random()
     if kind < 0.09:

@@ -17,7 +17,6 @@ from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.episode import Episode, Segment, Turn
 
 SPLITS = ("train", "val")
-OUTCOMES = ("success", "failure", "truncated", "invalid", "error")
 _MAX_LINE = 64 * 2**20  # bytes of one episode; longer lines count as damaged
 _TAIL = 64  # bytes before the position, by which a replaced file is recognised
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)

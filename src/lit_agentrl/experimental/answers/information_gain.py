@@ -27,8 +27,8 @@ from lit_agentrl.rewards.learned.scoring import read_in_batches
 def compute_gains(logp_K: Sequence[float]) -> list[float]:
     """Compute the gain of each turn from the log-probability of the answer before it.
 
-    ``gain_k = L_(k+1) - L_k`` with ``L_k = log pi(answer | history before reply k)``, in nats.  The last turn has no
-    history after it, and a gain of 0; so has a turn beside an ``L`` that is NaN.  Without NaN the gains sum to
+    ``gain_k = L_(k+1) - L_k`` with ``L_k = log pi(answer | history before reply k)``, in nats.  The gain is 0 for the
+    last turn, which has no history after it, and for a turn next to an ``L`` that is NaN.  Without NaN the gains sum to
     ``L_last - L_first``.
 
     >>> compute_gains([-3.0, -1.0, -1.5])
@@ -48,14 +48,14 @@ class InformationGain(RewardPart):
     before the update of the iteration, without gradient.  The last turn has 0: the game rewards the answer itself.
 
     Departs: the paper was not at hand; from memory it takes the probability to the power of 1 / tokens in place of the
-    log-probability, and normalises these rewards apart from those of the outcome.  ``per_token=true`` divides by the
-    number of tokens.
+    log-probability, and normalises these rewards separately from those of the outcome.  ``per_token=true`` divides by
+    the number of tokens.
 
-    An answer is known where actions are texts and best play at the opening is one action, as in ``env=dataset``.
+    The answer is known if actions are texts and the best play at the opening is one action, as in ``env=dataset``.
 
     Args:
         weight: reward per nat, finite and >= 0; 0 leaves rewards as they are, and only metrics are logged.
-        per_token: divide log-probabilities by the number of tokens of the reply.
+        per_token: whether to divide log-probabilities by the number of tokens of the reply.
         tokens_per_batch: number of tokens that are computed together; a longer row is a batch of its own.
 
     Raises:
@@ -63,7 +63,7 @@ class InformationGain(RewardPart):
     """
 
     stage: ClassVar[Stage] = Stage.SHAPING
-    sees: ClassVar[Literal["own", "all"]] = "all"  # the metrics are of all processes
+    sees: ClassVar[Literal["own", "all"]] = "all"  # metrics average over the episodes of all processes
     weight: float = 0.0
     per_token: bool = False
     tokens_per_batch: int = 2048
@@ -85,7 +85,7 @@ class InformationGain(RewardPart):
         """Refuse a game whose answer is unknown."""
         if env.action_format() != "text" or len(env.optimal_actions(horizon=task.action_budget) or ()) != 1:
             raise ValueError(
-                f"game {task.name} knows no single answer in words; choose one that does, such as env=dataset, or "
+                f"game {task.name} has no single answer in words; choose one that has, such as env=dataset, or "
                 f"leave reward={self.name} out"
             )
         self._tasks[task.name] = task
@@ -128,17 +128,17 @@ class InformationGain(RewardPart):
         """Return the log-probability of the answer before each reply of each episode."""
         rows = [row for episode in episodes for row in self._list_rows(episode)]
         sums = iter(read_in_batches([row for row in rows if row[1]], self.tokens_per_batch, self._read))
-        values = []
-        for _, places in rows:
-            logp = float(next(sums).sum()) / (len(places) if self.per_token else 1) if places else math.nan
-            values.append(logp)
-        found = iter(values)
-        return [[next(found) for _ in episode.turns] for episode in episodes]
+        logps = []
+        for _, positions in rows:
+            logp = float(next(sums).sum()) if positions else math.nan
+            logps.append(logp / len(positions) if self.per_token and positions else logp)
+        remaining = iter(logps)
+        return [[next(remaining) for _ in episode.turns] for episode in episodes]
 
     def _list_rows(self, episode: Episode) -> list[tuple[list[int], list[int]]]:
-        """Return a row of history and answer for each turn, and the answer's places.
+        """Return a row of history and answer for each turn, and the answer's positions.
 
-        There are no places where the answer is unknown, or does not fit into the positions of the policy.
+        There are no positions if the answer is unknown, or the row is longer than the policy can read.
         """
         answer = self._find_answer(episode.task_name, episode.instance_seed)
         config = self._policy.config.get_text_config()

@@ -29,9 +29,10 @@ class _Search:
     """The search in one failed episode.
 
     Attributes:
-        member: its number.
-        right: number of the latest turn before which the state is known, or at the opening taken, to be right.
-        wrong: number of the earliest turn before which the state is known to be wrong; at first that after the end.
+        member: number of the episode within its group.
+        right: number of the latest turn before which the state is known to be right; the opening is assumed to be.
+        wrong: number of the earliest turn before which the state is known to be wrong; at first the number of turns,
+            because the episode failed.
     """
 
     member: int
@@ -42,7 +43,7 @@ class _Search:
 class _Group:
     """The searches of one group, one after the other.
 
-    A round begins once all episodes of the last one have ended, so it does not depend on their speed.
+    A round begins when all episodes of the round before have ended, so rounds do not depend on the speed of episodes.
     """
 
     def __init__(self, rule: Bisection, members: Sequence[int]) -> None:
@@ -72,7 +73,7 @@ class _Group:
         return self._start_round()
 
     def _narrow(self, ended: Sequence[Episode]) -> None:
-        """Move one end of the search to the tested turn; without episodes give it up."""
+        """Move one end of the search to the tested turn; end the search without episodes."""
         search = self._searches[0]
         assert self._tested is not None
         if not ended:
@@ -104,18 +105,19 @@ class FirstError(Refill):
     A state is right if one of ``tries`` continuations from it solves the game, and wrong if none does.  The first wrong
     turn of a failed episode is the first after which the state is wrong.  It is found by bisection, as in OmegaPRM
     (arXiv 2406.06592): of n turns about ``log2 n`` states are tested.  A continuation of the last right state that
-    solves the game is the right turn beside the wrong one; `pairs.first_error` pairs the two.  The paper has a language
-    model or people point at the first wrong step, and its steps are those of one reply; here a step is a turn.
+    solves the game begins with a right turn; `pairs.first_error` pairs it with the wrong turn.  The paper has a
+    language model or people point at the first wrong step, and its steps are those of one reply; here a step is a turn.
 
-    A group plays ``initial`` episodes from the opening, searches the failed ones in order, and plays what is left of
-    ``rollout.members`` from the opening.  Groups are refilled as by `Refill`.
+    A group plays ``initial`` episodes from the opening, searches the failed ones in order, and plays the remaining
+    episodes of ``rollout.members`` from the opening.  Groups are refilled as by `Refill`.
 
-    Worked: 8 turns, the first wrong one is turn 5, counted from 0.  Before turn 4 a continuation succeeds, before
-    turn 6 none does, before turn 5 one does: turn 5 is wrong, for 3 ``tries`` episodes.
+    Example: of 8 turns, counted from 0, turn 5 is the first wrong one.  A continuation from before turn 4 succeeds,
+    none from before turn 6 does, and one from before turn 5 does.  So turn 5 is wrong, which took three times ``tries``
+    episodes.
 
     Args:
-        initial: episodes from the opening; None: half of the group.
-        tries: continuations from a state.
+        initial: number of episodes from the opening; None for half of the group.
+        tries: number of continuations from a state.
         max_waves: see `Refill`.
 
     Raises:

@@ -35,8 +35,8 @@ class ProgramEnd:
     """The end of a program.
 
     Attributes:
-        result: What it says of its reward; None if it says nothing.
-        problem: Why it failed; empty if it did not.
+        result: The reward that the program reports; None if it reports none.
+        problem: Why the program failed; empty if it did not.
     """
 
     result: Any = None
@@ -57,12 +57,10 @@ class Exchange:
         self._changed = threading.Condition()
         self._waiting: deque[Pending] = deque()
         self._current: Pending | None = None  # returned by `take_next`, and not answered yet
-        self._num_undelivered = 0  # answers that the server has not seen yet
+        self._num_undelivered = 0  # answers that the server has not taken over yet
         self._end: ProgramEnd | None = None
         self._broken = ""  # why nobody may train on the episode
-        self._is_dropped = (
-            False  # whether it is a connection that was dropped, as by a program that is killed
-        )
+        self._is_dropped = False  # whether the episode is broken because the program dropped a connection
         self._is_closed = False
         self._rewards: dict[str, list[float]] = {}  # by the id of the reply, in the order of the replies
         self._num_rewards = 0
@@ -89,11 +87,12 @@ class Exchange:
     def add_reward(self, posted: PostedReward) -> tuple[str, float]:
         """Record a reward; return the id of its reply, and the sum of that reply.
 
-        One with the ``reward_id`` of an earlier one changes nothing.
+        A reward that repeats an earlier one with the same ``reward_id`` changes nothing.
 
         Raises:
             Over: The episode has ended.
-            BadRequest: It names no reply of the episode, there are too many, or its ``reward_id`` has another reward.
+            BadRequest: The reward names no reply of the episode, there are too many rewards, or its ``reward_id`` was
+                used for another reward.
         """
         with self._changed:
             if self._is_closed or self._end is not None or self._broken:
@@ -103,7 +102,7 @@ class Exchange:
                 return name, fsum(self._rewards[name])
             name = self._find_credited(posted.completion_id)
             if self._num_rewards == MOST_REWARDS:
-                raise BadRequest(f"an episode may post {MOST_REWARDS} rewards, and has")
+                raise BadRequest(f"an episode may post at most {MOST_REWARDS} rewards")
             self._num_rewards += 1
             self._rewards[name].append(posted.reward)
             if posted.reward_id is not None:
@@ -122,7 +121,7 @@ class Exchange:
     def _find_credited(self, name: str | None) -> str:
         if name is not None:
             if name not in self._rewards:
-                raise BadRequest(f"completion_id={shorten(name)} is of no reply of this episode")
+                raise BadRequest(f"completion_id={shorten(name)} belongs to no reply of this episode")
             return name
         if not self._rewards:
             raise BadRequest("no call has had its reply yet, so there is none to reward")
@@ -140,14 +139,12 @@ class Exchange:
         with self._changed:
             pending.is_dropped = True
             if not self._is_closed and not self._broken:
-                self._broken, self._is_dropped = (
-                    "the program dropped a connection before the reply came",
-                    True,
-                )
+                self._broken = "the program dropped a connection before the reply came"
+                self._is_dropped = True
                 self._changed.notify_all()
 
     def deliver(self) -> None:
-        """Record that an answer is on its way to a program that waited."""
+        """Record that the server takes an answer over, to send it to the program."""
         with self._changed:
             self._num_undelivered -= 1
             self._changed.notify_all()
@@ -202,7 +199,7 @@ class Exchange:
         pending.settle(status, body)
 
     def _explain(self) -> str:
-        """Return why the episode is not whole: how the program ended, if it left."""
+        """Return why the episode is not whole; if the program left, how it ended."""
         if not self._is_dropped:
             return self._broken
         self._changed.wait_for(lambda: self._end is not None, _EXIT_S)

@@ -1,4 +1,4 @@
-"""An agent program with its limits, in place of a game."""
+"""An agent program with its limits, as a task."""
 
 from __future__ import annotations
 
@@ -42,4 +42,4 @@ class ProgramTask(Task):
     @property
     def remedy(self) -> str:
         """See `Task`."""
-        return "mend the program, or the option that names it (docs/agents.md)"
+        return "repair the program, or the option that names it (docs/agents.md)"

@@ -41,8 +41,8 @@ def _read_tasks(files: Files) -> Mapping[str, tuple[TaskRow, ...]]:
 class AgentProgram(World):
     """An agent program of the user, which asks for its replies through a chat endpoint.
 
-    The program runs in a process of its own, once an episode.  It reads its task, calls the endpoint as often as it
-    likes, and ends with a reward.  A program that crashes, hangs, drops a call or names no reward fails its episode.
+    The program runs in its own process, once per episode.  It reads its task, calls the endpoint any number of times,
+    and ends with a reward.  A program that crashes, hangs, drops a call or names no reward fails its episode.
 
     Args:
         mode: ``command`` starts a program for each episode; ``function`` calls a Python function; ``remote`` sends
@@ -51,10 +51,10 @@ class AgentProgram(World):
         function: Dotted name of ``agent(task, client)``, plain or async, which returns the reward.
         url: Address of the service, with ``mode=remote``.
         host: Address of this machine at which the endpoint listens, for a service on another one.
-        path: File of tasks, one JSON object a row, or one for each split; None: a task is its seed alone.
+        path: File of tasks, one JSON object per row, or a file for each split; None if the seed alone is the task.
         timeout_s: Seconds that the program may take between two calls, and before the first.
-        parallel: Whether it may make several calls at once.
-        max_calls: Most calls of an episode.
+        parallel: Whether the program may make several calls at once.
+        max_calls: Largest number of calls in an episode.
         max_mb: Size of one request, MiB.
         split: ``train``, ``val`` or ``test``.
 
@@ -133,7 +133,7 @@ class AgentProgram(World):
         self._exchange = Exchange(self._is_parallel)
         self._token = gateway.open(self._exchange, max_bytes=self._max_bytes)
         self._number = 0
-        if self._is_interrupted:  # before this episode could be closed
+        if self._is_interrupted:  # the interruption came before there was an exchange to close
             self._exchange.close()
         self._program.start(self._exchange, json.dumps(task), gateway.url, self._token)
         observation, _, is_over, _ = self._wait()
@@ -161,7 +161,7 @@ class AgentProgram(World):
     def _wait(self) -> tuple[str, float, bool, dict[str, Any]]:
         """Return the next request, or the end with its reward.
 
-        The rewards that were posted come with the end, as pairs of a call's number, from 1, and their sum.
+        The end comes with the posted rewards, as pairs of a call's number, from 1, and the sum of its rewards.
         """
         exchange = self._exchange
         assert exchange is not None
@@ -194,7 +194,7 @@ class AgentProgram(World):
             self._program.stop()
 
     def interrupt(self) -> None:
-        """See `World`; nothing that the episode waits for comes any more."""
+        """See `World`; the episode stops waiting for the program."""
         self._is_interrupted = True
         if (exchange := self._exchange) is not None:
             exchange.close()

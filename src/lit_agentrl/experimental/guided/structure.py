@@ -32,8 +32,8 @@ def compute_reply_values(
 ) -> list[float]:
     """Return ``Q(s, a)`` of each reply a after a history s, in units of reward.
 
-    Q is the critic's value before the last token of the reply, when the reply is complete except for its end, as in
-    `tree_steps.tree`, whose targets SVPO's critic learns there.  A reply of one token has ``V(s)``.
+    Q is the critic's value before the last token of the reply, where all other tokens of the reply are known.  SVPO's
+    critic has its targets there, see `tree_steps.tree`.  For a reply of one token Q is ``V(s)``.
     """
     found = []
     for reply in replies:
@@ -59,7 +59,7 @@ class Guided(Mcts):
 
     Args:
         samples: number of replies from which one is chosen; 1 plays the policy alone.
-        temperature: of these replies, in place of that of the evaluation; > 0.
+        temperature: sampling temperature of these replies, instead of that of the evaluation; > 0.
         constant, width, depth, together, score, critic_share, max_waves: see `Mcts`.
 
     Raises:
@@ -98,6 +98,6 @@ class Guided(Mcts):
         return make_guided
 
     def _choose(self, history: Sequence[int], replies: Sequence[Sequence[int]]) -> int:
-        assert self._values is not None, "setup() gives them before anything is played"
+        assert self._values is not None, "setup() sets the values before anything is played"
         values = compute_reply_values(self._values, history, replies)
         return values.index(max(values))

@@ -48,7 +48,7 @@ class Cell:
     """Runs that differ only in their seed.
 
     Attributes:
-        name: what it is called in figures and tables: its label, in short.
+        name: short form of the label, for figures and tables.
         label: settings in which it differs from the other cells.
         runs: all its runs, however they ended.
     """
@@ -61,7 +61,7 @@ class Cell:
     def games(self) -> dict[GameSplit, list[Game]]:
         """The scores of its runs by game and split.
 
-        It is the test split of a game, or validation for runs that did not play the test split.
+        Each run contributes the test split of a game, or the validation split if it did not play the test split.
         """
         games_by_name: dict[GameSplit, list[Game]] = {}
         for run in self.runs:
@@ -149,8 +149,8 @@ def group_runs(runs: Sequence[Run], *, ignored: Sequence[str] = ()) -> list[Cell
 def find_unnamed_differences(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
     """Find the settings that differ between cells although no override names them.
 
-    An algorithm may bring settings of other groups, such as its filter or learning rate.  Of a part whose ``_target_``
-    differs, its own options are left out.
+    An algorithm may bring settings of other groups, such as its filter or learning rate.  Options of a part whose
+    ``_target_`` differs are left out.
 
     Returns:
         The values of each setting, in the order of the cells.

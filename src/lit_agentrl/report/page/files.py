@@ -19,7 +19,7 @@ from lit_agentrl.report.page.results import STAGES, Report
 
 PAGE, MARKDOWN = "index.html", "report.md"
 FILES = (PAGE, MARKDOWN, "runs.csv", "cells.csv", "comparisons.csv")
-MARKER = "lit_agentrl report"  # marks a page of this program, which may be replaced
+MARKER = "lit_agentrl report"  # marks the pages of this program, which may be replaced
 
 
 def require_free(folder: Path) -> None:
@@ -55,7 +55,7 @@ def write(report: Report, folder: Path, command: str) -> Path:
     Raises:
         OSError: a file cannot be written.
     """
-    sheets = tables.build_tables(report)
+    report_tables = tables.build_tables(report)
     lead = summarise(report)
     lines = [f"# {tables.escape_markdown(make_title(report))}", ""]
     lines += [f"**{tables.escape_markdown(state_result(report))}**", "", lead, ""]
@@ -63,12 +63,17 @@ def write(report: Report, folder: Path, command: str) -> Path:
     write_atomic(
         folder / MARKDOWN,
         "\n".join(
-            [*lines, "", *map(tables.render_markdown, sheets), f"Made by {tables.escape_markdown(command)}\n"]
+            [
+                *lines,
+                "",
+                *map(tables.render_markdown, report_tables),
+                f"Made by {tables.escape_markdown(command)}\n",
+            ]
         ),
     )
     for name, text in _build_csv(report).items():
         write_atomic(folder / name, text)
-    write_atomic(folder / PAGE, _render_html(report, folder, command, sheets, lead))
+    write_atomic(folder / PAGE, _render_html(report, folder, command, report_tables, lead))
     return folder / PAGE
 
 
@@ -86,7 +91,9 @@ def summarise(report: Report) -> str:
     return f"{total} run{'s' * (total != 1)} in {cells} cell{'s' * (cells != 1)}: {ended}{damaged}."
 
 
-def _render_html(report: Report, folder: Path, command: str, sheets: list[tables.Table], lead: str) -> str:
+def _render_html(
+    report: Report, folder: Path, command: str, report_tables: list[tables.Table], lead: str
+) -> str:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -96,7 +103,7 @@ def _render_html(report: Report, folder: Path, command: str, sheets: list[tables
     runs = [run for cell in report.cells for run in cell.runs]
     return environment.get_template("page.html.jinja").render(
         title=make_title(report), result=state_result(report), lead=lead, light=LIGHT, saved=_list_saved,
-        damaged=report.damaged, warnings=report.warnings, tables=sheets,
+        damaged=report.damaged, warnings=report.warnings, tables=report_tables,
         figures=draw_figures(report), cells=report.cells, command=command, version=__version__, marker=MARKER,
         anchors={run.folder: f"run-{number}" for number, run in enumerate(runs)},
         links={run.folder: quote(os.path.relpath(run.folder, folder)) + "/" for run in runs},
@@ -104,7 +111,7 @@ def _render_html(report: Report, folder: Path, command: str, sheets: list[tables
 
 
 def _list_saved(figure: Figure) -> list[tuple[str, str, str]]:
-    """Return kind, name and data URL of each file of a figure."""
+    """Return format, file name and data URL of each file of a figure."""
     media = {"svg": "image/svg+xml", "png": "image/png"}
     return [
         (

@@ -134,7 +134,7 @@ def _turn_to(comparison: Comparison, best: Cell) -> Comparison:
 def _is_decided(pair: Comparison) -> bool:
     """Return whether the interval is above 0.
 
-    One without width, of equal differences, proves nothing by itself.
+    An interval without width, which comes from equal differences, also needs a passed test.
     """
     _, low, high = pair.difference.bounds
     return low is not None and low > 0 and (high != low or _is_tested(pair))
@@ -150,7 +150,7 @@ def _describe(pair: Comparison) -> str:
     interval = f" with the 95 % interval [{low:.3f}, {high:.3f}]" if has_width else ""
     doubt = ""
     if _is_decided(pair) and not _is_tested(pair):
-        doubt = "; so few runs pass no permutation test"
+        doubt = "; too few runs for a permutation test to be passed"
         doubt += "" if pair.adjusted is None else f" (p {pair.adjusted:.2g})"
     return f"a difference of {value:.3f}{interval} over {pair.difference.units}{doubt}"
 
@@ -158,5 +158,5 @@ def _describe(pair: Comparison) -> str:
 def _explain_doubt(pair: Comparison) -> str:
     _, low, high = pair.difference.bounds
     if low is None:
-        return "it takes at least two seeds of each, better five"
+        return "each needs at least two seeds, better five"
     return "equal differences have no interval: play more seeds" if low == high else "the interval contains 0"

@@ -38,11 +38,11 @@ class Run:
         name: display name, the end of that path.
         status: completed, stopped, collapsed or failed; ``unfinished`` without a summary; ``not started``.
         error: one line, if there is an error.
-        settings: the composed config, flat, without `NOT_COMPARED`; None if it is not known.
+        settings: the composed config, flattened, without `NOT_COMPARED`; None if it is not known.
         overrides: overrides as they were typed.
         scores: its summary; None if there is none.
         metrics: its curves.
-        solved: by (game, split, stage), whether each task was solved, if that was recorded.
+        solved: whether each task was solved, by (game, split, stage); empty if that was not recorded.
         thoughts: information of thoughts by game and stage, from evaluations with diagnostics.
     """
 
@@ -86,16 +86,16 @@ def load(roots: Sequence[Path]) -> tuple[list[Run], list[str]]:
         The runs, and a line about every damaged file.
 
     Raises:
-        ValueError: a place is no folder, or holds no run.
+        ValueError: a root is not a folder, or contains no run.
     """
     runs: dict[Path, Run] = {}
     damaged: list[str] = []
     for root in roots:
         if not root.is_dir():
-            plain = str(root).partition("=")[2]
+            value = str(root).partition("=")[2]  # such as RUN of runs=RUN
             hint = (
-                f"write {plain} alone"
-                if plain and Path(plain).is_dir()
+                f"write {value} alone"
+                if value and Path(value).is_dir()
                 else "give run folders, or folders of sweeps"
             )
             raise ValueError(f"{root} is not a folder; {hint}")
@@ -125,9 +125,9 @@ def load_ended(roots: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 
 def _find_run_folders(root: Path) -> Iterator[Path]:
-    """Yield the run folders in or below a place.
+    """Yield the run folders in or below a root.
 
-    A run folder is not searched for others, and links are not followed.
+    Folders below a run folder are not searched, and links are not followed.
     """
     for text, below, files in os.walk(root):
         folder = Path(text)
@@ -140,7 +140,7 @@ def _find_run_folders(root: Path) -> Iterator[Path]:
 
 
 def _get_order(name: str) -> tuple[int, str]:
-    """Return the place of a folder: by the number of its run in a sweep."""
+    """Return a folder's sort key: its run's number in the sweep, then its name."""
     number = re.search(r"^\d+(?=_|$)|(?<=_)\d+$", name)
     return (int(number[0]) if number else -1, name)
 
@@ -209,16 +209,16 @@ def _read_curves(path: Path) -> Metrics:
 def _list_runs_without_folder(root: Path, folders: Sequence[Path], damaged: list[str]) -> Iterator[Run]:
     """Yield the runs that a sweep lists but that have no folder.
 
-    They failed at once, or were never started.  Sweeps are searched in the place and up to two levels below.
+    They failed at once, or were never started.  Sweeps are searched in the root and up to two levels below.
     """
     known = {folder.resolve() for folder in folders}
     for path in sorted({root / sweep.FILE, *root.glob(f"*/{sweep.FILE}"), *root.glob(f"*/*/{sweep.FILE}")}):
         try:
             if _read_text(path) is None:
                 continue
-            entries = sweep.list_latest(sweep.read(path.parent))
-            for entry in entries:
-                folder = path.parent / Path(entry["folder"]).name  # a sweep may have been moved
+            for entry in sweep.list_latest(sweep.read(path.parent)):
+                # the sweep may have been moved since it wrote its list, alone or with its runs
+                folder = path.parent / Path(entry["folder"]).name
                 same_name = {other for other in known if other.parts[-2:] == Path(entry["folder"]).parts[-2:]}
                 if folder.resolve() in known or same_name:
                     continue

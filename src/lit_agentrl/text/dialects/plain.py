@@ -16,7 +16,7 @@ class Plain:
     """``<think>free text</think>`` or nothing, then one action up to the end of the reply.
 
     The action has no tags, so a reply reads as in an ordinary chat.  A reply that is blank, or that ends inside its
-    thinking, plays nothing and is charged once.
+    thinking, plays no action and costs one penalty.
     """
 
     formats = frozenset[Format]({"text"})
