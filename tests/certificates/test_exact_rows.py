@@ -212,7 +212,7 @@ def test_of_one_token_the_kin_of_grpo_are_grpo(name: str) -> None:
     [ONE_TURN, *(pytest.param(g, marks=pytest.mark.slow) for g in (PROMPTS, LENGTHS, TURNS, STOP, REPEAT))],
 )
 def test_gvpo_and_sppo_are_multiples_of_one_gradient(game: TableGame) -> None:
-    """GVPO: beta times that of the return.  SPPO: that of the wins, by the same factor in every game."""
+    """GVPO: beta times that of the return.  SPPO: 2 eta times that of the wins."""
     torch.testing.assert_close(expected_update(fresh("gvpo"), game), 0.1 * gradient(game), **TIGHT)
     torch.testing.assert_close(
         expected_update(fresh("sppo"), game), 20 * gradient(game, "wins"), atol=1e-9, rtol=0
