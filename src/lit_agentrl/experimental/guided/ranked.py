@@ -170,10 +170,11 @@ class RankedMcts(Mcts):
             "max_context_tokens": max_context_tokens,
         }  # fmt: skip
         self._counts: Counter[str] = Counter()
+        self._ranks: dict[tuple[int, int, int], float] = {}
         self._adviser: Adviser | None = None
         self._rule = RankedSearch(
             constant, width, depth, together, score, critic_share, None, alpha, most_characters, self._ask,
-            self._counts,
+            self._counts, ranks=self._ranks,
         )  # fmt: skip
 
     def setup(self, training: Training) -> None:
@@ -185,15 +186,12 @@ class RankedMcts(Mcts):
     def make_columns(self, iteration: int, rows: TrajectoryBatch) -> Mapping[str, Tensor]:
         """Return ``rank_BT``, ``Q_critic`` at the tokens of ranked replies; NaN elsewhere."""
         rank_BT = torch.full(rows.tokens_BT.shape, math.nan)
-        ranks, members = (
-            dict(self._rule.ranks),
-            zip(rows.group_B.tolist(), rows.member_B.tolist(), strict=True),
-        )
+        members = zip(rows.group_B.tolist(), rows.member_B.tolist(), strict=True)
         for row, (group, member) in enumerate(members):
             for turn in set(rows.turn_BT[row, rows.is_action_BT[row]].tolist()):
                 is_reply_T = rows.is_action_BT[row] & (rows.turn_BT[row] == turn)
-                rank_BT[row, is_reply_T] = ranks.get((group, member, turn), math.nan)
-        self._rule.ranks.clear()
+                rank_BT[row, is_reply_T] = self._ranks.get((group, member, turn), math.nan)
+        self._ranks.clear()
         return {"rank_BT": rank_BT}
 
     def _ask(self, questions: Sequence[tuple[str, int]]) -> list[str]:
