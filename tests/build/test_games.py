@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
 from lit_agentrl.build.games import Games, check_prompts, check_thinking, try_games
 from lit_agentrl.engines.native.engine import NativeEngine
@@ -24,8 +26,9 @@ from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.condensers import LastActions
 from lit_agentrl.text.context import FULL, Context, Single, Window
+from lit_agentrl.text.dialects.tool_call import ToolCalls
 from lit_agentrl.text.prompts import Prompt
-from tests.conftest import load_task_yaml, nano_tokenizer
+from tests.conftest import ROOT, load_task_yaml, nano_tokenizer
 from tests.oddities import Odd, Scored
 from tests.text.conftest import make_bpe
 from tests.text.test_chat import CHATML
@@ -102,6 +105,20 @@ def test_all_limits_that_an_own_world_exceeds_are_one_message(capsys: pytest.Cap
     ]  # fmt: skip
     check_with(512, 64, is_short=False)
     assert capsys.readouterr().out == ""
+
+
+def test_calls_of_a_tool_world_without_random_play_are_measured_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    safe = instantiate(OmegaConf.load(ROOT / "examples/own_world/conf/env/safe.yaml"))
+    chat = ChatRenderer(nano_tokenizer(), dialect=ToolCalls())
+    rules = Rules(
+        tasks=[safe], prompt=Prompt("compact"), chat=chat, engine=NativeEngine, max_context_tokens=4096
+    )
+    check_prompts(rules, num_trained=1, max_reply_tokens=4)
+    assert "rollout.max_reply_tokens=4 cuts every action of safe" in capsys.readouterr().out
+    check_prompts(rules, num_trained=1, max_reply_tokens=400)
+    assert "max_reply_tokens" not in capsys.readouterr().out
 
 
 def check_odd(rewards: RewardPipeline | None = None, **options: Any) -> None:

@@ -196,3 +196,24 @@ def test_loop_is_unbiased_where_replies_are_equally_long_and_not_where_they_diff
     objective = fresh("loop")
     assert all(measure_direction(objective, game).is_exact for game in (ONE_TURN, STOP, REPEAT))
     assert not measure_direction(objective, LENGTHS).is_exact
+
+
+@pytest.mark.parametrize("name", ["dapo", "cispo", "gspo", "gmpo", "sapo", "gigpo"])
+def test_of_one_token_the_kin_of_grpo_are_grpo(name: str) -> None:
+    """Clips and means of tokens do nothing there; the steps of gigpo are the episodes once more."""
+    factor = 2.0 if name == "gigpo" else 1.0
+    torch.testing.assert_close(
+        expected_update(fresh(name), ONE_TURN), factor * expected_update(fresh("grpo"), ONE_TURN), **TIGHT
+    )
+
+
+@pytest.mark.parametrize(
+    "game",
+    [ONE_TURN, *(pytest.param(g, marks=pytest.mark.slow) for g in (PROMPTS, LENGTHS, TURNS, STOP, REPEAT))],
+)
+def test_gvpo_and_sppo_are_multiples_of_one_gradient(game: TableGame) -> None:
+    """GVPO: beta times that of the return.  SPPO: 2 eta times that of the wins."""
+    torch.testing.assert_close(expected_update(fresh("gvpo"), game), 0.1 * gradient(game), **TIGHT)
+    torch.testing.assert_close(
+        expected_update(fresh("sppo"), game), 20 * gradient(game, "wins"), atol=1e-9, rtol=0
+    )

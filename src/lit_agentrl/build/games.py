@@ -74,7 +74,7 @@ def check_prompts(
     Raises:
         ValueError: a game or a prompt is refused; the message names the game or the part, and the remedy.
     """
-    chat, max_context_tokens = rules.chat, rules.max_context_tokens
+    chat = rules.chat
     unknown = chat.tokenizer.unk_token_id
     if unknown in chat.end_of_turn_ids:  # byte-level tokenizers reuse it to end turns
         unknown = None
@@ -88,8 +88,7 @@ def check_prompts(
         first = next(episode.turns[0] for episode in episodes if episode.turns)
         tokens = first.prefix_tokens
         check_limits(
-            task, episodes, max_context_tokens=max_context_tokens,
-            max_reply_tokens=max_reply_tokens if is_local else None,
+            task, episodes, rules, max_reply_tokens=max_reply_tokens if is_local else None,
             exceeded=[exceeded[index]] if index in exceeded else [],
         )  # fmt: skip
         if index < num_trained:

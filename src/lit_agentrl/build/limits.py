@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import numpy as np
 
 from lit_agentrl import screen
 from lit_agentrl.envs.base import Task
+from lit_agentrl.envs.random_calls import draw_call
 from lit_agentrl.episode import Episode
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.text.chat import ChatRenderer
+
+_CALLS = 8  # calls that are drawn to measure their length
 
 
 def check_limits(
     task: Task,
     episodes: Sequence[Episode],
+    rules: Rules,
     *,
-    max_context_tokens: int,
     max_reply_tokens: int | None,
     exceeded: Sequence[str] = (),
 ) -> None:
@@ -24,7 +32,7 @@ def check_limits(
     Args:
         task: the game.
         episodes: episodes of random play, of which at least one has a turn.
-        max_context_tokens: tokens of a prompt and its reply.
+        rules: the rules of play, with the tokens of a prompt and its reply.
         max_reply_tokens: tokens of a reply; None if not known.
         exceeded: limits that were exceeded before, each with its remedy.
 
@@ -38,8 +46,11 @@ def check_limits(
         len(turn.reply_tokens) + 1  # with the end token
         for episode in episodes for turn in episode.turns if turn.actions and turn.is_valid
     ]  # fmt: skip
+    if not replies and max_reply_tokens is not None:
+        replies = _measure_calls(task, rules.chat)
+    max_context_tokens = rules.max_context_tokens
     limit = f"rollout.max_context_tokens={max_context_tokens}"
-    room = 1 + (max_reply_tokens or 0)
+    room = 1 + max([max_reply_tokens or 0, *replies])
     if opening >= max_context_tokens:
         refused.append(
             f"{limit} leaves no room for a reply: the prompt of {task.name} alone has {opening} tokens; raise it to "
@@ -73,3 +84,21 @@ def _measure_prompts(episode: Episode) -> Iterator[int]:
         count = len(turn.prefix_tokens) + (0 if turn.starts_row else count)
         yield count
         count += len(turn.reply_tokens)
+
+
+def _measure_calls(task: Task, chat: ChatRenderer) -> list[int]:
+    """Return the tokens of calls that are drawn from schemas, and not played.
+
+    Empty for a game without tools, and for one whose state cannot be saved: it may stand for something real.
+    """
+    if task.play_class is not None or task.hosting.where != "inline":
+        return []
+    with closing(task.make("train")) as env:
+        if not env.has_state:
+            return []
+        env.reset(seed=0)
+        if env.action_format() != "tools":
+            return []
+        calls = [draw_call(env.tools(), np.random.default_rng(seed)) for seed in range(_CALLS)]
+    texts = [chat.dialect.write([str(call)], thought=None) for call in calls if call is not None]
+    return [len(chat.encode(text)) + 1 for text in texts]

@@ -22,8 +22,8 @@ class Faults:
     """The rate of failing actions, and the message after one.
 
     Attributes:
-        rate: probability that an action fails, each on its own, in [0, 1).
-        message: shown after a fault; null: only the last observation is shown again.
+        rate: probability that an action fails, independently of others, in [0, 1).
+        message: text that is shown after a fault; null shows only the last observation again.
 
     Raises:
         ValueError: an option is out of range.
@@ -42,10 +42,10 @@ class FaultyWorld(WrappedWorld):
     """A world in which an action fails with probability ``rate``.
 
     A failed action does not reach the world: its state stays, it earns 0, costs nothing and is valid, though it uses up
-    an action of the episode.  After it the policy reads the message; where actions are no calls of tools, the last
-    observation follows.  An unknown action or a malformed call never fails: the world refuses it.  Draws are keyed by
-    ``seed`` and ``noise_seed``, apart from those of the world, so the same seeds give the same faults.
-    ``info["counts"]["faults"]`` counts them.
+    an action of the episode.  After it the policy reads the message, followed by the last observation unless actions
+    are tool calls.  An unknown action or a malformed call never fails: the world refuses it.  Faults are drawn from
+    ``seed`` and ``noise_seed``, separately from the draws of the world, so the same seeds give the same faults.
+    ``info["counts"]["faults"]`` counts the faults.
 
     Best play is that of the world, asked again after each action.
 

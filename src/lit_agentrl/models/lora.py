@@ -216,7 +216,7 @@ def _switch(layers: Sequence[Any], is_on: bool, trainable: Sequence[nn.Parameter
 def merge_adapters(network: PreTrainedModel) -> PreTrainedModel:
     """Return a network with merged weights ``W + alpha / r * B A``.
 
-    The result has the base's class and precision.  Of two levels, the active adapter is merged, which is the
+    The result has the base's class and precision.  If there are two levels, the active adapter is merged, which is the
     executor's.  All other tensors are those of ``network``, not copies.
     """
     tensors = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}

@@ -120,7 +120,7 @@ class Layout(ABC):
 
 @dataclass(kw_only=True)
 class Reading(Layout):
-    """Tokens of many episodes, which attention reads under masks.
+    """A layout of the tokens of many episodes, with a mask for each query.
 
     The packed tokens are padding, those of ``chunks`` in order, then the last unread token of each reading episode
     by ascending slot; only the last tokens need logits.
@@ -149,7 +149,7 @@ class Reading(Layout):
             buffer[targets, :, :length] = buffer[source, :, :length]
 
     def attend(self, query_NKGD: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """See `Layout`; last tokens by one call, and each chunk by another."""
+        """See `Layout`; all last tokens take one call, and each chunk takes another."""
         total, kv_heads, groups, _ = query_NKGD.shape
         if total == self.num_last:
             return self._attend_last(query_NKGD, key, value, scaling)

@@ -14,8 +14,8 @@ class Play:
 
     Attributes:
         chance: chooses a random action, given the game and a generator.
-        best: returns the actions that win from here, with knowledge of what is hidden; empty: there are none.
-        instances: 1 where every game starts alike, else None.
+        best: returns actions that win from the current state, with knowledge of hidden parts; empty if there are none.
+        instances: 1 if every game has the same start, else None.
     """
 
     chance: chance.Chance
@@ -43,7 +43,7 @@ _VARIANTS = {
     "Sudoku": ("very-easy", "easy", ""),
     "TowerOfHanoi": ("", "medium", "hard", "hardcore", "extreme"),
 }
-# For one player, without the network, the same in every process, with rewards that follow the rules.
+# These games are for one player, need no network, are the same in every process, and reward what their rules say.
 GAMES = {
     f"{name}-v0{'-' * bool(variant)}{variant}": _PLAYS[name]
     for name, variants in _VARIANTS.items()

@@ -90,7 +90,7 @@ def list_keys(value: Mapping[str, Any]) -> tuple[set[str], set[str]]:
         names.update(_WEIGHT_KEYS)
     elif _SAME_ROLES.get(str(role), role) == "assistant":
         names.update(_REPLY_KEYS)
-    else:  # what is no reply is not learnt
+    else:  # other messages are never trained on, just as a weight of 0 asks
         names.add("tool_call_id")  # read by `call_results.sort_results`
         names.update(key for key in _WEIGHT_KEYS if not value.get(key))
     return given & names, given - names
@@ -231,7 +231,7 @@ def is_of_tool(message: Mapping[str, Any]) -> bool:
 
 
 def has_calls_alone(message: Mapping[str, Any]) -> bool:
-    """Return whether a message of a row is calls, without text or thought."""
+    """Return whether a message of a row holds only calls, without text or thought."""
     role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
     has_calls = any(message.get(key) for key in _CALL_KEYS)
     has_text = bool(content) or any(message.get(key) for key in _THOUGHT_KEYS)
@@ -239,7 +239,7 @@ def has_calls_alone(message: Mapping[str, Any]) -> bool:
 
 
 def join_calls(messages: Iterable[Message]) -> list[Message]:
-    """Join messages that are calls alone to the reply or the calls before them."""
+    """Join messages that hold only calls to the reply or the calls before them."""
     joined: list[Message] = []
     for message in messages:
         before = joined[-1] if joined else {}

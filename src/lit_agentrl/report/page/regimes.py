@@ -35,10 +35,10 @@ class ThoughtInformation(NamedTuple):
 def parse(text: str) -> dict[tuple[Setting, str], ThoughtInformation]:
     """Parse the diagnostics of a file of ``evaluations/``, by game and stage.
 
-    Empty if the file has no diagnostics.
+    The result is empty if the file has no diagnostics.
 
     Raises:
-        ValueError: it is no such file.
+        ValueError: the text is not that of an evaluation.
     """
     content = json.loads(text)
     config = content["config"]
@@ -81,8 +81,8 @@ def classify_regime(
     Args:
         conditional_entropy: H(Z | X).
         mutual: I(X; Z).
-        entropy_bound: least entropy that counts as high.
-        mutual_bound: least mutual information that counts as high.
+        entropy_bound: lowest entropy that counts as high.
+        mutual_bound: lowest mutual information that counts as high.
     """
     if conditional_entropy >= entropy_bound:
         return "diverse" if mutual >= mutual_bound else "template"

@@ -18,7 +18,7 @@ from lit_agentrl.report.page.inference import Bounds, Difference
 from lit_agentrl.report.page.runs import Run
 
 _MOST_NAMED = 4  # most settings that a warning names
-_ALL_PAIRS = 4  # up to this number of cells of a game all pairs are compared; with more, each with the first
+_ALL_PAIRS = 4  # up to this number of cells of a game all pairs are compared; of more, each with the first
 STAGES = ("start", "best", "last")
 
 
@@ -35,8 +35,8 @@ class Result:
         coverage: coverage of the interval at the stage compared, at this number of runs and episodes.
         normalised: interquartile mean scaled to chance 0 and oracle 1; None if these are not known.
         normalised_coverage: coverage of its bootstrap interval.
-        detectable: difference between two such cells that is detected in 4 of 5 experiments, by the std over seeds.
-        by_episodes: difference between two runs that is detected in 4 of 5 experiments if seeds had no effect.
+        detectable: difference that 4 of 5 experiments with two such cells detect, from the std over seeds.
+        by_episodes: difference that 4 of 5 experiments with two runs would detect if seeds had no effect.
         split_half: 95 % quantile of the difference between two halves of the cell.
     """
 
@@ -162,6 +162,10 @@ def _compute_stage(cell: Cell, name: GameSplit, stage: str) -> Bounds | None:
 
 
 def _choose_pairs(cells: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+    """Return the pairs to compare, each with the later cell first.
+
+    So a gain over the earlier cell is positive.
+    """
     return [
         (b, a)
         for a, b in (
@@ -243,7 +247,7 @@ def _list_warnings(report: Report) -> list[str]:
 
 
 def _list_coverage(results: Sequence[Result]) -> list[str]:
-    """List the results whose intervals cover less than they claim, one line an estimate."""
+    """List the results whose intervals cover less than they claim, a line per estimate."""
     lines = []
     for estimate in ("mean", "interquartile mean"):
         coverage = {
