@@ -1,4 +1,4 @@
-"""Durable writes: files are replaced as a whole, and are on disk before a call returns."""
+"""Durable writes: files are replaced whole, and are on disk before a call returns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_atomic(path: str | Path, text: str | bytes) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _get_temporary(path)
-    temporary.unlink(missing_ok=True)  # the file is created anew, even if a link has its name
+    temporary.unlink(missing_ok=True)  # if a link has this name, its target must not be written
     with _add_file_name(path), open(temporary, "xb") as file:
         file.write(text.encode() if isinstance(text, str) else text)
         file.flush()

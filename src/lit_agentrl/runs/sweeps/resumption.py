@@ -114,7 +114,7 @@ def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]
 
 
 def read_final_summary(folder: Path) -> reports.Summary | None:
-    """Return the summary of a run that has ended; None if the run can be resumed.
+    """Return the summary of an ended run; None if the run can be resumed.
 
     Raises:
         ValueError: the run's ``summary.json`` is damaged.
