@@ -1,0 +1,20 @@
+"""The name by which a network's forward method takes the state of the tokens that it has read."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+# transformers from 5.24 on, before it, and its state-space models
+_NAMES = ("cache", "past_key_values", "cache_params")
+
+
+def find_cache_argument(network: Any) -> str | None:
+    """Return the name of the network's cache argument, which is also that of its output; None if it has none.
+
+    Args:
+        network: A Hugging Face causal LM or its trunk, with or without adapters of peft.
+    """
+    base = getattr(network, "get_base_model", lambda: network)()
+    parameters = inspect.signature(base.forward).parameters
+    return next((name for name in _NAMES if name in parameters), None)
