@@ -63,7 +63,7 @@ def test_each_turn_is_a_row_and_the_template_is_exported(tmp_path: Path, job: st
     ])  # fmt: skip
     notes = json.dumps(json.loads((tmp_path / "run" / "summary.json").read_text()))
     count = 1 if "sft" in job else 2
-    assert f"in {count} of {count} episodes of several turns each such turn is a row" in notes
+    assert f"so {count} of {count} episodes have several rows" in notes
     learnt = ["two", "four"] if "sft" in job else ["two", "four", "two", "five"]
     texts = [f"<think>\n\n</think>\n\n{text}<|im_end|>" for text in learnt]
     expected = sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)

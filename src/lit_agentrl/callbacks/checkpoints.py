@@ -41,13 +41,13 @@ def _get_writer(trainer: Trainer) -> Writer | None:
 class LastCheckpoint(Checkpoint):
     """Callback that saves ``last.ckpt``, from which ``resume=`` continues, after an iteration.
 
-    Training is held for a copy in host memory, which a thread writes; sharded checkpoints, to which all ranks write,
-    hold it until they are written.  The first save and that at the end of training wait for the disk.
+    Training waits for a copy to host memory; a thread then writes the copy.  Sharded checkpoints, to which all ranks
+    write, hold training until they are written.  The first save and the save at the end of training wait for the disk.
 
     Args:
         dirpath: the run's checkpoint folder.
-        every: iterations between saves; ``auto``: as many as let saves take at most 5 % of the time (`SavePeriod`), and
-            a save that is due before the last one is written waits for the next iteration.  The end is always saved.
+        every: iterations between saves; ``auto``: as many as keep saves within 5 % of the time (`SavePeriod`), and a
+            save that is due while the last one is being written is put off by an iteration.  The end is always saved.
         keep: 1 keeps only the newest file, 2 also its predecessor in case the newest is damaged.
     """
 
@@ -114,7 +114,7 @@ class LastCheckpoint(Checkpoint):
         if is_due and writer is not None and writer.is_pending(str(self.path.absolute())):
             self.period.skipped += 1
             is_due = False
-        # clocks and signals differ between ranks, and all of them save together
+        # rank 0 decides: clocks and signals differ between ranks, and all ranks must save together
         return gather_objects([is_due or trainer.received_sigterm])[0]
 
     def _save(self, trainer: Trainer, iterations: int, *, wait: bool) -> None:
@@ -158,8 +158,8 @@ class BestCheckpoint(Checkpoint):
 
     Args:
         dirpath: the run's checkpoint folder.
-        monitor: a metric that validation adds to ``pl_module.row`` or logs.  ``auto`` in a config is what judges the
-            run, and ``val/success`` here.
+        monitor: a metric that validation adds to ``pl_module.row`` or logs.  ``auto`` is ``val/success`` here; a config
+            replaces it by the metric that judges the run.
         mode: ``max`` or ``min``; ``auto``: see `choose_mode`.  Ties take the later iteration; NaN is never better.
         keep: 1 keeps only the newest file, 2 also the previous best.
     """
@@ -234,7 +234,7 @@ class BestCheckpoint(Checkpoint):
     def _score(self, trainer: Trainer, pl_module: LightningModule) -> float | None:
         """Return this iteration's value; None if it was not measured.
 
-        Lightning's own table also holds older values, hence the check.
+        Lightning's own table also holds older values, so it is read only after a validation in this iteration.
         """
         row = get_iteration_metrics(pl_module)
         if self.monitor in row:

@@ -28,7 +28,7 @@ class FirstNonFinite(Callback):
 
     It checks the output of each module of the policy and the critic, in every stage.  During an update it also checks
     what each torch function returns for finite inputs, each gradient in the backward pass, and each weight after an
-    optimizer step.  The run's results do not change; it takes about twice as long.
+    optimizer step.  The results of the run do not change, but the run takes about twice as long.
 
     Raises:
         NotFinite: the message names stage, iteration and place.  A function may return ``-inf``, which masks contain.
@@ -71,7 +71,7 @@ class FirstNonFinite(Callback):
         self._begin("rollout", trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Begin the update stage: the rollout callback, the first of all, has played the episodes."""
+        """Begin the update stage: the rollout callback runs first and has played the episodes."""
         self._begin("update", trainer, pl_module)
         self._update_hooks.enter_context(_Functions(self))
 

@@ -47,7 +47,7 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
-_AT_START = "at the start"  # of a score that training has not measured yet
+_AT_START = "at the start"  # marks a score that training has not measured yet
 
 # metrics of held-out data, and their labels
 _ACCURACY = "val/data_reward_accuracy"
@@ -97,7 +97,7 @@ def list_fields(
         shown.append(("val success", value + (f" ({', '.join(known)})" if known else "")))
     for name, label in _HELD_OUT:
         latest, *start = held_out.get(name, (None,))
-        known = ["chance 0.5"] if name == _ACCURACY else []  # of two replies one is better
+        known = ["chance 0.5"] if name == _ACCURACY else []  # one of two replies is the better one
         if latest is not None:
             known += [f"start {value:.4g}" for value in start]
             shown.append((label, f"{latest:.4g}" + (f" ({', '.join(known)})" if known else "")))
@@ -228,7 +228,7 @@ class LiveDisplay(ProgressBar):
         self._begin("rollout")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Show the update phase: the rollout callback, the first of all, has played the episodes."""
+        """Show the update phase: the rollout callback runs first and has played the episodes."""
         self._begin("update")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -62,10 +62,10 @@ class RolloutCallback(Callback):
 
         reference = None if networks is None else networks.reference
         training = Training(compute_values, reference, network, self.collector.rules.chat.tokenizer)
-        reference = self.collector.structure.hook.setup(training)
+        opponent = self.collector.structure.hook.setup(training)
         critic = None if networks is None else networks.critic
         evaluated = reweight_by_critic(network, critic)
-        self._player.open(network, context, hooks, reference=reference, evaluated=evaluated)
+        self._player.open(network, context, hooks, reference=opponent, evaluated=evaluated)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = None if trainer.max_epochs in (None, -1) else trainer.max_epochs
@@ -84,7 +84,7 @@ class RolloutCallback(Callback):
         self._player.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the learnt state of reward parts and the structure."""
+        """Return the learnt state of reward parts, structure and task sampler."""
         return self.collector.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -226,7 +226,7 @@ class RestingEngine(Protocol):
     """An engine that releases memory while nothing is played."""
 
     def rest(self) -> bool:
-        """Release memory until the next `load`; return whether that must pass the weights.
+        """Release memory until the next `load`; return True if that call must pass the weights.
 
         The engine forgets all episodes.
         """

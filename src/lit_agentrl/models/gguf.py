@@ -44,7 +44,7 @@ def convert(file: Path, folder: Path, about: Mapping[str, Any], license_file: Pa
     require_new(folder)
     require_gguf(file)
     network, tokenizer = _load(file)
-    # transformers saves no network from a GGUF file, which counts as quantized; it saves an equal network
+    # transformers does not save a network from a GGUF file, which counts as quantized, but it saves an equal new one
     config = copy.deepcopy(network.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config

@@ -70,8 +70,8 @@ class ValueHead(Protocol):
     Attributes:
         columns: Names of the (B, T) columns for sampled tokens; the first is ``value_BT``, the value of the state
             before the token.
-        select_tokens: Returns Q of all tokens, (…, V), from the output of the linear head; None: it has no Q, and
-            cannot reweight a policy.
+        select_tokens: Returns Q of all tokens, (…, V), from the output of the linear head; None: the head has no Q,
+            and cannot reweight a policy.
     """
 
     columns: tuple[str, ...]

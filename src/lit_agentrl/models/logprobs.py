@@ -21,7 +21,7 @@ from lit_agentrl.models.segment_attention import pick
 
 _log = logging.getLogger(__name__)
 _UNCHUNKABLE: WeakSet[nn.Module] = WeakSet()  # networks whose logits cannot be computed in chunks
-_CHUNKABLE: WeakSet[nn.Module] = WeakSet()  # networks whose logits can: comparing again would wait for a GPU
+_CHUNKABLE: WeakSet[nn.Module] = WeakSet()  # networks that can; comparing again would wait for a GPU
 
 
 class TokenScores(NamedTuple):
@@ -91,12 +91,12 @@ def score_tokens(
         entropy_grad: Whether the entropy carries gradient.
         logits_chunk: Maximum number of tokens whose logits exist at a time; more tokens are scored in chunks, whose
             logits are recomputed in the backward pass.  None scores all tokens at once.  If the head cannot
-            compute a part of the logits alone, chunks are not used, which the log says once.
+            compute a part of the logits alone, all are computed at once, and a warning is logged once.
         packing: Layout of the rows as one row without padding, for a network prepared by `enable_packing`.
         place_A: See `find_places`.
-        is_checked: Whether the caller guarantees that position 0 is no action; the check waits for a GPU.
-        reference: Logits of another network before the same tokens, from `read_logits`: also return the KL between the
-            two distributions, see `compute_vocabulary_kl`.
+        is_checked: Whether the caller guarantees that position 0 is no action; checking makes the host wait for a GPU.
+        reference: Logits of another network before the same tokens, from `read_logits`.  With them the KL between the
+            two distributions is returned too, see `compute_vocabulary_kl`.
 
     Raises:
         ValueError: If an action token is at position 0.
@@ -162,8 +162,8 @@ def read_hidden_before(
 ) -> Tensor:  # fmt: skip
     """Return the last hidden state before each action token, (A, D), row by row.
 
-    Gradient flows into the trunk.  A causal LM is called whole, with one position for its head: if it is sharded
-    over ranks, its trunk cannot compute alone.  For ``place_A`` see `find_places`.
+    Gradient flows into the trunk.  A causal LM is called whole, because the trunk of a sharded one cannot compute
+    alone; its head then reads only one position.  For ``place_A`` see `find_places`.
     """
     place = _find_predecessors(is_action_BT, place_A)
     return _read_states(network, _make_inputs(network, tokens_BT, place, packing))
@@ -189,7 +189,7 @@ def find_places(chosen_BT: Tensor, place_A: Tensor | None) -> tuple[Tensor, Tens
 
     Args:
         chosen_BT: True at the chosen tokens.
-        place_A: Index of each chosen token among the (B x T) tokens; None searches for them, for which the host waits
+        place_A: Index of each chosen token among the (B x T) tokens; None searches for them, which makes the host wait
             for a GPU.
     """
     if place_A is None:
@@ -253,7 +253,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, nn.Module]:
     """Run the network with a head that reads only (the first of) the chosen states.
 
-    The network's own forward runs, with all its changes to logits.
+    The network's own forward runs, so its changes to logits (a cap, a scale) are included.
 
     Returns:
         The logits, the chosen input of the head, and the head.
@@ -310,7 +310,7 @@ def _score_in_chunks(
 
 
 def _scatter(values_A: Tensor, place: tuple[Tensor, ...], like_BT: Tensor) -> Tensor:
-    """Put each value at the token after its predecessor's place, and zero elsewhere."""
+    """Put each value at the token after its place, (B, T), and zero elsewhere."""
     out_BT = torch.zeros(like_BT.shape, dtype=values_A.dtype, device=like_BT.device)
     return out_BT.index_put((place[0], place[1] + 1), values_A)
 

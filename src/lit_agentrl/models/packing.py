@@ -74,7 +74,7 @@ class Segments:
         token_N: Index of each packed token among the (B x T) tokens; arbitrary at the padding, which is at the end.
         position_N: Position of each packed token in its row.
         place_BT: Index in the packed row of each row's real tokens.
-        obstacle: Why attention has not used the variable-length kernel; empty before attention.
+        obstacle: Why attention did not use the variable-length kernel; empty if it did, or has not run yet.
         is_trial: Whether the caller reads ``obstacle``, so that the log need not name it.
     """
 
@@ -109,7 +109,7 @@ class Segments:
 
     def make_inputs(self, tokens_BT: Tensor) -> dict[str, Any]:
         """Return the network's inputs: ids in one row, and positions that restart per segment."""
-        # a 4-dimensional mask is used as given, which avoids an N x N mask; the attention below ignores it
+        # transformers takes a 4-dimensional mask as given, instead of making an N x N one; `attend_packed` ignores it
         no_mask = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=tokens_BT.device)
         return {
             "input_ids": tokens_BT.flatten()[self.token_N][None],

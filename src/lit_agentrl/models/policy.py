@@ -74,7 +74,7 @@ class Policy:
 def cast_network(network: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     """Return a network of the same class with floating-point weights of another precision.
 
-    Tied weights stay tied; ``network`` is unchanged, and tensors of this precision are not copied.
+    Tied weights stay tied.  ``network`` is unchanged; the result shares the tensors that have this precision already.
     """
     tensors: dict[int, Any] = {}
     for tensor in (*network.parameters(), *network.buffers()):
@@ -170,7 +170,7 @@ def load_pretrained(
         lora: Adapters to add; then only these are trained.
         router_loss: Weight of the load-balancing loss of a mixture of experts; see `Routing`.
         router_loss_over: ``row`` or ``batch``; see `Routing`.
-        freeze_router: Whether its routers are excluded from training.
+        freeze_router: Whether the routers of a mixture of experts are excluded from training.
         routing_replay: ``none`` or ``old``; see `Routing`.
         export_dtype: Precision of saved policies (``hf/``), such as ``bfloat16``; None: ``dtype``.
         date: Date as YEAR-MONTH-DAY that a chat template is given if it asks for today's (Llama 3.1, Mistral, Granite).

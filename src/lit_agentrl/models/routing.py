@@ -95,7 +95,7 @@ class Routers:
 
         Args:
             experts_BK: (B, T x `num_choices`) choices, as `Pass.collect_experts` returns them.
-            is_counted_BT: True for tokens that count; all of them have choices.
+            is_counted_BT: True for tokens that are counted; each of them must have choices.
         """
         layers, size = len(self.modules), max(cast(int, module.num_experts) for module in self.modules)
         chosen_NLk = experts_BK.view(*is_counted_BT.shape, layers, -1)[is_counted_BT].long()
@@ -248,8 +248,8 @@ class Pass:
 
         ``E sum_e f_e P_e``, the mean over layers: ``f_e`` is the fraction of a row's tokens that chose expert e, and
         ``P_e`` the mean of their softmax of the router's logits (Switch Transformer, arXiv 2101.03961, equations 4 to
-        6; per sequence as in DeepSeek-V3, arXiv 2412.19437, equation 17).  It is k for equal loads.  Gradient flows
-        through ``P_e``.  Padding, and the last token of a row, which the network does not read, do not count.
+        6; per sequence as in DeepSeek-V3, arXiv 2412.19437, equation 17).  The result is k for equal loads.  Gradient
+        flows through ``P_e``.  Padding, and the last token of a row, which the network does not read, do not count.
 
         Args:
             is_real_BT: False at padding.
@@ -272,8 +272,8 @@ class Pass:
         ``E sum_e f_e sum_t p_te``, the mean over layers: ``p_te`` is token t's softmax of the router's logits, and
         ``f_e`` is the fraction of the tokens that chose expert e, counted over the *whole* batch.
         Divided by the number of tokens of the batch and summed over its parts this is ``E sum_e f_e P_e`` of the batch
-        (arXiv 2501.11873), k for equal loads.  A row whose tokens all choose the same experts is no
-        loss here if other rows choose others.  Gradient flows through ``p_te``.  Layers are balanced one by one;
+        (arXiv 2501.11873), k for equal loads.  A row whose tokens all choose the same experts adds no
+        loss here if other rows choose other experts.  Gradient flows through ``p_te``.  Layers are balanced one by one;
         ``load_balancing_loss_func`` of transformers pools them first.
 
         Worked: 4 experts, k = 1; two rows of two tokens choose (0, 0) and (1, 1), with p = 0.7 for the chosen one and

@@ -18,7 +18,7 @@ from torch.nn.functional import embedding, scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import repeat_kv
 
 _deterministic: Any = torch.utils.deterministic  # a module whose attribute is a property
-_MIN_FILL = 0.92  # minimum length, relative to the longest row, of a row in a call of attention
+_MIN_FILL = 0.92  # length of the shortest row of a batch, relative to its longest row
 
 Places = npt.NDArray[np.int64]
 
@@ -129,7 +129,7 @@ def _make_deterministic(node: Any) -> None:
         )  # fmt: skip
         before.append((is_on, is_lenient, _deterministic.fill_uninitialized_memory))
         torch.use_deterministic_algorithms(True)
-        _deterministic.fill_uninitialized_memory = False  # which would write all results twice
+        _deterministic.fill_uninitialized_memory = False  # True would write all results twice
 
     def restore(*_: Any) -> None:
         is_on, is_lenient, _deterministic.fill_uninitialized_memory = before.pop()
@@ -220,7 +220,7 @@ class BatchLayout:
     Attributes:
         batches: Rows and tokens of each call of attention, in order.
         layout_M: Packed index of each token that attention reads; None if these are the packed tokens in order.
-        result_N: Index of each packed token's result among the M tokens read; None if ``layout_M`` is.
+        result_N: Index of each packed token's result among the M tokens read; None if ``layout_M`` is None.
     """
 
     batches: tuple[tuple[int, int], ...]

@@ -41,7 +41,7 @@ class AgentModule(LightningModule):
         levels: Chance and oracle success of each validated game, for ``val/normalised``.
         reference: See `Updater`.
         is_reference_given: See `Updater`.
-        kept: See `Updater`.
+        kept: ``reference_cache`` of `Updater`.
         head: Head of a reward model, trained with the network below it.
 
     Attributes:
@@ -77,7 +77,7 @@ class AgentModule(LightningModule):
             objective, update, policy, critic=self.critic, temperature=temperature, seed=seed,
             reference=reference, is_reference_given=is_reference_given, reference_cache=kept, head=head,
         )  # fmt: skip
-        # but a moving reference is
+        # a moving reference is part of all three
         self.reference = self.updater.networks.reference if self.updater.reference.moves else None
         self.levels = levels or {}
         self.row: dict[str, float] = {}
@@ -98,7 +98,7 @@ class AgentModule(LightningModule):
 
         Raises:
             ValueError: If ``trainer.precision=16-mixed``, if there are lanes with several processes or on a GPU, or
-                slow weights of a sharded critic.
+                if a sharded critic has slow weights.
         """
         if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
             raise ValueError(
@@ -205,7 +205,7 @@ class AgentModule(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse checkpoints of other programs before their weights are read.
 
-        Logs a warning if the run is now longer under a schedule over the whole run, since its learning rate jumps.
+        Log a warning if the run has another length now and the schedule depends on it, since the learning rate jumps.
 
         Raises:
             ValueError: If the checkpoint was not written by this trainer, or holds adapters of another base.
@@ -219,7 +219,7 @@ class AgentModule(LightningModule):
         if self.policy.adapters is not None:
             checkpoint["state_dict"] = add_base(checkpoint["state_dict"], self)
         self.updater.reference.load_state_dict(saved.get("reference", {}))
-        # for example in an evaluation of a run with a moving reference; a sharded checkpoint has no weights here
+        # drop a moving reference that this module lacks, as in an evaluation; a sharded checkpoint has no weights here
         if self.reference is None and "state_dict" in checkpoint:
             entries = checkpoint["state_dict"].items()
             checkpoint["state_dict"] = {n: value for n, value in entries if not n.startswith("reference.")}

@@ -33,7 +33,7 @@ from lit_agentrl.rollout.structures.hook import TemporaryStep
 from lit_agentrl.rollout.workers.base import Played, sum_counts, sum_usage
 from lit_agentrl.task_sampler import TaskSampler
 
-# takes a step on episodes, plays with the weights after it within the context, and then undoes it
+# takes a step on episodes; within the context, its function plays waves with the new weights; the end undoes the step
 TryOut = Callable[[Sequence[Episode], TemporaryStep], AbstractContextManager[Callable[[Wave], Played]]]
 # keys in the state next to the names of reward parts, which contain no dot
 _STRUCTURE, _SAMPLER = "algo.structure", "task_sampler.state"
@@ -48,7 +48,7 @@ class Collector:
         structure: Structure of the groups.
         select_groups: Group selection, a function of ``rl/policy/filters.py`` with its constants bound.
         further_prompts: Returns this rank's prompts of (iteration, wave).
-        rewards: Rewards of training in place of the environment's rewards.
+        rewards: Rewards that replace the environment's rewards in training.
         sampler: Sampler of the tasks of prompts, which learns from what was played; None learns nothing.
     """
 
@@ -138,7 +138,8 @@ class Collector:
             batch: Batch that receives episodes and packed trajectories.
             play: Plays a wave.
             device: Device of the collectives.
-            trial: Takes a step on episodes and undoes it at the end of its context, which plays waves.
+            trial: Takes a step on episodes, yields a function that plays waves with the new weights, and undoes the
+                step at the end of its context.
             ask: Answers questions of the structure.
 
         Raises:

@@ -36,7 +36,7 @@ class Request:
     """The engine's part of the next turn of an episode.
 
     Attributes:
-        tokens: Tokens after those that the engine holds of the episode.
+        tokens: The episode's tokens that the engine does not hold yet.
         address: Address of the reply's random draws within the episode.
         params: Sampling parameters.
         is_new: Whether the engine must first forget the tokens that it holds of the episode.
@@ -52,7 +52,7 @@ class EpisodeInPlay:
     """An episode that waits for its next reply, or that is over.
 
     Attributes:
-        takes_any_reply: Whether replies are no actions of the game, so that the dialect writes no actions.
+        takes_any_reply: Whether replies are texts instead of actions; the dialect then writes no actions.
         episode: The record; complete once :attr:`is_over`.
         is_over: Whether no further reply is wanted.
         asks: Function to call on the game before the next reply.
@@ -74,7 +74,7 @@ class EpisodeInPlay:
         self.is_over = False
         self.asks: Look | None = None
         self.note: str | None = None
-        self._after_reset: Answer | None = None  # held until the game has answered the question of the hook
+        self._after_reset: Answer | None = None  # while the game answers the hook's question
         self.tries_again = False
         self._hook, self._tries, self._feedback = hook, hook.count_tries(), ""
         self.rules = rules

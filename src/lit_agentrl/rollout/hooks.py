@@ -67,7 +67,7 @@ class PlayHook:
         return written
 
     def get_trained(self) -> PlayHook | None:
-        """Return the hook that writes the opening to train on; None: that of the play."""
+        """Return the hook that writes the opening to train on; None keeps the played opening."""
         return None
 
     def before_turn(self, turn: Turn, turns: Sequence[Turn]) -> None:

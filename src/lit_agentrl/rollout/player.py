@@ -82,7 +82,7 @@ class Player:
         if evaluated is not None and evaluated is not network:
             self._local += (LocalPlayer(self._rules, evaluated, forward_context, hooks),)
         size, threads = self._worker.share, self._worker.threads or 1
-        # shares also in the first iteration of a run whose worker plays all later ones
+        # in the shares of the worker, before which this process plays the first iteration
         self._play_here = (
             local.play if size is None else partial(local.play_shares, size=size, threads=threads)
         )
@@ -121,7 +121,7 @@ class Player:
 
     @contextmanager
     def _wait_for_ranks(self, event: str) -> Iterator[None]:
-        """Play within the context, then wait for other ranks; the barrier names one that hangs."""
+        """Play within the context, then wait for the ranks; an error names a hanging one."""
         with interrupt_at_sigterm():
             yield
             self._hooks.barrier(event)

@@ -69,7 +69,7 @@ class Rules:
         """Return an engine for this network; ``more`` holds further arguments of its constructor.
 
         Raises:
-            ValueError: It lacks a member of `Engine`.
+            ValueError: The engine lacks a member of `Engine`.
         """
         engine = self.engine(**self.make_engine_options(network, forward_context), **more)
         require_members("engine", engine, Engine)

@@ -61,7 +61,7 @@ class Scheduler:
         self._engine = engine
         self._on_reply = on_reply
         self._pools = GamePools(rules.tasks, rules.probes)
-        self._unread: dict[int, list[int]] = {}  # first tokens to read of an episode with a parent
+        self._unread: dict[int, list[int]] = {}  # by episode with a parent: tokens to read first
         self._due: dict[int, int] = {}  # clock time by which the game of an episode must have answered
         self._skipped = 0
         self._admission = Admission((), None, self._draw(Wave("train", 0, SamplingParams(), ())), 1)
@@ -73,7 +73,7 @@ class Scheduler:
 
         Sampled episodes are played before greedy ones, because an engine's batch has one way of sampling.  Each kind is
         admitted in order.  A game or an engine that fails ends its own episode with ``EndReason.ERROR`` and the cause
-        in ``Episode.error``; nothing is replaced.
+        in ``Episode.error``; failed episodes are not replaced.
         """
         screen.PLAYING.begin(len(wave.specs))
         try:
@@ -211,7 +211,7 @@ class Scheduler:
     def _continue_episode(self, index: int, live: dict[int, EpisodeInPlay], wave: Wave) -> None:
         """Take a game's answer, then request the next reply or end the episode.
 
-        It waits for the answer if necessary.
+        Wait for the answer if necessary.
         """
         play, answer = live[index], self._pools.take(index)
         del self._due[index]
@@ -229,7 +229,7 @@ class Scheduler:
             return
         wanted, player = play.make_request(wave.params), play.episode.turns[-1].player
         if wanted.is_new:
-            self._engine.close(index)  # the engine's history of the episode is not to be read again
+            self._engine.close(index)  # the request holds the whole prompt
         key = self._make_key(f"{wave.split}/token", play.episode, *wanted.address)
         unread = self._unread.pop(index, None) or wanted.tokens
         request = TurnRequest(index, unread, key, wanted.params, player=player, note=play.note)

@@ -1,4 +1,4 @@
-"""Schedules of a worker: each iteration when it is trained on, or one ahead."""
+"""Schedules of a worker: it plays an iteration when needed, or during the update before."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class PlayAhead:
     """A schedule that plays iteration i + 1 during the update of iteration i.
 
     It plays with the weights before that update, so the lag is always one update.  This process plays the first
-    iteration of a run, with the initial weights.  A checkpoint written after iteration i holds the weights at the start
-    of i, as far as training has changed them since: a resumed run plays i + 1 again with them and gets the same
+    iteration of a run, with the initial weights.  A checkpoint written after iteration i also holds the weights from
+    the start of i that training has changed since: a resumed run plays i + 1 again with them and gets the same
     episodes.
 
     Args:

@@ -53,7 +53,7 @@ class WeightSync:
         network: The trainer's network, or a copy, which then receives the same weights.
         rules: Rules by which episodes are played.
         forward_context: Precision context of the strategy.
-        barrier: (name) Waits for all processes of the run.
+        barrier: Waits for all processes of the run; its argument names the event.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class WeightSync:
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
         """Reset all episodes and use these weights for later replies.
 
-        If the engine receives weights, all processes of a strategy must call this with completely gathered weights:
-        nothing is sent before, and nothing is gathered until they have arrived.
+        If the engine receives weights, all processes of a strategy must call this, with completely gathered weights.
+        It returns after the weights have arrived, so that no process gathers while another still sends.
 
         Args:
             weights: Weights by name; None for those of the network.

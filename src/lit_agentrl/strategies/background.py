@@ -22,10 +22,10 @@ _SNAPSHOTS = WeakTensorKeyDictionary()  # tensors that nothing changes any more
 class Writer:
     """A thread that writes in order, with at most one pending write for each target.
 
-    After a write that failed, no other is performed: the later file may say what the earlier one holds.
+    After a failed write no other is performed, because a later file may describe the missing one.
 
     Attributes:
-        seconds: target -> core seconds of its last write, which training may have missed on a CPU.
+        seconds: target -> CPU seconds of its last write, which training on a CPU may have lost.
     """
 
     def __init__(self) -> None:
@@ -107,9 +107,8 @@ def mark_snapshot(tensor: Tensor) -> None:
 def copy_to_host(value: Any) -> Any:
     """Return a deep copy of plain data whose tensors lie in host memory, detached.
 
-    Tensors that are marked as snapshots are not copied.
-    Copies from devices overlap, into pinned memory for CUDA, and are waited for once.  Tensors that share their data
-    still share it in the copy.
+    Tensors that are marked as snapshots are not copied.  Copies from devices overlap and are waited for together; those
+    from CUDA use pinned memory.  Tensors that share their data still share it in the copy.
     """
     return copy.deepcopy(value, _copy_tensors(_find_tensors(value)))
 

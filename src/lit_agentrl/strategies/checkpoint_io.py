@@ -28,7 +28,7 @@ from lit_agentrl.strategies.background import Writer, copy_to_host
 from lit_agentrl.strategies.plain_data import PLAIN, NotPlain, save_plain
 
 T = TypeVar("T")
-_ROOM = 0.5  # share of the memory of this machine below which there is one copy at a time
+_ROOM = 0.5  # at most one copy exists while less than this share of the machine's memory is available
 LEFTOVERS = (".tmp", ".lnk")  # suffixes of files that an interrupted write leaves behind
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # how torch names a type that it refuses to load
 
@@ -38,7 +38,7 @@ class CheckpointError(RuntimeError):
 
 
 def is_intact(path: str | Path) -> bool:
-    """Check that a checkpoint is complete and that its checksums agree.
+    """Return whether a checkpoint is complete and its checksums agree.
 
     A file must be a whole zip archive (the format of ``torch.save``) whose CRC-32 sums all agree.  The sums do not
     cover the headers, so torch also opens the file, without reading the data.  For a folder, see
@@ -63,8 +63,8 @@ class SaveOptions(TypedDict, total=False):
 
     Attributes:
         keep: 1 keeps only the newest file, 2 (default) also its predecessor.
-        wait: whether the file is on disk when the call returns (default), or a thread writes it from a copy.  The
-            first file of each path is always waited for: it shows whether the disk and the contents allow it.
+        wait: True (default): the file is on disk when the call returns; False: a thread writes it from a copy.  The
+            first save to each path always waits, because it shows whether disk and contents allow the write.
         add: further entries of the checkpoint.
     """
 
@@ -98,8 +98,8 @@ class AtomicIO(TorchCheckpointIO):
 
         Raises:
             CheckpointError: the disk is full, the folder is not writable, or ``checkpoint`` holds more than tensors
-                and plain data; earlier checkpoints are untouched.  Of a write by the thread: `Writer.check`,
-                `Writer.join` and the next save raise it.
+                and plain data; earlier checkpoints are untouched.  If the thread's write fails, `Writer.check`,
+                `Writer.join` and the next save raise this error.
         """
         options = storage_options or {}
         checkpoint = {**checkpoint, **options.get("add", {})}
@@ -123,13 +123,13 @@ class AtomicIO(TorchCheckpointIO):
         """
         target = os.path.abspath(path)
         if not wait and target in self.writer.seconds:
-            self.writer.join(target)  # so that there is never more than one copy of it
+            self.writer.join(target)  # so that this file has at most one copy in memory
             memory = psutil.virtual_memory()
             if memory.available < _ROOM * memory.total:
-                self.writer.join()  # nor of other files
+                self.writer.join()  # and free the copies of other files
             try:
                 value = copy(value)
-            except Exception as error:  # of an object that has no copy, such as a lock
+            except Exception as error:  # raised by an object that cannot be copied, such as a lock
                 rank_zero_warn(
                     f"{target} is written while training waits, since it cannot be copied: {error}"
                 )
@@ -142,7 +142,7 @@ class AtomicIO(TorchCheckpointIO):
         """Wait for the thread at the end of a fit, also of one that failed.
 
         Raises:
-            BaseException: a write failed; if something else failed before, the line is only printed.
+            BaseException: a write failed; while another error is being raised, a warning is printed instead.
         """
         is_failing = sys.exception() is not None
         try:

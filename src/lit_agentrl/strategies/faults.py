@@ -101,7 +101,7 @@ _BROKEN = ("closed by peer", "Connection reset", "Broken pipe", "Connection refu
 
 
 def is_secondary(error: BaseException) -> bool:
-    """Check whether an error only says that another process is gone or late."""
+    """Return whether an error only says that another process is gone or late."""
     text = str(error)
     return isinstance(error, RuntimeError) and (
         "monitoredBarrier" in text or "Timed out waiting" in text or any(part in text for part in _BROKEN)

@@ -202,7 +202,7 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         return sharding.fill_structure(self._structures[id(network)], network, keep=self.is_global_zero)
 
     def unshard_on_every_rank(self, network: nn.Module) -> PreTrainedModel:
-        """Return `unshard_on_rank_zero` on every rank, with parameters in the compute precision."""
+        """Return the unsharded network on every rank, with parameters in the compute precision."""
         full = sharding.fill_structure(self._structures[id(network)], network, keep=True)
         assert isinstance(full, PreTrainedModel)
         full.tie_weights()  # loading shares the storage of tied weights, but makes separate parameters

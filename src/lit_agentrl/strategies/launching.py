@@ -73,7 +73,7 @@ def count_devices(accelerator: str, devices: int | str | Sequence[int]) -> int:
 def run_id(job: str) -> str:
     """Return the run id of a job that `launch` starts.
 
-    By this id a process knows that `launch` started it for this job, and not another launcher inside the job.
+    By this id a process knows that it was started by `launch`, and not by another launcher inside the job.
     """
     return _RUN_ID + hashlib.sha256(job.encode()).hexdigest()[:16]
 
@@ -117,7 +117,7 @@ def count_threads_per_process(processes: int) -> int:
 
 
 def is_launched() -> bool:
-    """Check whether `launch` started this process."""
+    """Return whether `launch` started this process."""
     return os.environ.get("TORCHELASTIC_RUN_ID", "").startswith(_RUN_ID)
 
 

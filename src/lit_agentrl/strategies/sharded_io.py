@@ -27,7 +27,7 @@ from lit_agentrl.strategies.plain_data import save_plain
 
 REST = "rest.ckpt"  # everything that is not sharded
 SUMS = "checksums.json"  # written last: a folder without it is incomplete
-# the types of which torch builds the metadata of the shards
+# the types from which torch builds the metadata of the shards
 _METADATA_TYPES = {
     "torch.distributed.checkpoint.metadata": {
         "Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex",
@@ -42,7 +42,7 @@ _METADATA_TYPES = {
 
 
 def is_sharded(path: str | Path) -> bool:
-    """Check whether the checkpoint at ``path`` is a folder, and so sharded."""
+    """Return whether the checkpoint at ``path`` is a folder, and so sharded."""
     return os.path.isdir(path)
 
 
@@ -124,11 +124,11 @@ def compute_checksum(path: Path) -> list[int]:
 
 
 def is_intact(folder: str | Path, *, shared: bool = False) -> bool:
-    """Check that every file exists with the size and checksum that it was written with.
+    """Return whether every file has the size and checksum that it was written with.
 
     Args:
         folder: a checkpoint.
-        shared: each rank checks a part of the files; a collective, and all ranks get the same answer.
+        shared: whether each rank checks only a part of the files; then a collective with one answer for all ranks.
     """
     folder = Path(folder)
     part, parts = (get_rank(), get_world_size()) if shared else (0, 1)

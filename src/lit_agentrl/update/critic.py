@@ -43,7 +43,7 @@ class Critic(nn.Module):
         trunk: a separate network of the critic; None: the head reads the policy's hidden states.
         loss: per-token value loss; see ``rl/credit/value_loss.py``.
         optim: optimizer and schedule of the critic's own parameters.
-        coef: weight of the value loss with the policy's trunk; scales the gradients of trunk and head.
+        coef: weight of the value loss of a head on the policy's trunk; scales the gradients of both.
         grad_clip: largest gradient norm of the critic's own parameters.
         warmup_iterations: number of first iterations that train the critic only.
         target_rate: rate of `SlowWeights`, whose values are the ``target_value_BT`` of an estimator; 1: no slow
@@ -128,7 +128,7 @@ class Critic(nn.Module):
         Args:
             policy: the network whose trunk is read if the critic has none.
             tokens_BT: right-padded rows of ids.
-            is_action_BT: tokens for which values are computed.
+            is_action_BT: True at the tokens for which values are computed.
             hidden_AD: the policy's hidden states before its action tokens, if known.
             packing: packing of the rows; None: unpacked.
             place_A: places of the action tokens, as in `find_places`.

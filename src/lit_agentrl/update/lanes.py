@@ -18,7 +18,7 @@ Modules = tuple[Any, ...]
 
 
 class Lanes:
-    """Lanes that compute micro-batches in parallel, each with one torch thread.
+    """Threads (lanes) that compute micro-batches in parallel, with one torch thread each.
 
     Micro-batches are dealt by their sizes alone.  Gradients are summed in the order of each lane, and then lane by
     lane.  So the sum depends on ``count``, but not on which lane ends first or on the number of cores.  All lanes but
@@ -107,7 +107,7 @@ class Lanes:
 
     @contextmanager
     def _collect_gradients(self, lane: int) -> Iterator[None]:
-        """Collect the gradients of one lane in the originals inside the context."""
+        """Let the originals collect the gradients of a lane, then move these to its copies."""
         pairs = list(_pair_weights(self._own, self.each[lane])) if lane else []
         before = [own.grad for own, _ in pairs]
         for own, _ in pairs:

@@ -20,7 +20,8 @@ Form = Literal["padded", "packed", "shared"]
 
 # widths are rounded up to a multiple, because kernels are prepared for each new number of tokens
 WIDTH_STEP = 16
-# maximum tokens that attention reads in a micro-batch, in budgets; only queries, keys and values reach this number
+# maximum tokens that attention reads in a micro-batch, as a multiple of the budget; only queries, keys and values have
+# an entry for each of them
 _MAX_LAID_OUT = 4
 
 
@@ -39,9 +40,10 @@ def split_by_tokens(
 ) -> list[Tensor]:
     """Split rows into padded micro-batches within the budget, sorted by length.
 
-    Units (rows without ``unit_B``) are sorted by their longest row.  A unit longer than the budget gets its own
-    micro-batch.  A unit shorter than ``min_fill`` times the longest of a micro-batch starts a new micro-batch, so that
-    short episodes are not padded to long ones.  Equal lengths keep their order: the split depends on lengths alone.
+    Units (single rows if ``unit_B`` is None) are sorted by their longest row.  A unit longer than the budget gets its
+    own micro-batch.  A unit shorter than ``min_fill`` times the longest of a micro-batch starts a new micro-batch, so
+    that short episodes are not padded to long ones.  Equal lengths keep their order: the split depends on lengths
+    alone.
 
     >>> [m.tolist() for m in split_by_tokens(torch.tensor([5, 9, 6, 8]), 18)]
     [[1, 3], [2, 0]]
@@ -75,7 +77,7 @@ def pad_width(longest: int, available: int) -> int:
 def split_packed(lengths_B: Tensor, tokens_per_microbatch: int, unit_B: Tensor | None = None) -> list[Tensor]:
     """Split rows into packed micro-batches within the budget, longest first, first fit.
 
-    A unit (a row without ``unit_B``) that is longer than the budget gets its own micro-batch.
+    A unit (a single row if ``unit_B`` is None) that is longer than the budget gets its own micro-batch.
 
     >>> [m.tolist() for m in split_packed(torch.tensor([5, 9, 6, 8]), 15)]
     [[1, 2], [3, 0]]
@@ -100,8 +102,8 @@ def split_shared(
     """Split rows into micro-batches that compute common prefixes once.
 
     Rows are sorted by their tokens, and the prefix that a row shares with the previous row is counted once.  Attention
-    reads whole rows, so the rows of a micro-batch have at most `_MAX_LAID_OUT` times the budget.  A unit (a row without
-    ``unit_B``) that is longer than the budget gets its own micro-batch.
+    reads whole rows, so the rows of a micro-batch have at most `_MAX_LAID_OUT` times the budget.  A unit (a single
+    row if ``unit_B`` is None) that is longer than the budget gets its own micro-batch.
 
     >>> rows = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [1, 2, 7, 0]])
     >>> [(m.tolist(), p.lengths, p.common) for m, p in split_shared(rows, torch.tensor([4, 2, 3]), 5)]
@@ -276,7 +278,7 @@ def run_micro_batches(
         form: see `split_micro_batches`.
     """
     shape, device = tensors["tokens_BT"].shape, tensors["tokens_BT"].device
-    # independent of torch's default precision
+    # explicit, so that torch's default precision has no effect
     out_BT = torch.zeros(shape, dtype=torch.float32, device=device)
     parts = split_micro_batches(tensors, tokens_per_microbatch, form)
     num_calls = max_count_over_ranks(len(parts), out_BT.device)

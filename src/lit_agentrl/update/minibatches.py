@@ -31,7 +31,7 @@ def prepare_rows(
     Args:
         objective: see `Objective.prepare`.
         tensors: this rank's rows, with the columns that the objective needs; changed in place.
-        at_least: units that stay, some of them without weight.
+        at_least: minimum number of units that stay; see `select_rows`.
 
     Returns:
         The rows, None if no rank has one left; and metrics.
@@ -71,8 +71,8 @@ def prepare_rows(
 def drop_skipped(tensors: Mapping[str, Tensor], is_skipped_BT: Tensor) -> Tensors:
     """Return the columns for advantages that step over skipped tokens.
 
-    No skipped token is an action.  A reward or a cost at one counts at the last action before it of its trajectory, and
-    a turn ends at its last action.
+    Skipped tokens are no actions.  The reward and the cost of a skipped token count at the last action before it in its
+    trajectory, and a turn ends at its last action.
 
     Args:
         tensors: rows; all rows of a trajectory are among them.
@@ -173,7 +173,7 @@ def remove_fillers(tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 def _exchange_rows(own_rows: Tensors, from_B: Tensor, to_B: Tensor) -> Tensors:
-    """Exchange rows between ranks; returns this rank's, ordered by trajectory; collective.
+    """Exchange rows between ranks; return this rank's, ordered by trajectory; a collective.
 
     Args:
         own_rows: this rank's rows.

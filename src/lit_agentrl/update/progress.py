@@ -25,7 +25,7 @@ class Loop:
         schedules: learning rate schedules, stepped once per iteration.
         backward: runs the backward pass of a scalar loss.
         hooks: hooks of the strategy.
-        is_watched: a module or callback watches each backward pass, in the thread of the loop.
+        is_watched: whether a module or callback watches each backward pass, in the thread of the loop.
     """
 
     device: torch.device
@@ -101,7 +101,7 @@ class Progress:
         if bool(max_over_ranks(count.float().to(loop.device))):
             raise NotFinite(
                 f"the weights after {self.version} optimizer steps are not finite: lower optim.lr",
-                version=self.version + 1,  # these have not been saved
+                version=self.version + 1,  # the broken weights have not been saved
             )
 
     def count_step(self, *, moves_policy: bool) -> None:

@@ -19,7 +19,7 @@ from lit_agentrl.update.stop import KLStop
 
 Optimizer = torch.optim.Optimizer
 if TYPE_CHECKING:
-    NumberOrAuto = int  # once the settings are made
+    NumberOrAuto = int  # `UpdateSettings` replaces ``auto``
     SwitchOrAuto = bool
 else:
     NumberOrAuto = int | Literal["auto"]
@@ -38,7 +38,7 @@ SCHEDULES = (
     "cosine_warmup_with_min_lr",
     "warmup_stable_decay",
 )
-# where nothing has planned the memory of the device
+# values in place of ``auto`` if nothing has planned the memory of the device
 AUTO = {"tokens_per_microbatch": 2048, "logits_chunk": 1024, "checkpoint_activations": False}
 
 
@@ -59,12 +59,13 @@ class UpdateSettings:
             and padded if the network's attention allows neither.
         lanes: micro-batches computed in parallel, each with one torch thread, see `Lanes`; 1: one after the other, with
             all threads.
-        checkpoint_activations: keep only the inputs of each layer, and recompute layers in the backward pass;
+        checkpoint_activations: whether to keep only layer inputs, and recompute layers in the backward pass;
             ``auto`` is replaced by the memory plan of a run (`choose_for_device`), and otherwise False.
         grad_clip: largest gradient norm; larger ones are scaled down.
         max_logp_gap: mean difference (nats) between recorded and recomputed log-probs above which the
             recorded ones are replaced by recomputed ones before the first step.
-        max_bad_steps: consecutive iterations without any rows left by filter and row selection before the run stops.
+        max_bad_steps: the run stops after this many consecutive iterations in which filter and row selection leave no
+            rows.
         stop: rule that ends the steps of an iteration early; None: all steps are taken.
         gradients: also measure gradient norms by bucket of groups; None: only the norm of each step.
 
@@ -177,7 +178,7 @@ class OptimSettings:
         """Build the optimizer with a dummy parameter, so that it checks its own options.
 
         Raises:
-            ValueError: it refuses them; the message names the option if leaving one out helps.
+            ValueError: the optimizer refuses its options; the message names one if leaving it out helps.
         """
         optimizer = self.optimizer.func if isinstance(self.optimizer, partial) else self.optimizer
         closure = (
@@ -212,13 +213,13 @@ class OptimSettings:
     def _find_refusal(self, optimizer: Callable[..., Any]) -> str | None:
         """Return why the optimizer cannot be built, or None.
 
-        It is tried on matrices and vectors, and on matrices alone, as in adapters.
+        It is tried with a matrix and a vector, then with a matrix alone, as in adapters; one success suffices.
         """
         reason = None
         for shapes in ([(2, 2), (2,)], [(2, 2)]):
             try:
                 instance = optimizer([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes], lr=self.lr)
-            except Exception as error:  # of torch, or of a user's optimizer
+            except Exception as error:  # raised by torch or by a user's optimizer
                 kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
                 reason = reason or kind + (str(error).splitlines() or [""])[0]
                 continue

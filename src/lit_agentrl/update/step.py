@@ -50,7 +50,7 @@ class Stepper:
         It is not taken if `UpdateSettings.stop` finds that the policy has moved too far.
 
         Args:
-            tensors: all rows of this rank; ``old_logp_BT`` is replaced if the recorded log-probs differ too much.
+            tensors: all rows of this rank; ``old_logp_BT`` is replaced if recorded log-probs are too far off.
             rows: indices of the minibatch's rows.
             loop: optimizers and backward pass.
             is_fresh: whether this is the first step of an iteration.
@@ -76,7 +76,7 @@ class Stepper:
         if (critic := self._networks.critic) is not None and critic.slow is not None:
             critic.slow.follow(critic)
         # Lightning has one autocast region around the whole training step, in which torch caches the casts of weights
-        # to half precision: the next minibatch must not use the weights of before this step
+        # to half precision; without clearing, the next minibatch would use the weights from before this step
         torch.clear_autocast_cache()
         self._progress.count_step(moves_policy=not is_warming_up)
         if not is_fresh:

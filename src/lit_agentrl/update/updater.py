@@ -170,8 +170,8 @@ class Updater:
                 exponential.
 
         Returns:
-            ``loss``, the mean over these rows, and the metrics that training logs as ``train/NAME``; empty if no rank
-            has a row that the objective reads.
+            ``loss``, the mean over these rows, and the metrics that training logs as ``train/NAME``; only the results
+            of ``with_nll`` if no rank has a row that the objective reads.
         """
         if not self.objective.trains or not bool(
             max_over_ranks(torch.tensor(float(len(tensors["tokens_BT"]))))

@@ -51,7 +51,7 @@ class Visible:
 
 @dataclass
 class Chunk:
-    """All but the last tokens of P episodes of similar lengths.
+    """The unread tokens, except the last one each, of P episodes of similar lengths.
 
     They are padded to M in attention only.
     """
@@ -122,13 +122,13 @@ class Layout(ABC):
 class Reading(Layout):
     """A layout of the tokens of many episodes, with a mask for each query.
 
-    The packed tokens are padding, those of ``chunks`` in order, then the last unread token of each reading episode
-    by ascending slot; only the last tokens need logits.
+    The packed tokens are, in this order: padding, the tokens of ``chunks``, and the last unread token of each reading
+    episode by ascending slot.  Only the last tokens need logits.
 
     Args:
         num_rows: Number of leading slots that hold live episodes.
         last_sees_R: For each live slot, the positions that its last token sees (R, 1, 1, filled).
-        last_R: For each live slot, its index among the ``num_last`` queries; None if all of them read.
+        last_R: For each live slot, its index among the ``num_last`` queries; None if all live slots read.
         rows_of_last: Inverse of ``last_R``.
         chunks: The tokens before the last ones.
         num_padding: Number of leading tokens that belong to no episode.

@@ -97,8 +97,8 @@ class SlotCache(Cache):
 class SecondNetworkCache(Cache):
     """The state of a second network in the slots of a `SlotCache`.
 
-    Its layers follow the first ``layers``.  The first network reads before it, so that moves and copies of slots
-    apply to both.
+    Its layers follow the ``layers`` of the first network, which must read first.  Moves and copies of slots apply to
+    both networks.
     """
 
     def __init__(self, slots: SlotCache, layers: int) -> None:

@@ -1,6 +1,7 @@
 """Draw one token per row on the device, with sampling settings that are tensors.
 
-Equal to `seeds.draw_uniforms` and `sampling.draw_tokens`, without a wait for the host: no size depends on data.
+The results equal those of `seeds.draw_uniforms` and `sampling.draw_tokens`.  The host never waits for the device,
+because no size depends on data.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class NativeEngine:
         window: Number of decode steps after which the host reads the tokens, see `Window`; 0 decodes step by step,
             auto is 8 on CUDA and 0 elsewhere.
         play_copy: Whether windows decode with a `PlayCopy`, refreshed by :meth:`load`; see `choose_copy`.
-        prefill: How unread tokens are read: ``packed``: all rows by one kernel before a step; ``padded``: in batches of
-            similar length; see `choose_packed`.
+        prefill: How unread tokens are read: ``packed`` reads all rows by one kernel before a step, ``padded`` reads
+            batches of similar length; see `choose_packed`.
 
     Attributes:
         window: The window in use, from the first poll on; None without windows.

@@ -22,7 +22,7 @@ from lit_agentrl.engines.native.attention import find_autocast_dtype
 from lit_agentrl.engines.native.cache import SlotCache
 from lit_agentrl.engines.native.ragged import Packed
 
-_FUSED = 16  # weights of one copy; merged ones exist in float32 meanwhile
+_FUSED = 16  # weights copied by one call; merged ones exist in float32 during it
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
@@ -49,8 +49,8 @@ def choose_copy(play_copy: bool | str, network: Any, *, is_autocast: bool) -> bo
     """Return whether windows decode with a copy.
 
     ``auto`` is true on CUDA under autocast, whose casts the copy saves, and for networks in half precision; not for
-    adapters of a base in half precision, which is large beside what is trained.
-    `MemoryPlan.count_play_copy` counts it.
+    adapters of a base in half precision, because the base is large compared to the adapters.
+    `MemoryPlan.count_play_copy` counts the memory of the copy.
     """
     if isinstance(play_copy, bool):
         return play_copy
@@ -125,7 +125,7 @@ class PlayCopy:
             torch._foreach_copy_(targets, [compute() for compute in sources])
 
     def read(self, cache: SlotCache, packed: Packed) -> Tensor:
-        """See `Inference.read`; no tokens but the last of each slot are read under masks."""
+        """See `Inference.read`; the engine never passes a `Reading` with chunks."""
         reading = packed.reading
         device = packed.token_1N.device
         is_cast = find_autocast_dtype(device) is not None

@@ -202,7 +202,7 @@ def _resolve_copies(copies: Sequence[Copy]) -> list[SpanCopy]:
             for span in origins.get(copy.source, [])
             if span.start < copy.length
         ]
-        start = inherited[-1].end if inherited else 0  # of the tokens that the source reads itself
+        start = inherited[-1].end if inherited else 0  # of the tokens that the source itself reads
         spans = [*inherited, *([Span(copy.source, start, copy.length)] if start < copy.length else [])]
         origins |= dict.fromkeys(copy.targets, spans)
     return [SpanCopy(span, target) for target, spans in origins.items() for span in spans]

@@ -14,9 +14,8 @@ class Rows:
     """The state of the episode in each slot.
 
     ``tokens_SL[slot, :cached]`` are the tokens whose keys and values are cached; the tokens from there to ``total`` are
-    read next.
-    An unfinished reply begins at ``begin``.  After :meth:`compact`, live episodes occupy the first ``len(slot_of)``
-    slots.
+    read next.  An unfinished reply begins at ``begin``.  After :meth:`compact`, live episodes occupy the first
+    ``len(slot_of)`` slots.
     """
 
     def __init__(self, num_slots: int, max_context_tokens: int) -> None:

@@ -127,8 +127,8 @@ class Graphs:
     """Runs a function as CUDA graphs, one for each shape and set of options.
 
     A call has the arguments and the result of the function.  **No GPU has run this class yet**; it follows the rules of
-    ``torch.cuda.graph``.  If a capture fails, the log says so once and the function itself is called.  The next call
-    with the same shapes overwrites the result.
+    ``torch.cuda.graph``.  If a capture fails, a warning is logged once and the function itself is called.  A result
+    is overwritten by the next call with the same shapes.
 
     Args:
         run: A function of one tensor that only launches work.  Before a capture it is called several times more, which
@@ -168,7 +168,7 @@ class Graphs:
             _run_without_waits(partial(self._run, graph_input, **options))
         current = torch.cuda.current_stream()
         current.wait_stream(side_stream)
-        # casts of weights that autocast made outside the graph must not be used in it, nor the reverse
+        # autocast keeps casts of weights: the graph must not use casts made outside, nor other code those of the graph
         torch.clear_autocast_cache()
         graph = torch.cuda.CUDAGraph()
         try:

@@ -121,7 +121,7 @@ class Server:
     def probe(self) -> None:
         """Check once, with a short timeout, that the server answers and accepts the key.
 
-        Every answer but a refusal of the key counts, even one that the path is unknown.
+        Every answer except a refusal of the key is accepted, even one that the path is unknown.
 
         Raises:
             ServerError: If nothing answers, or the key is refused.

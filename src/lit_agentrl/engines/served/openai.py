@@ -24,13 +24,13 @@ from lit_agentrl.engines.served.usage import Usage
 from lit_agentrl.episode import FinishReason
 
 _POLL_TIMEOUT_S = 30.0  # poll() returns after this time even if nothing has finished
-_STEPPED_POLL_TIMEOUT_S = 0.05  # the same for poll() with ``steps``: meanwhile a game may have answered
+_STEPPED_POLL_TIMEOUT_S = 0.05  # the same for poll() with ``steps``; short, since a game may answer meanwhile
 _SEEDS = 2**63  # servers accept seeds below this
 
 
 @dataclass
 class _PendingRequest:
-    """A request in progress, the episode's tokens after it, and its result."""
+    """A request in progress, the episode's tokens up to its end, and its answer."""
 
     request: TurnRequest
     serial: int
@@ -65,7 +65,7 @@ class OpenAIEngine:
         body: Further entries of each request; the value None removes an entry.
         price_in, price_out, price_cached: See `Usage`.
         weights_folder: Folder through which the server gets weights; needed for training.
-        push: Calls after weights were written, each ``{path: …, json: …}``, with the placeholders ``{folder}`` and
+        push: Requests after weights were written, each ``{path: …, json: …}``, with the placeholders ``{folder}`` and
             ``{version}``.
         max_sync_gap: See `GivenEngine`.
 

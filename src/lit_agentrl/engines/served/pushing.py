@@ -124,7 +124,7 @@ class Pusher:
 def _make_prefix() -> str:
     """Return the prefix of folders made since this machine booted.
 
-    It names the boot, because locks may not show whether a process of another machine lives.
+    The prefix names the boot, because locks may not show whether a process of another machine lives.
     """
     with suppress(OSError):
         return f"weights_{_BOOT.read_text(encoding='ascii').strip()[:8]}_"

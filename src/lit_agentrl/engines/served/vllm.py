@@ -44,8 +44,8 @@ from lit_agentrl.episode import FinishReason
 
 _CPU_BLOCK = 32  # tokens; the CPU's attention needs a multiple of it
 _NUMBERS = itertools.count()  # ids of replies, over all engines of the process
-# All vLLM engines of this process.  An engine that ends would destroy the process groups of the others, and each stage
-# of a run opens one; so engines stay open, and one whose user is gone is reused.
+# All vLLM engines of this process.  Each stage of a run needs an engine, and ending one would destroy the process
+# groups of the others.  Therefore engines stay open, and an engine whose user is gone is reused.
 _SHARED_ENGINES: list[_SharedEngine] = []
 
 
@@ -75,9 +75,8 @@ class _SharedEngine:
 class VLLMEngine:
     """Generates with vLLM and keyed draws.
 
-    With equal weights its tokens are those of the native engine.
-    Each turn sends the whole history; vLLM's prefix cache saves reading most of it again.  Weights are received at
-    each version, with adapters merged, and the cache is then emptied.
+    With equal weights its tokens are those of the native engine.  Each turn sends the whole history; vLLM's prefix
+    cache saves reading most of it again.  Each version brings new weights, with adapters merged, and empties the cache.
 
     Args:
         network: The trainer's network; its structure and precision are copied, its weights come by `load`.

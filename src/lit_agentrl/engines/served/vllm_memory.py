@@ -74,7 +74,10 @@ def choose_sleep(sleep: int | str, *, on_gpu: bool) -> int:
 def choose_dtype(
     network: PreTrainedModel, context: AbstractContextManager[object], *, on_gpu: bool
 ) -> torch.dtype:
-    """Return the precision of vLLM's weights: the trainer's, on a GPU that of its forwards."""
+    """Return the precision of vLLM's weights.
+
+    On a GPU it is that of the trainer's forwards, on a CPU that of the trainer's weights.
+    """
     if on_gpu:
         with context:
             if (found := find_autocast_dtype(torch.device("cuda"))) is not None:
@@ -94,14 +97,14 @@ def choose_cache_bytes(
     """Return the bytes for keys and values.
 
     ``auto`` is a share of the free memory of a GPU, and 1 GiB on a CPU.
-    From the free memory what vLLM's weights and the trainer's weights and moments will take is subtracted first.  No
-    more is taken than all slots need in full contexts.
+    The share is of what is left after vLLM's weights and the trainer's weights and moments, and at most what all slots
+    need for full contexts.
 
     Args:
         cache_gb: The option.
         memory: Memory of the GPU; None on a CPU.
         network: The trainer's network, which may not be on its device yet.
-        itemsize: Bytes of a number of vLLM.
+        itemsize: Bytes of a number in the cache.
         num_slots: Number of episodes decoded together.
         max_context: Maximum tokens of an episode.
 
@@ -172,7 +175,7 @@ def require_first_device(index: int, ranks: int) -> None:
 def join_ranks(index: int) -> Iterator[dict[str, Any]]:
     """Give the options with which vLLM is opened once in each of several training processes.
 
-    It then uses their process groups, each rank by itself, and takes the GPU with this index.
+    vLLM then uses their process groups, each rank by itself, and takes the GPU with this index.
     """
     ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
     require_first_device(index, ranks)

@@ -116,7 +116,7 @@ def preserve_process_state() -> Iterator[None]:
 
 @contextmanager
 def keep_weights_unpacked(layers: Any) -> Iterator[None]:
-    """Make linear layers built inside compute with their weights.
+    """Make linear layers built inside the context compute with their own weights.
 
     On a CPU vLLM packs copies of the weights, which a later load would not change.
 

@@ -27,7 +27,7 @@ class Progress:
     """The episodes that an iteration has played so far.
 
     Attributes:
-        iteration: Its number.
+        iteration: Number of the iteration.
         waves: Number of waves played.
         members: Group size that was requested.
         seed: Seed of the run.
@@ -65,7 +65,7 @@ class Structure(Protocol):
 
     @property
     def hook(self) -> StructureHook:
-        """The rarely needed members of a structure; it inherits from `StructureHook` to have them."""
+        """The rarely needed members; a structure that has them inherits from `StructureHook`."""
         return NO_HOOK
 
     def prompts(self, wanted: int, factor: float) -> int:
@@ -73,7 +73,7 @@ class Structure(Protocol):
 
         Args:
             wanted: Number of groups to train on.
-            factor: Prompts per wanted group, because row selection drops some episodes; 1 without.
+            factor: Prompts to draw per wanted group; above 1 if row selection drops episodes.
         """
         return wanted
 
@@ -85,12 +85,12 @@ class Structure(Protocol):
         """Return the branching rule for groups of this size; None starts all at the opening.
 
         Raises:
-            ValueError: It does not fit this group size.
+            ValueError: The structure does not fit this group size.
         """
         return None
 
     def after_wave(self, progress: Progress) -> Sequence[EpisodeSpec]:
-        """Return the next episodes of this iteration, as wave ``progress.waves``; none end it.
+        """Return the episodes of wave ``progress.waves``; an empty sequence ends the iteration.
 
         It is called on every rank after every wave, and a wave is played as long as one rank has episodes.
         """

@@ -25,7 +25,7 @@ Values = Callable[[Episode], Sequence[float]]
 class TemporaryStep:
     """A temporary optimizer step.
 
-    The next wave is played with the weights after it, then it is undone.
+    The next wave is played with the weights after the step; then the step is undone.
 
     Attributes:
         lr: Learning rate of the step.
@@ -44,7 +44,7 @@ class Training:
         values: The critic's values of the states of an episode, with the current weights.
         reference: The reference network; None without one.
         policy: The policy's network.
-        tokenizer: Its tokenizer.
+        tokenizer: The policy's tokenizer.
     """
 
     values: Values
@@ -59,7 +59,7 @@ class StructureHook:
     A structure that needs one inherits from this class first: ``class Own(StructureHook, Refill)``.
 
     Attributes:
-        wants_repeats: Whether it has an effect only on tasks that are played again.
+        wants_repeats: Whether the structure has an effect only on tasks that are played again.
     """
 
     wants_repeats: bool = False
@@ -73,7 +73,7 @@ class StructureHook:
         """Refuse a game that this structure cannot play, before anything is played.
 
         Raises:
-            ValueError: It cannot play the game; the message names the reason and the remedy.
+            ValueError: The structure cannot play the game; the message names the reason and the remedy.
         """
         return None
 
@@ -84,7 +84,7 @@ class StructureHook:
             A second network that the engine plays with; None for none.
 
         Raises:
-            ValueError: It cannot play for this training; the message names the remedy.
+            ValueError: The structure cannot play for this training; the message names the remedy.
         """
         return None
 

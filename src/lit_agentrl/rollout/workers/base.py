@@ -24,8 +24,8 @@ class Played:
     """The episodes of a wave, in its order, with measurements.
 
     Attributes:
-        seconds: Seconds that they took in another process; 0 if this process played.
-        metrics: Logged measurements of the engine, such as how exactly it has the weights.
+        seconds: Seconds that the episodes took in another process; 0 if this process played.
+        metrics: Logged measurements of the engine, such as the gap of its log-probs to the trainer's.
         used: Usage of the engine by name, see `MeteredEngine`.
         counts: Logged as ``worker/NAME``, summed over the waves of an iteration and over ranks; always the same names.
     """
@@ -52,7 +52,7 @@ class Worker(Protocol):
     threads: int
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Play later waves with these weights; others keep their value.  Only between waves."""
+        """Play later waves with these weights, others unchanged; called only between waves."""
 
     def submit(self, wave: Wave) -> None:
         """Request the episodes of a wave; may return before they are played."""

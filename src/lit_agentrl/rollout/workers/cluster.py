@@ -18,8 +18,8 @@ from lit_agentrl.rollout.workers.opener import PlayingError
 
 AUTO = "auto"
 _AUTH = "RAY_AUTH_MODE"
-_ANSWER_S = 10.0  # for a machine to answer
-_HEAD_S = 30.0  # for Ray to start and check
+_ANSWER_S = 10.0  # seconds for a machine to answer
+_HEAD_S = 30.0  # seconds for Ray to start and check
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -99,7 +99,7 @@ def connect(ray: ModuleType, address: str | None, *, count: int | str, cpus: flo
     Args:
         ray: The library.
         address: Address of the cluster; None starts one on this machine alone.
-        count: Number of wanted workers, if known.
+        count: Number of workers, or ``auto``.
         cpus: CPUs of each worker.
         gpus: GPUs of each worker.
 
@@ -110,7 +110,7 @@ def connect(ray: ModuleType, address: str | None, *, count: int | str, cpus: flo
         require_answer(address)
     options: dict[str, Any] = {"include_dashboard": False} if address is None else {}
     if address is None and isinstance(count, int):
-        options["num_cpus"] = max(1, math.ceil(count * cpus))  # whatever the number of cores of the machine
+        options["num_cpus"] = max(1, math.ceil(count * cpus))  # Ray's default is the number of cores
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **options)
     except Exception as error:  # Ray raises many kinds

@@ -25,7 +25,7 @@ class Here(WorkerSettings):
 
     Args:
         share: Prompts that are played together, one share after the other; None for all at once.
-        threads: Torch threads while it plays a share; None for 1, as in any other worker.
+        threads: Torch threads while a share is played; None for 1, as in any other worker.
 
     Raises:
         ValueError: A value is out of range, or there are threads without shares.
@@ -111,7 +111,7 @@ class LocalPlayer:
         return self._in_use(self._reference, self._network.device)
 
     def rest(self) -> None:
-        """Give the engine's memory up until the next wave, if it can."""
+        """Release the engine's memory until the next wave, if the engine can."""
         self._sync.rest()
 
     def stop(self) -> None:

@@ -15,9 +15,9 @@ from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.workers.opener import LostWorker, PlayingError, WorkerHandle, WorkerOpener
 from lit_agentrl.rollout.workers.shares import Share, cut, join_shares
 
-_SLICE_S = 0.5  # how often a waiting trainer checks that the workers are alive
-_STOP_S = 10.0  # for a worker to close its games and end by itself
-_START_LIMIT_S = 1800.0  # for a worker to start if none can play, as on a cluster that must grow first
+_SLICE_S = 0.5  # seconds between checks, by a waiting trainer, that the workers are alive
+_STOP_S = 10.0  # seconds in which a worker may close its games and end by itself
+_START_LIMIT_S = 1800.0  # seconds to wait for a first worker, as on a cluster that must grow before
 
 
 @dataclass
@@ -28,7 +28,7 @@ class _Job:
     shares: list[Share]
     waiting: deque[Share]
     version: int
-    load: int  # number of the load of the weights
+    load: int  # how often weights had been loaded
     lost: dict[int, int] = field(default_factory=dict)  # by share: how often it was lost
     played: dict[int, Played] = field(default_factory=dict)
     started: float = 0.0  # ``time.perf_counter``, as is ``ended``
@@ -37,7 +37,7 @@ class _Job:
 
 
 class Pool:
-    """A `Worker` of several workers; `Share` explains why their slot changes no result.
+    """A `Worker` of several workers; `Share` explains why any of them gives equal results.
 
     Args:
         opener: Opens the workers.
@@ -165,7 +165,7 @@ class Pool:
                 job = self._job
                 assert job is not None
                 if not handle.is_alive:  # a death while idle does not count as an attempt of the share
-                    # others may be free long before the replacement has started
+                    # returned first: another worker may be free long before the replacement has started
                     self._return_share(job, share, slot)
                     handle = self._replace(slot, handle)
                     continue
@@ -198,7 +198,8 @@ class Pool:
                 patience *= 2  # a busy machine may need longer; otherwise no worker would ever start
                 handle.kill("did not start")
                 handle.close()
-                self._count_restart()  # no failure: the worker may wait for resources, which `take` limits
+                # not counted as a failure: the worker may wait for resources, which `take` limits
+                self._count_restart()
             except LostWorker as lost:
                 handle.close()
                 if self._ends:

@@ -22,7 +22,7 @@ from lit_agentrl.rollout.workers.settings import PoolSettings
 from lit_agentrl.rollout.workers.shares import Share
 from lit_agentrl.rollout.workers.weights import SharedWeights, allocate_shared
 
-_STOP_S = 5.0  # after which a process that will not end is killed
+_STOP_S = 5.0  # seconds after which a process that does not end is killed
 
 
 class _Remote(Exception):
@@ -34,8 +34,8 @@ class ProcessSettings(PoolSettings):
     """Options of worker processes on this machine.
 
     Args:
-        device: Device of their copies of the network, such as ``cuda:1``, or several, assigned in turn; None for the
-            trainer's device.
+        device: Device of the processes' copies of the network, such as ``cuda:1``, or several, assigned in turn; None
+            for the trainer's device.
 
     Raises:
         ValueError: A value is out of range, or a device cannot be used here.
@@ -133,7 +133,7 @@ def serialize_parts(parts: tuple[Rules, PreTrainedModel, ForwardContext]) -> byt
     file = io.BytesIO()
     try:
         torch.save(parts, file)
-    except Exception as error:  # for the reason in require_picklable()
+    except Exception as error:  # any error, for the reason given in require_picklable()
         raise ValueError(
             "a worker plays in a process of its own, and model or trainer.precision cannot be sent there "
             f"({type(error).__name__}: {error}); set worker=none rollout.overlap=false"
@@ -146,8 +146,8 @@ class Process:
 
     Args:
         payload: See `serve`.
-        weights: Weights that it loads.
-        device: Device of its copy of the network.
+        weights: Weights that the process loads.
+        device: Device of the process's copy of the network.
         threads: Torch threads in the process.
     """
 
@@ -163,7 +163,7 @@ class Process:
             args=(child_connection, payload, weights, self._ticks, device, threads),
         )  # fmt: skip
         self._process.start()
-        child_connection.close()  # so that the end of the process is noticed here
+        child_connection.close()  # otherwise `recv` would not notice the end of the process
 
     @property
     def pid(self) -> int:
@@ -180,12 +180,13 @@ class Process:
         return int(self._ticks)
 
     def is_ready(self, seconds: float) -> bool:
-        if self.progress < 0 and self._connection.poll(seconds):  # no request was sent, so it failed or ended
+        # before the first request, only a failure or the end of the process can be read
+        if self.progress < 0 and self._connection.poll(seconds):
             self._receive()
         return self.progress >= 0
 
     def play(self, share: Share, load: int, version: int) -> Played:
-        with suppress(OSError):  # its last message is still to be read
+        with suppress(OSError):  # the process has ended; `_receive` reads its last message
             self._connection.send((load, version, share))
         return self._receive()
 

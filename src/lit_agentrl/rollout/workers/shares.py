@@ -24,8 +24,8 @@ class Share:
     with ``threads`` of torch.  So no bit depends on which worker plays it, on the number of workers, or on repetitions.
 
     Attributes:
-        number: Its number among the wave's shares.
-        wave: Its episodes, in the order of the wave.
+        number: Number of the share among those of the wave.
+        wave: Episodes of the share, in the order of the whole wave.
         key: Seed of torch's generator, for games that draw from it.
     """
 

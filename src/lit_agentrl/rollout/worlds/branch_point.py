@@ -54,7 +54,7 @@ def list_row_tokens(turns: Sequence[Turn]) -> list[int]:
 
 
 def restore_game(env: World, point: BranchPoint, noise_seed: int) -> int:
-    """Restore or replay a reset game up to a branch point; return the actions played.
+    """Restore or replay a reset game to a branch point; return the number of actions.
 
     Raises:
         ValueError: The replay shows another observation.
@@ -89,7 +89,7 @@ class Node:
 
 
 def copy_turn(turn: Turn) -> Turn:
-    """Return a parent's turn as a copy of its own, whose rewards may differ."""
+    """Return an independent copy of a parent's turn, whose rewards may differ."""
     return replace(
         turn, actions=list(turn.actions), reward_parts=dict(turn.reward_parts), probes=dict(turn.probes),
         counts=dict(turn.counts),

@@ -29,8 +29,8 @@ from lit_agentrl.rollout.worlds.environments import (
     serve,
 )
 
-_START_S = 120.0  # for the imports of a new process
-_END_S = 2.0  # for a process that has closed its connection, so that its own exit code is reported
+_START_S = 120.0  # seconds for the imports of a new process
+_END_S = 2.0  # seconds for a process to end after its connection broke, so that its own exit code is reported
 _UNSENT = (
     "hosting.where=process: the game cannot be sent to a process ({reason}); define it at the top level of a "
     "module, or set hosting.where=thread"
@@ -93,7 +93,7 @@ class Child:
     def close(self) -> None:
         """End the process."""
         if self._connection is not None:
-            self._connection.close()  # the process ends when it reads this
+            self._connection.close()  # the process ends when it notices this
             self._connection = None
         if self._process is not None:
             try:

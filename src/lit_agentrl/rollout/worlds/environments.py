@@ -235,7 +235,7 @@ class Environments:
         split, env = self.envs[key]
         answer.actions, answer.state_key = env.actions(), int(env.state_key())
         if key in self._saving and env.has_state:
-            answer.state = copy.deepcopy(env.state_dict())  # it may share parts with the continuing game
+            answer.state = copy.deepcopy(env.state_dict())  # a copy: the game may change parts of it
         if split == "train":
             for name, probe in self._probes.items():
                 with blame(f"reward.{name}"):

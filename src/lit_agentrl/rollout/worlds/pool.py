@@ -29,8 +29,8 @@ from lit_agentrl.rollout.worlds.environments import (
 from lit_agentrl.rollout.worlds.hosts import FailedHost, Host, ThreadHost
 
 _log = logging.getLogger(__name__)
-_SLICE_S = 0.02  # how often hung threads are looked for
-_END_S = 5.0  # for all workers together to end
+_SLICE_S = 0.02  # seconds between checks for hung threads
+_END_S = 5.0  # seconds in which all workers together may end
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class _Worker(threading.Thread):
                 self._now = (call, time.monotonic())
             try:
                 answer = self.host(call)
-            except BaseException as error:  # also a panic of Rust, so that nobody waits forever
+            except BaseException as error:  # also a panic of Rust: some answer must arrive
                 answer = Answer(error=f"{type(error).__name__}: {error}")
             with self._guard:
                 self._now = None
@@ -203,7 +203,7 @@ class _Worker(threading.Thread):
     def give_up(self) -> bool:
         """Return whether the current call has timed out, and if so abandon this thread.
 
-        The call is then answered here.
+        This method then answers the call.
         """
         with self._guard:
             if self._now is None:
@@ -259,7 +259,7 @@ class GamePools:
     def poll(self, timeout: float | None) -> list[int]:
         """Return the episodes whose answers have arrived.
 
-        It waits for one answer, at most ``timeout`` seconds (None: without limit).
+        Wait for the first answer, at most ``timeout`` seconds (None: without limit).
         """
         ends = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -282,7 +282,7 @@ class GamePools:
         self._inbox = queue.SimpleQueue()
 
     def _collect(self) -> None:
-        for pool in self._pools.values():  # needed here because a busy engine leaves no time for _wait
+        for pool in self._pools.values():  # needed here too, because a busy scheduler never calls _wait
             pool.check()
         while not self._inbox.empty():
             self._arrived.update([self._inbox.get()])
