@@ -1,4 +1,4 @@
-"""The name by which a network's forward method takes the state of the tokens that it has read."""
+"""Find the name of a network's cache argument."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ _NAMES = ("cache", "past_key_values", "cache_params")
 
 
 def find_cache_argument(network: Any) -> str | None:
-    """Return the name of the network's cache argument, which is also that of its output; None if it has none.
+    """Return the name of the network's cache argument, or None if it has none.
+
+    The output of the network holds the cache under the same name.
 
     Args:
         network: A Hugging Face causal LM or its trunk, with or without adapters of peft.
