@@ -19,7 +19,7 @@ from lit_agentrl.models.onednn import use_onednn_linears
 class Reader(Protocol):
     """Computes the next-token logits of an engine's slots.
 
-    Calling it returns the context in which it reads.
+    Calling a reader returns the context in which `read` may be called.
     """
 
     def __call__(self) -> AbstractContextManager[None]: ...
