@@ -23,7 +23,7 @@ def export_policy(trainer: Trainer, module: LightningModule, folder: Path, *, wa
     alone.  A module without a network, whose policy is behind an API, exports nothing.
 
     Raises:
-        CheckpointError: it cannot be written; of a write by the thread, see `AtomicIO.save_checkpoint`.
+        CheckpointError: the folder cannot be written; for a write by the thread see `AtomicIO.save_checkpoint`.
     """
     hooks = get_hooks(trainer.strategy)
     if isinstance(module, Agent) and module.policy.network is not None:

@@ -63,7 +63,7 @@ def _round(value: float) -> float | None:
 def list_texts(episode: Episode, tokenizer: Any) -> dict[str, str]:
     """List the text of each token id of an episode.
 
-    Bytes of a part of a character are escaped.
+    A token that is only part of a character is shown as escaped bytes.
     """
     pieces = get_token_pieces(tokenizer)
     columns: Sequence[Any] = [c for turn in episode.turns for c in (turn.prefix_tokens, turn.reply_tokens)]

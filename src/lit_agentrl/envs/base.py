@@ -19,7 +19,7 @@ from lit_agentrl.envs.splits import keyed_rng, stable_hash
 from lit_agentrl.envs.world import World
 
 _NOISE = 1  # purpose key of an episode's slips and payoffs
-_BRANCH = 2  # the same, after an episode branched off another one
+_BRANCH = 2  # purpose key of the same draws after an episode branched off another one
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Task:
         max_actions_per_turn: actions played from one reply; further ones are ignored.
         max_actions: actions per episode.
         invalid_penalty: added to the reward for an invalid reply (by the scheduler), <= 0.
-        hosting: where, and with which limits, its environments run.
+        hosting: where its environments run, and under which limits.
         faults: how often actions fail, options of `Faults` by name; None: never.
         user: wraps the game in a world with a user, who answers questions; None: there is no user.
     """

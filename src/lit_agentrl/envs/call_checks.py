@@ -35,7 +35,7 @@ def play(
     trace: list[Any] = [get_key(probe, env)]
     for _ in range(num_actions):
         action, _ = _draw_action(probe, env, rng)
-        if action is None:  # random play is unknown beyond the start
+        if action is None:  # random play is unknown in this state
             break
         step = probe.step(env, action)
         is_number = isinstance(step[1], float) and math.isfinite(step[1])  # NaN differs from itself
@@ -55,8 +55,8 @@ def get_key(probe: Probe, env: World) -> Any:
 def _draw_action(probe: Probe, env: World, rng: np.random.Generator) -> tuple[Any, bool]:
     """Draw an action, and say whether the game itself drew it.
 
-    For a game of tools without random play a call is drawn from the schemas of its tools.  A game whose state cannot be
-    saved may stand for something real, which is left alone.
+    For a game of tools without random play, a call is drawn from the schemas of its tools.  If the game cannot save its
+    state, no call is drawn: its tools may change something real.
     """
     action = probe.call("random_action(rng)", lambda: env.random_action(rng))
     if action is not None or not env.has_state or env.action_format() != "tools":

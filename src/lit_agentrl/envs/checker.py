@@ -56,7 +56,7 @@ def check_env(make: Make, *, episodes: int = 20) -> None:
         episodes: episodes to play for each rule.
 
     Raises:
-        ContractError: (a ValueError) with all rules that are broken, a line each, with its remedy.
+        ContractError: (a ValueError) a rule is broken; the message has a line for each broken rule, with its remedy.
     """
     probe, printed = Probe(make), io.StringIO()
     with redirect_stdout(printed):
@@ -168,7 +168,7 @@ def _check_state_dict(probe: Probe, episodes: int) -> str | None:
             f"state_dict() changes in JSON: {shorten(text)}",
             "use str as keys, and lists",
         )
-        # loads the state into another episode of another environment, and into the same one, which was played on
+        # load the state into a new environment in another episode, and into the same one after further play
         for target in (start(probe, seed + 1, noise_seed=8), env):
             probe.call("load_state_dict(state)", partial(target.load_state_dict, json.loads(text)))
             probe.expect(
@@ -242,7 +242,7 @@ def _check_splits(probe: Probe, episodes: int) -> str | None:
             observation, info = probe.reset(env, seed=seed)
             ids.add(info.get("instance_id", observation))
             openings[split].append(observation)
-            # The state tells on an instance_id that is not made from the content; what is unknown tells nothing.
+            # Equal states reveal an instance in two splits even if its ids differ; unknown ids and keys are skipped.
             for mark in filter(None, (info.get("instance_id"), get_key(probe, env))):
                 first = split_of.setdefault(mark, split)
                 probe.expect(

@@ -21,7 +21,8 @@ from lit_agentrl.files import write_atomic
 from lit_agentrl.renamed import get_first_name
 
 AGENTS = ("random", "oracle")  # uniform random legal play, and best play
-MEASURED = Path("outputs") / "levels.json"  # levels of this package's games that are not shipped
+# levels that a user measured for games of this package; shipped ones are next to the games
+MEASURED = Path("outputs") / "levels.json"
 _PLAYER = 41  # purpose key of the random player
 
 
@@ -49,10 +50,10 @@ def measure(
 ) -> Levels:
     """Measure both levels on ``episodes`` instances of a split.
 
-    Both may play ``task.action_budget`` actions and never write an invalid reply.  The oracle plans again after every
-    action.  A policy that commits to several actions per turn cannot do so where the game has noise; in FrozenLake the
-    oracle is therefore an upper bound under the turn limit and not always attainable.  A game without random or best
-    play has no chance or oracle level.
+    Random and best play may take ``task.action_budget`` actions and never write an invalid reply.  Best play plans
+    again after every action.  A policy that commits to several actions per turn cannot do so where the game has noise;
+    in FrozenLake the oracle is therefore an upper bound under the turn limit and not always attainable.  A game without
+    random or best play has no chance or oracle level.
 
     Args:
         task: the game and its limits.
@@ -81,7 +82,7 @@ def play_agents(
 ) -> dict[str, list[tuple[float, float]]]:
     """Return success and return of each agent of `AGENTS` on each instance.
 
-    An agent that the game does not know is left out.
+    An agent is left out if the game does not provide its actions.
 
     Args:
         task: the game and its limits.
@@ -141,7 +142,8 @@ def _choose_best_action(env: World, budget: int, num_left: int) -> str | None:
 def find_levels(task: Task, split: str) -> Levels:
     """Return the levels that ``lit-agentrl levels`` measured for this game, its limits and split.
 
-    They lie in `MEASURED`, or next to the game.  Without an entry for exactly these, all levels are unknown.
+    They are stored in `MEASURED`, or next to the game.  Without an entry for this game, limits and split, all levels
+    are unknown.
 
     Raises:
         ValueError: a file is no file of levels.

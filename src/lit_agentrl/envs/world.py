@@ -176,7 +176,7 @@ class World(gymnasium.Env[str, str], ABC):
     def interrupt(self) -> None:
         """End a `reset` or `step` that waits in another thread, because the run ends.
 
-        It then raises an error, and `close` is called.  By default nothing is ended.
+        The call that waited then raises an error, and `close` is called.  By default nothing is ended.
         """
         return None
 

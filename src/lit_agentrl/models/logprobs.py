@@ -21,7 +21,7 @@ from lit_agentrl.models.segment_attention import pick
 
 _log = logging.getLogger(__name__)
 _UNCHUNKABLE: WeakSet[nn.Module] = WeakSet()  # networks whose logits cannot be computed in chunks
-_CHUNKABLE: WeakSet[nn.Module] = WeakSet()  # networks that can; comparing again would wait for a GPU
+_CHUNKABLE: WeakSet[nn.Module] = WeakSet()  # networks whose logits can; comparing again waits for a GPU
 
 
 class TokenScores(NamedTuple):

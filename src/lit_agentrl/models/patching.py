@@ -31,9 +31,8 @@ def patch_forwards(
         for module in dict.fromkeys(modules):
             forward = replace(module, module.forward)
             before.append((module, vars(module).get("forward")))
-            vars(module)["forward"] = (
-                forward  # not setattr: a forward that is a module must not become a child
-            )
+            # not setattr: a forward that is a module must not become a child
+            vars(module)["forward"] = forward
         yield
     finally:
         for module, own in before:

@@ -20,12 +20,12 @@ class Routing:
 
     Args:
         loss: weight of the load-balancing loss in the loss of the policy.
-        loss_over: tokens whose loads are compared: ``row``: those of each row, `routing.Pass.compute_balance`;
-            ``batch``: those of all rows of an optimizer step, `routing.Pass.compute_batch_balance`.  ``batch`` takes
-            one more pass per step, or none with ``replay="old"``.
+        loss_over: tokens whose loads are compared: with ``row`` those of each row (`routing.Pass.compute_balance`),
+            with ``batch`` those of all rows of an optimizer step (`routing.Pass.compute_batch_balance`).  ``batch``
+            takes one more pass per step, or none with ``replay="old"``.
         frozen: True if the routers are not trained.
-        replay: experts that the update uses: ``none``: those that the router chooses at that time; ``old``: those that
-            it chose before the iteration's first step, found by one more pass over the rows.
+        replay: experts that the update uses: with ``none`` those that the router chooses at that time, with ``old``
+            those that it chose before the iteration's first step, found by one more pass over the rows.
 
     Raises:
         ValueError: a value is out of range; the message names the option of `load_pretrained`.

@@ -6,7 +6,7 @@ again after each wave of rollouts.  A part updates its state in ``learn``, once 
 ``state_dict``, so that a resumed run equals an uninterrupted one.
 
 A part whose rewards depend on episodes of other groups sets ``sees = "all"`` and gathers their numbers with
-`RewardPart.gather_numbers`; between processes only these are sent.  Rewards then do not depend on the number of
+`RewardPart.gather_numbers`; processes exchange only these numbers.  Rewards then do not depend on the number of
 processes.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Rewards = list[list[float]]  # one list per episode, one number per turn
 Points = Rewards  # the former name, for parts that users have written
-# per episode and turn: what of the reward is paid at an earlier token, by its index in the reply
+# per episode and turn: index of a token in the reply -> reward paid at this token, not at the last one
 Places = list[list[dict[int, float]]]
 Probe = Callable[[World, str], float]  # measures a game and its observation before each turn
 
@@ -74,7 +74,8 @@ class RewardContext:
         open_answerer: makes an `Answerer` from a constructor of an engine, a constructor of a model (None for an API)
             and sampling options (`engines.base.SamplingParams`).
         policy: network of the policy, with its current weights; None outside of training.
-        encode_reply: returns the tokens of a reply that plays an action, after the reply header; None as ``policy``.
+        encode_reply: returns the tokens of a reply that plays an action, after the reply header; None outside of
+            training.
     """
 
     device: torch.device
@@ -170,14 +171,15 @@ class RewardPart(ABC):
         Args:
             rewards: current reward of each turn of each episode.
             episodes: the episodes of this process that can be trained on; every turn has a reply.  A part with
-                ``sees = "own"`` is not called without any.
+                ``sees = "own"`` is not called without episodes.
             iteration: counts from 0.
         """
 
     def places(self, episodes: Sequence[Episode]) -> Places | None:
-        """Return what of the last `apply` is paid inside replies.
+        """Return the rewards of the last `apply` that are paid inside replies.
 
-        With None all is paid at their last tokens.  Parts that act later change what the last token is paid alone.
+        None: all rewards are paid at the last tokens of replies.  Parts that act later change only the reward of the
+        last token.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""The reward parts of a run, composed: task, shaping, normalisation, caps, trip-wire."""
+"""Compose the reward parts of a run: task, shaping, normalisation, caps, trip-wire."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Adviser:
         engine: Constructor of the engine.
         model: Constructor of the policy whose network answers; None if the model is behind an API.
         params: Sampling options, as in `SamplingParams`.
-        device: Device of its network.
+        device: Device of the model's network.
 
     Raises:
         ValueError: An option is invalid, the server does not answer, or the model has too few positions.

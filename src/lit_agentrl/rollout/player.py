@@ -82,7 +82,7 @@ class Player:
         if evaluated is not None and evaluated is not network:
             self._local += (LocalPlayer(self._rules, evaluated, forward_context, hooks),)
         size, threads = self._worker.share, self._worker.threads or 1
-        # in the shares of the worker, before which this process plays the first iteration
+        # the shares of the worker, which takes over after the first iteration
         self._play_here = (
             local.play if size is None else partial(local.play_shares, size=size, threads=threads)
         )

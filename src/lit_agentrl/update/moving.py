@@ -45,7 +45,7 @@ class Moving(Reference):
                 "reference=moving holds whole weights that move, and under model/lora the reference is the policy's "
                 "own base; use reference=start, or model/lora=none"
             )
-        if dtype is not None:  # which would round small moves away
+        if dtype is not None:  # a lower precision would round small moves away
             raise ValueError(
                 f"algo.kl.reference_dtype={dtype} is not possible under reference=moving, which has the policy's own "
                 "precision; leave it null"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-_WEIGHT, _RATE, _STEPS = 0.02, 1e-6, 500  # together 4 times the spacing of bfloat16 at this weight
+_WEIGHT, _RATE, _STEPS = 0.02, 1e-6, 500  # the steps sum to 4 times the spacing of bfloat16 at this weight
 
 
 def check_lost_steps(optimizer: Callable[..., Any]) -> bool:
@@ -23,6 +23,6 @@ def check_lost_steps(optimizer: Callable[..., Any]) -> bool:
         for _ in range(_STEPS):
             weight.grad = torch.ones_like(weight)
             trial.step()
-    except Exception:  # of torch, or of a user's optimizer
+    except Exception:  # raised by torch or by a user's optimizer
         return True
     return torch.equal(weight.detach(), before)

@@ -38,9 +38,10 @@ def unlearn(
     temperature: float,
     forward_context: Callable[[], AbstractContextManager[object]],
 ) -> Iterator[None]:
-    """Take one SGD step on `sum_complements` / trajectories; undo it after the context.
+    """Take one SGD step on the mean complement loss; undo it after the context.
 
-    The weights are copied back, so that they are bit-equal.  Gradients are summed over ranks.
+    The loss is `sum_complements` divided by the number of rows with sampled tokens, over all ranks.  The weights are
+    copied back afterwards, so they are bit-equal.
 
     Args:
         network: the policy's network, unsharded on each rank.
@@ -53,13 +54,13 @@ def unlearn(
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     before = [weight.detach().clone() for weight in weights]
     gradients = [torch.zeros_like(weight) for weight in weights]
-    num_tokens = 0
-    for b in range(0 if rows is None else len(rows["tokens_BT"])):  # one row at a time: there are few
+    num_rows = 0
+    for b in range(0 if rows is None else len(rows["tokens_BT"])):  # one by one: there are few
         assert rows is not None
         is_action_BT = rows["is_action_BT"][b : b + 1].to(weights[0].device)
         if not bool(is_action_BT.any()):
             continue
-        num_tokens += 1
+        num_rows += 1
         with torch.enable_grad(), forward_context():
             tokens_BT = rows["tokens_BT"][b : b + 1].to(weights[0].device)
             scores = score_tokens(
@@ -70,7 +71,7 @@ def unlearn(
         for gradient, row_gradient in zip(gradients, row_gradients, strict=True):
             if row_gradient is not None:
                 gradient += row_gradient
-    total = max(1, int(sum_over_ranks(torch.tensor(num_tokens, device=weights[0].device))))
+    total = max(1, int(sum_over_ranks(torch.tensor(num_rows, device=weights[0].device))))
     try:
         with torch.no_grad():
             for weight, gradient in zip(weights, gradients, strict=True):

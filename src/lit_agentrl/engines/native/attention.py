@@ -51,7 +51,7 @@ class Visible:
 
 @dataclass
 class Chunk:
-    """The unread tokens, except the last one each, of P episodes of similar lengths.
+    """All unread tokens but the last of each of P episodes of similar lengths.
 
     They are padded to M in attention only.
     """

@@ -17,7 +17,7 @@ _MAX_CONCURRENCY = 4096  # each concurrent request has a thread
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """The options of `OpenAIEngine` that concern the server; see there.
+    """The options of `OpenAIEngine` that concern the server; that class describes them.
 
     Raises:
         ValueError: If an option has an invalid value; the message names the option.

@@ -97,8 +97,8 @@ def choose_cache_bytes(
     """Return the bytes for keys and values.
 
     ``auto`` is a share of the free memory of a GPU, and 1 GiB on a CPU.
-    The share is of what is left after vLLM's weights and the trainer's weights and moments, and at most what all slots
-    need for full contexts.
+    The share is taken of what is left after vLLM's weights and the trainer's weights and moments.  It is at most what
+    all slots need for full contexts.
 
     Args:
         cache_gb: The option.

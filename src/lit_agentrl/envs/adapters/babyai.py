@@ -40,7 +40,9 @@ class BabyAI(Replayed):
         super().__init__(split=split)
         self._id = id
         self._game: Any
-        self._ahead: Any  # of the bot: its game, the bot, the number of actions it has seen, its advice
+        self._ahead: (
+            Any  # [copy of the game, its bot, number of actions the bot has seen, its advice], or None
+        )
         self._open()
         self._number = 0
 
@@ -62,7 +64,10 @@ class BabyAI(Replayed):
         return list(ACTIONS)
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """Return the bot's next action; None: it sees no way to the goal any more."""
+        """Return the bot's next action.
+
+        None: the level has no bot, or the bot finds no way to the goal.
+        """
         require_whole("horizon", horizon, 1)
         if not self._is_running or any(word in self._id for word in _NO_BOT):
             return None

@@ -118,7 +118,10 @@ def _read_tools(name: str) -> tuple[ToolSpec, ...]:
 
 @cache
 def list_tools(id: str, turn: int) -> tuple[ToolSpec, ...]:
-    """Return the tools of a turn, with those that correct calls need despite the data."""
+    """Return the tools of a turn, including all that its correct calls need.
+
+    The data hides some of the needed tools, or restricts their arguments too much.
+    """
     [task] = [row for row in read_tasks(id.rpartition("_")[0].removeprefix("multi_turn_")) if row["id"] == id]
     later = [names for turn_key, names in task.get("missed_function", {}).items() if int(turn_key) > turn]
     calls = [json.loads(call) for calls in task["gold"][: turn + 1] for call in calls]
@@ -171,7 +174,10 @@ def check_calls(
 
 
 def describe_object(value: Any, above: tuple[int, ...]) -> Any:
-    """Return the content of an object of the library, for its hash."""
+    """Return the content of an object of the library, for its hash.
+
+    ``above`` holds the ids of the objects that contain it, so that cycles end.
+    """
     if isinstance(value, random.Random):
         return stable_hash(repr(value.getstate()))
     if isinstance(value, datetime.datetime):  # depends on the clock

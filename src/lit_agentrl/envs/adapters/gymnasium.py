@@ -26,10 +26,11 @@ class Gymnasium(Replayed):
     Everything random after the reset is drawn from the episode's own noise, in place of the game's generator.
 
     Args:
-        id: id of a game, such as ``Taxi-v4``; no module is imported by name.
+        id: id of a game that is registered, such as ``Taxi-v4``; an id that names a module to import is refused.
         options: arguments of the game, such as ``{is_rainy: true}``.
         actions: names in the order of gymnasium's numbers; None: the known ones, else the numbers.
-        success_reward: least last reward of a solved game; None: as known for the game, else above 0.
+        success_reward: a game is solved if its last reward is at least this; None: as known for the game, else if it is
+            above 0.
         split: ``train``, ``val`` or ``test``.
 
     Raises:

@@ -16,12 +16,12 @@ from lit_agentrl.envs.adapters.base import make_missing_error
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-_START_S = 60.0
-_END_S = 5.0  # for a process whose connection broke, so that its exit code is reported
-_RESTARTS = 10  # of one Python process and library
-# Equal on every machine and in every process: the size of the stack, the encoding, and the order of sets of objects,
-# which would follow their addresses (hashCode).  No file is left in /tmp, and a process without memory ends at once
-# instead of playing on in an unknown state.
+_START_S = 60.0  # seconds until a process must have started
+_END_S = 5.0  # seconds to wait for a process to end, and for its exit code
+_RESTARTS = 10  # most deaths of the processes of one library in one Python process
+# These options make games play alike in every process and on every machine: they fix the size of the stack, the
+# encoding, and the order of sets of objects, which would otherwise depend on addresses (hashCode).  They also leave no
+# file in /tmp, and end a process that is out of memory at once, because its state would be unknown.
 _OPTIONS = (
     "-Xss1m",
     "-Dfile.encoding=UTF-8",
@@ -53,7 +53,7 @@ def find_java() -> str:
 class JavaRuntime:
     """A Java process with the classes of a library, started at the first call.
 
-    It ends with this Python process, also if that is killed, because it reads its standard input up to the end.  A
+    It ends when its standard input ends, so it ends with this Python process even if that is killed.  A
     process that dies is replaced; the games repeat their calls in the new one.
 
     Args:
@@ -193,7 +193,7 @@ class JavaGame:
     Args:
         runtime: the process.
         make: creates the object from the classes, and calls what needs to be called once.
-        is_alone: whether games share parts of their state.
+        is_alone: True if games share parts of their state, so that calls of another game make it be restored.
     """
 
     def __init__(self, runtime: JavaRuntime, make: Callable[[Any], Any], *, is_alone: bool = False) -> None:
@@ -218,9 +218,9 @@ class JavaGame:
         return value
 
     def look(self, call: Callable[[Any, Any], T]) -> T:
-        """Call a function with the classes and the object, which keeps its own state.
+        """Call a function with the classes and the object, without changing the object's state.
 
-        It may change what games share.
+        The function may change what games share.
         """
         value = self._run(lambda game: call(self._runtime.connect(), game))
         if self._is_alone:

@@ -14,7 +14,7 @@ from lit_agentrl.envs.base import Outcome, TextEnv
 from lit_agentrl.envs.splits import draw_for_split, keyed_rng, stable_hash
 
 _QUESTION = 62  # purpose key
-_LONGEST = 10_000  # characters of an answer beyond which it is wrong
+_LONGEST = 10_000  # characters of an answer; a longer one is wrong
 
 # These tasks are repeatable in every process and quick.  Their scorers accept the right answer, give nothing for
 # nonsense (that of complex_arithmetic accepts nan), terminate (that of coin_flip computes 1e999999999) and do not
@@ -43,10 +43,10 @@ TASKS = (
 class ReasoningGym(TextEnv):
     """One question per episode, answered in free text.
 
-    Chance answers with the answer to another question of the same task, the oracle with the right one.
+    Random play answers with the answer to another question of the same task, best play with the right one.
 
     Args:
-        tasks: names of `TASKS`, equally often; None: all.
+        tasks: names from `TASKS`, drawn equally often; None: all.
         settings: arguments of the tasks' generators by task, such as ``{chain_sum: {max_terms: 3}}``.
         tries: answers per episode; a right one ends it earlier.
         partial: whether a partly right answer earns the scorer's share; False: only 1 for a right one.

@@ -51,14 +51,14 @@ class ScienceWorld(Replayed):
     """One task per episode, such as boiling water; an action is a text.
 
     The reward is the change of the score, which is clipped to 0 to 1; success is a score of 1.  A mistake that cannot
-    be undone, such as focusing on the wrong thing, ends the episode with a score of 0.  Best play is the solution of
-    the library, and is known where it was followed so far.
+    be undone, such as focusing on the wrong thing, ends the episode with a score of 0.  Best play is the
+    library's solution; it is known only while all actions so far followed it.
 
     Args:
-        tasks: names of `TASKS`, equally often; None: all.
-        simplifications: of `SIMPLIFICATIONS`; ``easy`` stands for several.
-        shows: what follows each message: ``look`` (the room), ``inventory``, ``actions`` (the library's list of
-            hundreds; it does not understand some of them).
+        tasks: names from `TASKS`, drawn equally often; None: all.
+        simplifications: names from `SIMPLIFICATIONS`; ``easy`` stands for several.
+        shows: what follows each message: ``look`` (the room), ``inventory``, ``actions`` (hundreds
+            that the library lists, some of which it does not understand).
         partial: whether an unsolved task earns its score; False: only 1 for a solved one.
         memory_mb: most memory of the Java process, MB.
         split: ``train``, ``val`` or ``test``: the library's variations for training, development and test.
@@ -130,7 +130,7 @@ class ScienceWorld(Replayed):
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
         """Return the rest of the library's own solution.
 
-        None: it was left, or is unknown.
+        None: the episode has left the solution, or the library has none.
         """
         require_whole("horizon", horizon, 1)
         if not self._is_running:
@@ -209,7 +209,7 @@ class ScienceWorld(Replayed):
         key = self._make_key()
         self._message, score, is_over = self._game.ask(lambda world: world.step(text, key))
         if self._message.startswith(_UNKNOWN):
-            # the library's list of possible actions has some that it does not understand: they change nothing
+            # the library lists some actions that it does not understand: they are valid and change nothing
             return Outcome({"score": 0.0}, action_is_valid=text in self._list_actions())
         self._changes.append(text)
         self._valid = None
@@ -225,7 +225,7 @@ class ScienceWorld(Replayed):
 
 @lru_cache(maxsize=1024)
 def _solve(runtime: JavaRuntime, task: str, number: int, simplifications: str) -> tuple[str, ...]:
-    """Return the library's solution, which takes it seconds."""
+    """Return the library's solution; computing it takes seconds."""
     return JavaGame(runtime, _World).look(lambda _, world: tuple(world.solve(task, number, simplifications)))
 
 
@@ -237,9 +237,9 @@ def _list_variations(runtime: JavaRuntime, task: str, fold: str) -> tuple[int, .
 
 
 class _World:
-    """The library's object, with what is kept only once for all games.
+    """The library's object, with this game's copy of the state that all games share.
 
-    These are the random generator, the next number of a new object, and the simplifications.
+    The shared state is the random generator, the next number of a new object, and the simplifications.
 
     Args:
         classes: the classes of the Java process.
@@ -265,7 +265,7 @@ class _World:
 
         def play() -> tuple[str, float, bool]:
             message = str(self._game.step(text))
-            # the library rounds alike
+            # rounded as in the library's Python class
             return message, round(100 * self._game.getScore()) / 100, bool(self._game.getCompleted())
 
         result = self._restore(key, play)
@@ -292,7 +292,7 @@ class _World:
         return [str(action) for action in self._game.getGoldActionSequence()]
 
     def _restore(self, key: int, call: Callable[[], T]) -> T:
-        """Call with the state that is this game's own."""
+        """Set the shared state to this game's copy, then call the function."""
         self._random.setSeed(key)
         getattr(self._numbers, "count_$eq")(self._count)
         self._simplifier.parseSimplificationStr(self._simplifications)

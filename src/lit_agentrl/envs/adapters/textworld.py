@@ -21,7 +21,7 @@ from lit_agentrl.envs.splits import MAX_ATTEMPTS, keyed_rng, split_of, stable_ha
 
 VERSION = "1.7.0"  # another version draws other games
 GOALS = ("brief", "detailed")
-# of each family: its settings with their defaults, and what they may be
+# family -> setting -> (default, allowed values)
 FAMILIES: dict[str, dict[str, tuple[Any, tuple[Any, ...] | range]]] = {
     "quest": {"rooms": (4, range(1, 31)), "objects": (6, range(1, 51)), "quest_length": (4, range(1, 31))},
     "coin_collector": {"level": (5, (*range(1, 151), *range(201, 234)))},
@@ -33,10 +33,10 @@ FAMILIES: dict[str, dict[str, tuple[Any, tuple[Any, ...] | range]]] = {
         "go": (1, (1, 6, 9, 12)),
         "open": (True, (True, False)),
         "cook": (True, (True, False)),
-        "cut": (False, (True, False)),  # no drop: TextWorld knows no policy for an inventory of limited size
+        "cut": (False, (True, False)),  # drop is left out: TextWorld finds no policy for a limited inventory
     },
 }
-_NUMBER, _TRIES = 107, 20  # purpose key of the numbers of games; games generated for one task at most
+_NUMBER, _TRIES = 107, 20  # purpose key of game numbers; most games generated for one task
 _SPLITS = {"train": "train", "val": "valid", "test": "test"}  # of the foods of the cooking games
 _SHOWN = frozenset(  # properties of things
     ("open", "closed", "locked", "raw", "burned", "fried", "grilled", "roasted", "chopped", "diced", "sliced")
@@ -50,13 +50,13 @@ class TextWorld(Replayed):
     score, and says when a game is won or lost.  Its own texts are printed by a compiled game in the interpreter jericho
     (GPL); neither is used here: observations say in our words what the last command did, the room, and what is carried.
 
-    The reward is the share of the highest score; success means won.  Chance draws possible commands; best play follows
-    TextWorld's policy commands.  A task is the number that a game is generated from.
+    The reward is the share of the highest score; success means won.  Random play draws possible commands; best play
+    follows TextWorld's policy commands.  A task is the number that a game is generated from.
 
     Args:
         family: ``quest`` (what ``tw-make custom`` makes), or a challenge of TextWorld: ``coin_collector``,
             ``treasure_hunter``, ``simple`` or ``cooking``.
-        settings: Difficulty settings of the family, see `FAMILIES`; what is left out has its default.
+        settings: Difficulty settings of the family, see `FAMILIES`; settings left out have their defaults.
         goal: ``brief``: what is to be reached; ``detailed``: the way there in words, where the family has it.
         admissible: Whether the observation lists the commands that are possible.
         longest: Most commands of the policy; a game that needs more is not played.
@@ -128,7 +128,7 @@ class TextWorld(Replayed):
         self._game = None if game is None else _Playthrough(game)
 
     def _draw_instance(self, seed: int) -> str:
-        # A game takes up to a second to be generated, so its number decides the split, and not its content.
+        # Generating a game takes up to a second, so its number decides the split, not its content.
         tries = 0
         for attempt in range(MAX_ATTEMPTS):
             number = int(keyed_rng(seed, attempt, _NUMBER).integers(2**31))
@@ -261,7 +261,7 @@ class _Playthrough:
     def _list_commands(self) -> dict[str, Any]:
         actions = self.progress.valid_actions
         names = self._writer.gen_commands_from_actions(actions)
-        # of several actions with one command the first by its text, whatever the order of a set
+        # the actions come from a set: of several with one command, keep the one whose text sorts first
         pairs = sorted(
             zip(names, actions, strict=True), key=lambda pair: (pair[0], str(pair[1])), reverse=True
         )
@@ -308,11 +308,11 @@ def load_library() -> SimpleNamespace:
         ValueError: It is not installed, or in another version.
     """
     stand_in = types.ModuleType("jericho")
-    # TextWorld names these as soon as it is imported; with jericho itself, GPL code would be part of this process.
+    # TextWorld needs these classes when it is imported; jericho itself would load GPL code into this process.
     for name in ("UnsupportedGameWarning", "TruncatedInputActionWarning"):
         setattr(stand_in, name, type(name, (UserWarning,), {}))
     before = sys.modules.get("jericho")
-    with PrivateGenerators(0).install():  # it draws from the global generators when it is imported
+    with PrivateGenerators(0).install():  # TextWorld draws from the global generators at import
         sys.modules["jericho"] = before or stand_in
         try:
             import textworld.challenges
@@ -351,16 +351,16 @@ def _make_missing_error(reason: str) -> ValueError:
 
 
 def _set_walkthrough(maker: Any, commands: list[str]) -> None:
-    """Give the events of the quests the commands that trigger them.
+    """Set the commands that trigger each event of the quests.
 
-    It replaces a method of TextWorld that compiles the game and plays it in jericho; this plays its logic.
+    TextWorld's own method compiles the game and plays it in jericho; this replacement plays the game's logic.
     """
     run = _Playthrough(maker.build())
     events = [event for quest in maker.quests for event in quest.win_events]
     progress = [each for quest in run.progress.quest_progressions for each in quest.win_events]
     played, found = list[tuple[Any, str]](), dict[int, list[tuple[Any, str]]]()
     for command in commands:
-        if command not in run.commands:  # such as opening what is open; TextWorld passes over it, too
+        if command not in run.commands:  # such as opening an open door; TextWorld skips it, too
             continue
         played.append((run.commands[command], command))
         run.play(command.casefold())
@@ -382,7 +382,7 @@ def _make_game(
     options.seeds = number
     options.grammar.only_last_action = goal == "brief"
     with PrivateGenerators(number).install(), warnings.catch_warnings():
-        # that a name needs an adjective concerns nobody, and a process without the library cannot read the warning
+        # TextWorld warns about names that need an adjective; a process without the library cannot read the warning
         warnings.simplefilter("ignore", UserWarning)
         library.generator.set_seed(number % 65635)
         try:

@@ -43,19 +43,22 @@ _AGENTS = {
     "cookingworld": "CookingWorld", "twc": "TWC", "coin": "Coin", "mapreader": "MapReader",
     "arithmetic": "Arithmetic", "sorting": "Sorting", "simonsays": "SimonSays", "peckingorder": "PeckingOrder",
 }  # fmt: skip
-_FOLDS = {"train": ("train", 0), "val": ("dev", 10_000), "test": ("test", 20_000)}  # and its first variation
+# split -> fold of the library, and its first variation
+_FOLDS = {"train": ("train", 0), "val": ("dev", 10_000), "test": ("test", 20_000)}
 VARIATIONS = 1000  # of each fold
 _SHARING = ("sorting",)  # games of one process share the objects to sort
 _WALKS = 50  # tries of the library's agent, which searches at random
-_LOOKS = ("look around", "inventory", "task")  # actions that change nothing, with these and ``examine``
+# actions that change nothing; neither do those that begin with ``examine``
+_LOOKS = ("look around", "inventory", "task")
 SHOWN = ("look", "inventory", "actions")
 
 
 class TextWorldExpress(Replayed):
     """One game per episode; an action is one of the texts that are possible.
 
-    The reward is the change of the score, which is clipped to 0 to 1; success is a score of 1.  Best play is that of
-    the library's agent, without its detours.  It knows what is hidden, and is known where it was followed so far.
+    The reward is the change of the score, which is clipped to 0 to 1; success is a score of 1.  Best play is the path
+    of the library's agent, which knows what is hidden, without its detours; it is known only while an episode follows
+    the path.
 
     Args:
         id: one of `GAMES`.
@@ -128,7 +131,7 @@ class TextWorldExpress(Replayed):
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
         """Return the rest of the library's own solution.
 
-        None: it was left, or is unknown.
+        None: the episode has left the solution, or the library's agent finds none.
         """
         require_whole("horizon", horizon, 1)
         if not self._is_running:
@@ -219,7 +222,7 @@ class TextWorldExpress(Replayed):
         return Outcome({"score": reward}, terminated=is_solved or bool(now["taskfailure"]), success=is_solved)
 
     def _find_path(self) -> list[tuple[str, str]]:
-        """Return the solution of the library's agent, without what leads back to where it was."""
+        """Return the solution of the library's agent without detours, as contents and actions."""
         game = self._make_game()
         actions = game.look(self._run_agent)
         now, changes = self._start(game)[0], list[list[str]]()
@@ -227,7 +230,7 @@ class TextWorldExpress(Replayed):
         position: dict[str, int] = {}
         for action in actions:
             content = self._describe(now, changes)
-            if content in position:  # a detour, which is left out
+            if content in position:  # the agent has come back, so the actions in between were a detour
                 del path[position[content] :]
                 position = {known: index for index, (known, _) in enumerate(path)}
             if action not in now["validActions"]:
@@ -241,7 +244,7 @@ class TextWorldExpress(Replayed):
         return []
 
     def _run_agent(self, classes: Any, game: Any) -> list[str]:
-        """Return the actions of the library's agent, whose random walks are those of the variation."""
+        """Return the actions of the library's agent; the variation's number seeds its random walks."""
         fold = _FOLDS[self.split][0]
         kind = "SimonSaysMemory" if self._settings.get("memorization") else _AGENTS[self._id]
         agent = getattr(classes.textworldexpress.goldagent, f"{kind}GoldAgent")

@@ -33,8 +33,8 @@ _PAIRS_PER_MAP = 10  # starts and goals tried per map: the rarer splits need sev
 class FrozenLake(TextEnv):
     """FrozenLake on generated maps with random start and goal.
 
-    A move goes as intended with probability ``success_rate``, else to one of the two sides (equally
-    likely); a move off the board has no effect.  The reward ``goal`` is 1 at the goal, else 0; holes end the episode.
+    A move goes as intended with probability ``success_rate``, else to one of the two sides, each equally often; a move
+    off the board has no effect.  The reward ``goal`` is 1 at the goal, else 0; holes end the episode.
     A move that ends on thin ice has a cost of 1, which is not part of the reward.
 
     Args:
@@ -76,7 +76,7 @@ class FrozenLake(TextEnv):
 
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options; without thin ice, as they were before that option existed."""
+        """Return the options without a ``thin_share`` of 0, so that earlier identities stay valid."""
         return {name: value for name, value in options.items() if name != "thin_share" or value}
 
     @property
@@ -156,8 +156,9 @@ class FrozenLake(TextEnv):
         for _ in range(_PAIRS_PER_MAP):
             start, goal = rng.choice(ice, size=2, replace=False).tolist()
             with_goal = squares[:goal] + "G" + squares[goal + 1 :]
-            starts = range(0, len(squares), self.size)
-            lake = Lake(tuple(with_goal[first : first + self.size] for first in starts), self.success_rate)
+            row_starts = range(0, len(squares), self.size)
+            rows = tuple(with_goal[first : first + self.size] for first in row_starts)
+            lake = Lake(rows, self.success_rate)
             if self.min_solution <= lake.measure_distances(start).get(goal, 0) <= self.max_solution:
                 yield lake, start
 

@@ -19,7 +19,7 @@ BOX_OFF_REWARD = -1.0
 COMPLETION_REWARD = 10.0
 
 _ROOM, _LENGTH = 11, 12  # purpose keys
-LENGTHS = {"falling": 2, "uniform": 1}  # uniform draws of the length; the smallest one is used
+LENGTHS = {"falling": 2, "uniform": 1}  # number of uniform draws, the smallest of which is the length
 _ATTEMPTS_PER_LENGTH = 20  # layouts tried for one solution length before another length is drawn
 
 KINDS = ("wall", "floor", "target", "box on target", "box", "player", "player on target")
@@ -50,7 +50,7 @@ class Sokoban(TextEnv):
             collections; or ``uniform``.
         wall_share: largest share of the inner squares that is wall.
         view: ``grid``, ``coordinates`` or ``both``.
-        vocab: ``symbols``, or ``letters`` (no symbol in common, for transfer tests).
+        vocab: ``symbols``, or ``letters`` (which shares none of the symbols, for transfer tests).
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Sokoban(TextEnv):
         return list(MOVES)
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """Return a shortest solution, cut to ``horizon``; None if there is none any more."""
+        """Return a shortest solution, cut to ``horizon``; None if it cannot be solved."""
         require_whole("horizon", horizon, 1)
         actions = solve(self._walls, self._targets, self._boxes, self._player)
         return None if actions is None else actions[:horizon]

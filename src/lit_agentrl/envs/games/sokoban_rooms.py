@@ -42,10 +42,10 @@ class Board:
         self.floor = [square for square in squares if square not in blocked]
         self.goal = self.to_mask(targets)
         offsets = {name: row * self.stride + column for name, (row, column) in MOVES.items()}
-        is_floor = frozenset(self.floor)
+        floor_squares = frozenset(self.floor)
         # From each square: the action, the square it leads to, and the one a pushed box would move to.
         self.moves = {
-            here: [(name, here + d, here + 2 * d) for name, d in offsets.items() if here + d in is_floor]
+            here: [(name, here + d, here + 2 * d) for name, d in offsets.items() if here + d in floor_squares]
             for here in self.floor
         }
 
@@ -71,13 +71,13 @@ class Board:
 
         The player may stand anywhere.
         """
-        is_floor = frozenset(self.floor)
+        floor_squares = frozenset(self.floor)
         live = {square for square in self.floor if self.goal >> square & 1}
         frontier = list(live)
         while frontier:
             box = frontier.pop()
             for _, origin, player in self.moves[box]:  # a player beyond the box pulls it to origin
-                if player in is_floor and origin not in live:
+                if player in floor_squares and origin not in live:
                     live.add(origin)
                     frontier.append(origin)
         return sum(1 << square for square in live)

@@ -23,13 +23,14 @@ class TicTacToe(TextEnv):
     """Tic-tac-toe from an opening of a few random moves, against a program.
 
     The task is the opening: a position with none to ``openings`` moves of random play, where the policy moves next and
-    can avoid a loss.  Positions that are turns or mirror images of each other are in the same split.  The opponent's
-    moves are noise: each is the best one (by minimax, equal ones equally often) with probability ``minimax_share``,
-    else any.
+    can avoid a loss.  Positions that are rotations or mirror images of each other are in the same split.  The
+    opponent's moves are noise: each is the best one (by minimax, equal ones equally often) with probability
+    ``minimax_share``, else any.
 
-    A win earns 1, a draw ``draw_reward`` and a loss 0: as 1, 0 and -1 if a draw earns 0.5, but from 0 to 1 as in
-    the other worlds.  A game is solved if it is not lost.  A move onto a taken cell is invalid and changes nothing.
-    Chance plays any empty cell; best play maximises the expected reward against this very opponent (expectimax).
+    A win earns 1, a draw ``draw_reward`` and a loss 0; with 0.5 for a draw these are the usual 1, 0 and -1, rescaled
+    to 0 to 1 as in the other worlds.  A game is solved if it is not lost.  A move onto a taken cell is invalid and
+    changes nothing.  Random play marks any empty cell; best play maximises the expected reward against this very
+    opponent (expectimax).
 
     Args:
         minimax_share: Share of the opponent's moves that are best; 0: a random opponent, 1: minimax.
@@ -173,7 +174,7 @@ def _has_won(board: str, mark: str) -> bool:
 
 
 def _unify(board: str) -> str:
-    """Return the first of the eight turns and mirror images."""
+    """Return the first of the eight rotations and mirror images in the order of texts."""
     found = [board]
     for order in (_TURNED, _TURNED, _TURNED, _MIRRORED, _TURNED, _TURNED, _TURNED):
         found.append("".join(found[-1][cell] for cell in order))
@@ -184,7 +185,7 @@ def _unify(board: str) -> str:
 def _evaluate(board: str, mark: str) -> int:
     """Return the minimax value for the mark that moves.
 
-    It is 0 for a draw, positive for a win and negative for a loss, and larger the earlier these come.
+    It is 0 for a draw, positive for a win and negative for a loss; its size is larger the earlier the game ends.
     """
     if _has_won(board, _get_other(mark)):
         return -1 - board.count(_FREE)
@@ -219,7 +220,7 @@ def _find_best(board: str, mark: str, minimax_share: float, draw_reward: float) 
             expected += share * (
                 draw_reward if is_full else _find_best(reached, mark, minimax_share, draw_reward)[0]
             )
-        if expected > best[0] + 1e-12:  # equal ones differ by rounding
+        if expected > best[0] + 1e-12:  # rounding can make equal rewards differ
             best = expected, cell
     return best
 

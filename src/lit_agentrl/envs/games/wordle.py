@@ -93,16 +93,18 @@ class Wordle(TextEnv):
     """A hidden word of five letters, to be found from marks of each guess.
 
     A letter of the guess is marked ``G`` where the word has it in this place, ``Y`` where the word has it in another
-    place, and ``_`` else.  A letter that the guess has more often than the word is marked that often: first those in
-    the right place, then from the left.  Letters and marks are shown with spaces, each a token of its own.
+    place, and ``_`` else.  If the guess has a letter more often than the word, only as many are marked as the word
+    has: first those in the right place, then from the left.  Spaces between letters and between marks make each a token
+    of its own.
 
-    Finding the word earns 1.  Chance guesses any word of the list.  Best play knows the list (all splits of it), and
-    guesses the word whose marks leave the most different answers apart; it needs at most ``max_solution`` guesses.
+    Finding the word earns 1.  Random play guesses any word of the list.  Best play knows the list (all splits of it),
+    and guesses the word whose marks split the possible words into the most groups; it needs at most ``max_solution``
+    guesses.
 
     Args:
         guesses: ``any``: five letters; ``list``: a word of the list, which is not shown.
-        partial: Whether a guess that is better than all before earns the difference, 0.2 for each ``G`` and 0.1 for
-            each ``Y``; an episode then earns the worth of its best guess, at most 1.
+        partial: Whether a guess that is worth more than all earlier ones earns the difference.  A ``G`` is worth 0.2
+            and a ``Y`` 0.1, so an episode earns the worth of its best guess, at most 1.
         split: ``train``, ``val`` or ``test``, by the hash of the word.
 
     Raises:
@@ -184,7 +186,7 @@ class Wordle(TextEnv):
         return f"guess: {' '.join(guess)}\nmarks: {' '.join(mark(guess, self._word))}"
 
     def _play(self, action: str) -> Outcome:
-        guess = "".join(action.split()).lower()  # also c r a n e
+        guess = "".join(action.split()).lower()  # accepts c r a n e, too
         if not (len(guess) == SIZE and guess.isascii() and guess.isalpha()):
             return Outcome(action_is_valid=False)
         if self._must_be_listed and guess not in _NUMBERS:
@@ -246,9 +248,10 @@ def _mark_list() -> np.ndarray:
 
 @functools.lru_cache(maxsize=4096)
 def _choose_guess(left: tuple[int, ...]) -> int:
-    """Return the number of the word that splits what is left into the most parts.
+    """Return the number of the word that splits the possible words into most groups.
 
-    Of equal ones a word that may be right comes first, then the one that leaves fewer words on average.
+    Words with equal marks are in one group.  Ties go to a word that may be right, then to the one that leaves fewer
+    words on average.
     """
     if len(left) <= 2:
         return left[0]

@@ -15,7 +15,7 @@ from lit_agentrl.checks import escape_unprintable, require, require_number
 from lit_agentrl.envs.hosted.wire import PROTOCOL, get_object, parse, serialize
 
 _SHOWN = 300  # characters of a server's own message that errors repeat
-PAUSE_S = 0.2  # between two tries to reach a server
+PAUSE_S = 0.2  # seconds between two tries to reach a server
 
 
 class Unreachable(Exception):
@@ -23,7 +23,7 @@ class Unreachable(Exception):
 
 
 class Lost(Exception):
-    """The server does not know this episode, or not any more."""
+    """The server does not know this episode, or has forgotten it."""
 
 
 class Late(ValueError):
@@ -123,7 +123,11 @@ class Link:
             if is_late.is_set():  # a cut connection looks like the end of an answer without a length
                 raise TimeoutError
             return response.status, text
-        except (OSError, http.client.HTTPException, AttributeError) as error:  # AttributeError: it was cut
+        except (
+            OSError,
+            http.client.HTTPException,
+            AttributeError,
+        ) as error:  # AttributeError: `_cut` ended it
             self.close()
             if is_late.is_set() or isinstance(error, TimeoutError):
                 late = f"the game at {self.url} did not answer within timeout_s={self._timeout_s:g} ({path})"

@@ -34,11 +34,11 @@ class Mcp(World):
     from white space and case: reward 1, else 0.
 
     Messages of the server are used as text only.  If it hangs, the episode ends (``TimeoutError``).  If it has ended,
-    it is started again and the calls so far are repeated, at most once per call; they must show the same.
+    it is started again and the calls so far are repeated, at most once per call; their results must be the same.
 
     Args:
-        command: program and arguments of a server that speaks over its standard input and output; or
-        url: address of a server, such as ``http://127.0.0.1:8000/mcp``.
+        command: program and arguments of a server that uses its standard input and output; None: ``url`` is set.
+        url: address of a server, such as ``http://127.0.0.1:8000/mcp``; None: ``command`` is set.
         path: file of tasks, or one for each split, as with ``env=dataset``; see `mcp_tasks`.
         tools: names of the tools that the policy may call; None: all.
         finish: name of the tool that ends the episode.

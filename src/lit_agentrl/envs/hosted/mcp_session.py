@@ -23,7 +23,7 @@ class Gone(Exception):
 
 
 class Session:
-    """Client of a server; each `open` starts a session, a command in a new process.
+    """Client of a server; each `open` starts a session, and a command a new process.
 
     Args:
         server: program and arguments, or an address.

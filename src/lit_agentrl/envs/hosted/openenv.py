@@ -28,21 +28,21 @@ _COUNTERS = {"episode_id", "step_count"}  # entries of a state that do not descr
 
 
 class OpenEnv(Replayed):
-    """One session per game; a reset sends the seed, and answers have reward and ``done``.
+    """Each game has its own session; resets send the seed, answers hold reward and ``done``.
 
     An instance is identified by what it first shows and by the state that the server reports.  All randomness comes
-    from the seed, so that the episodes of a group share it.  The server cannot save a game: to save or branch one, or
-    when the server loses it, the game is started again and replayed, and must show the same.  The OpenEnv library is
-    not needed.
+    from the seed, so the episodes of a group share the same random draws.  The server cannot save a game: to restore or
+    branch a game, or after the server has lost it, the game is started again and its actions are replayed; the replay
+    must show the same texts.  The OpenEnv library is not needed.
 
     Args:
         url: address of the server, such as ``http://127.0.0.1:8000``.
         field: field of an action that a reply fills; None: the only one, or the action is a tool call.
         show: fields of an observation that the policy sees; None: all.
         told: the rules shown to the policy; None: the server's own description.
-        options: further arguments of each reset, where the server has any.
-        success_reward: least last reward of a solved game; None: above 0.
-        instances: 1 where all seeds start the same game, which all splits then share.
+        options: further arguments of each reset, if the server takes any.
+        success_reward: a game is solved if its last reward is at least this; None: if it is above 0.
+        instances: 1 if all seeds start the same game; all splits then share it.
         timeout_s: seconds for one answer.
         patience_s: how long to wait for a server that is gone, seconds.
         max_mb: size of one answer, MiB.
@@ -212,7 +212,7 @@ class OpenEnv(Replayed):
             raise self._make_error(f"answers what cannot be used: {error}") from error
         try:
             state = self._session.ask("state")
-        except (Refused, Gone):  # no state is reported; or the next request finds the server gone
+        except (Refused, Gone):  # no state is reported, or the server is gone, which the next request finds
             state = {}
         self._hidden = json.dumps({k: v for k, v in state.items() if k not in _COUNTERS}, sort_keys=True)
         return json.dumps([self._seen, float(reward), bool(answer.get("done"))]), float(reward)

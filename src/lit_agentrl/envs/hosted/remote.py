@@ -39,7 +39,7 @@ class Remote(World):
     Args:
         url: address of the server, such as ``http://127.0.0.1:8100``.
         timeout_s: seconds for one request with its whole answer.
-        patience_s: how long to wait for a server that is gone, in the middle of an episode, seconds.
+        patience_s: seconds to wait for a server that disappears during an episode.
         max_mb: size of one answer, MiB.
         split: ``train``, ``val`` or ``test``.
 
@@ -75,8 +75,8 @@ class Remote(World):
         # requests that changed the episode, each with the observation after it
         self._changes: list[tuple[str, dict[str, Any], str]] = []
         self._number = 0  # steps of this session
-        self._seen = ""
-        self._now: dict[str, Any] = {}
+        self._seen = ""  # the last observation
+        self._now: dict[str, Any] = {}  # the game's current description: format, names, rules and others
         self._tools: tuple[ToolSpec, ...] = ()
 
     @classmethod
@@ -212,7 +212,7 @@ class Remote(World):
         return first
 
     def _send(self, session: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        # so that no step is played twice
+        # the server plays each number once, so a request that is sent again does not play a second step
         step_number = {"number": self._number + 1} if path == "/step" else {}
         answer = self._link.ask(path, {"session": session, **step_number, **body})
         self._number += len(step_number)
@@ -265,7 +265,7 @@ class Remote(World):
                 time.sleep(0.0 if is_lost else PAUSE_S)
 
     def _store_description(self, answer: Mapping[str, Any]) -> None:
-        """Store the changes of the game's description."""
+        """Update the game's description by the changes in an answer."""
         now = get_object(answer, "now")
         if "format" in now:
             require(now["format"] in FORMATS, "format", now["format"], f"one of {', '.join(FORMATS)}")
@@ -278,7 +278,7 @@ class Remote(World):
         self._now = {**self._now, **now}
 
     def _close_session(self) -> None:
-        """Close the session; a server that is gone has none."""
+        """Close the session; ignore a server that does not answer."""
         session, self._session, self._is_running = self._session, None, False
         self._now, self._tools = {}, ()
         if session is not None:

@@ -33,7 +33,8 @@ class PocketWorld(TextEnv):
     Args:
         levels: levels of difficulty; 0: four templates with held-out scenarios, 1: one app, 2: two apps,
             3: three apps or many calls.
-        partial: whether a part of the required changes earns its share, but 0 once anything else has changed.
+        partial: True: the reward is the share of the required changes that were made, but 0 once anything else has
+            changed; False: only 1 for a solved task.
         split: ``train``, ``val`` or ``test``, decided by the template above level 0; only ``test`` needs music and
             files.
 
@@ -76,7 +77,8 @@ class PocketWorld(TextEnv):
 
         Consecutive seeds play each task of the split once.
 
-        Each scenario has three tasks, so that an evaluation knows the scenario goal completion.
+        ``info`` has the scenario and its number of tasks, from which an evaluation computes the scenario goal
+        completion.
         """
         observation, info = super().reset(seed=seed, options=options)
         scenario = f"{self._at.kind}/{self._at.scenario}"

@@ -26,7 +26,7 @@ class Code(TextEnv):
     hidden tests: it receives their inputs one by one and never their right answers, and the feedback of that run is
     only whether all were right.  If so, the episode ends with reward 1.
 
-    Chance writes the solution of another task, the oracle the solution of this one.
+    Random play writes the solution of another task, best play the solution of this one.
 
     Args:
         steps: steps of the function before its last one.

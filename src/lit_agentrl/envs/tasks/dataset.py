@@ -51,19 +51,19 @@ class Dataset(TextEnv):
     ``turn`` (number of earlier answers) or a column of the data; constants are set next to its ``_target_``.  It
     returns a reward (1 or more, or True, counts as solved), or a `Verdict`.
 
-    Chance answers with the reference of a random row, the oracle with that of the row itself; without references
+    Random play answers with the reference of a random row, best play with that of the row itself; without references
     neither is known.
 
     Args:
         path: a JSONL, JSON, CSV or Parquet file, or one for each of ``train``, ``val`` and ``test``.  A split without
             its own file takes its share of the rows of ``train``: 10 % by the hash of the question.
-        question: column of the question: a text, or a message of the user, also after one of the system.
-        reference: column of the answer, a nested one with dots; None: there is none.
+        question: column of the question: a text, or a list of a user message, which a system message may precede.
+        reference: column of the answer; dots in its name lead to nested fields.  None: there is none.
         reward: see above.
         instruction: beginning of the system message, where there is one (``prompt=full``).
         tries: answers per episode; a success ends it earlier.
         retry: shown after an answer that does not solve the question.
-        repeat_question: whether the question follows it again, which a context that drops earlier turns needs.
+        repeat_question: whether the question follows ``retry``; a context that drops earlier turns needs it.
         split: ``train``, ``val`` or ``test``.
 
     Raises:

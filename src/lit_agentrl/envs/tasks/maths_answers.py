@@ -32,7 +32,7 @@ _LATEX_FRACTION = re.compile(r"\\d?frac\{(\d+)\}\{(\d+)\}", re.ASCII)
 
 
 class Unreadable(ValueError):
-    """An answer that has not the required form; the message says why."""
+    """An answer that does not have the required form; the message says why."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Problem:
 
 
 class Sampler:
-    """Random numbers of a level: a higher level draws larger numbers, and more of them."""
+    """A source of random numbers for a level; a higher level gives larger numbers."""
 
     def __init__(self, rng: np.random.Generator, level: int) -> None:
         self.rng, self.level = rng, level

@@ -90,7 +90,7 @@ def list_keys(value: Mapping[str, Any]) -> tuple[set[str], set[str]]:
         names.update(_WEIGHT_KEYS)
     elif _SAME_ROLES.get(str(role), role) == "assistant":
         names.update(_REPLY_KEYS)
-    else:  # other messages are never trained on, just as a weight of 0 asks
+    else:  # other messages are never trained on, so a weight of 0 counts as read
         names.add("tool_call_id")  # read by `call_results.sort_results`
         names.update(key for key in _WEIGHT_KEYS if not value.get(key))
     return given & names, given - names
@@ -147,7 +147,7 @@ def _find_other_part(content: list[Any]) -> str | None:
 
 
 def _find_thoughts(value: Mapping[str, Any], column: str) -> list[str]:
-    """Return the thought of a reply, which may stand under several keys."""
+    """Return the thought of a reply, which several keys may hold; empty without one."""
     found: list[str] = []
     for key in _THOUGHT_KEYS:
         text = value.get(key)
@@ -162,7 +162,7 @@ def _find_thoughts(value: Mapping[str, Any], column: str) -> list[str]:
 
 
 def _read_reply(value: Mapping[str, Any], column: str, thoughts: list[str]) -> Message:
-    """Return thought, calls and weight of a reply, as far as it has them."""
+    """Return those of thought, calls and weight that a reply has."""
     message: Message = {}
     if thought := "\n".join(text for text in thoughts if text.strip()):
         message["thought"] = thought

@@ -24,11 +24,11 @@ Messages = list[Message]
 def parse_messages(value: object, column: str, role: str) -> Messages:
     """Parse the messages of a column; plain text becomes one message of ``role``.
 
-    Beside ``role`` and ``content`` a message may have these keys, which whoever renders it turns into text:
+    Besides ``role`` and ``content`` a message may have these keys, which become text when it is rendered:
 
     - ``thought``: the reasoning of the reply;
     - ``calls``: JSON of its tool calls, a list of ``{"name": …, "arguments": {…}}``; the content may then be empty;
-    - ``tools``: JSON of the list of tools, of the first message of a dialogue;
+    - ``tools``: JSON of the list of tools, only in the first message of a dialogue;
     - ``weight``: ``"0"`` if the reply is not learnt.
 
     Raises:
@@ -47,7 +47,7 @@ def parse_messages(value: object, column: str, role: str) -> Messages:
 
 
 def _turn_columns(value: Mapping[str, Any]) -> object:
-    """Turn a table of roles and contents, as older data sets have it, to messages."""
+    """Turn a table of roles and contents, as older data sets have it, into messages."""
     is_table = bool(value) and all(isinstance(cell, list) for cell in value.values())
     if not is_table or len({len(cell) for cell in value.values()}) > 1:
         return value
@@ -83,9 +83,9 @@ def read_dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messag
 def _take_off(
     prompt: Messages, answers: Sequence[Messages], columns: Sequence[str]
 ) -> tuple[Messages, list[Messages]]:
-    """Take the prompt off answers that repeat it.
+    """Remove the prompt from answers that repeat it.
 
-    A system message that all answers begin with, and the prompt has not, goes to the prompt.
+    If all answers begin with a system message that the prompt lacks, it moves to the prompt.
 
     Raises:
         BadRow: an answer begins with something other than the prompt.
@@ -104,7 +104,7 @@ def _take_off(
         without_system = bare[bare[0]["role"] == "system" :]
         repeated = next((part for part in (bare, without_system) if part and begin[: len(part)] == part), [])
         role = begin[0]["role"]
-        # behind a reply of the prompt a user may go on
+        # if the prompt ends with a reply, the answer may begin with a message of the user
         goes_on = role != "system" and (role != "user" or bare[-1]["role"] == "assistant")
         if not repeated and not goes_on:
             raise BadRow(
@@ -167,10 +167,10 @@ def read_pair(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Mes
 def read_pair_scores(row: Mapping[str, Any]) -> list[float]:
     """Read the scores of both sides of a pair.
 
-    They are the columns of scores, the column ``margin`` and 0, or 1 and 0.
+    They are ``score_chosen`` and ``score_rejected`` if the row has both, else ``margin`` and 0, else 1 and 0.
 
     Raises:
-        BadRow: the chosen side has not the higher score.
+        BadRow: the chosen side does not have the higher score, or a score is no finite number.
     """
     given = [row.get(f"score_{side}") for side in SIDES]
     scores = [1.0, 0.0]
@@ -186,7 +186,9 @@ def read_pair_scores(row: Mapping[str, Any]) -> list[float]:
 
 
 def read_answers(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list[Any]]:
-    """Read the prompt of a row, its ``completions`` and as many ``scores`` of any kind.
+    """Read the prompt of a row, its ``completions``, and one entry of ``scores`` for each.
+
+    The entries of ``scores`` may have any type.
 
     Raises:
         BadRow: one of them is missing.

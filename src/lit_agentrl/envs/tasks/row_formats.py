@@ -1,4 +1,4 @@
-"""Rows of other formats (ShareGPT, Alpaca, CSV) under the columns that are read here."""
+"""Convert rows of other formats (ShareGPT, Alpaca, CSV) to the columns that this package reads."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _LISTS = (
 _NUMBERS = ("label", "score", "margin", "score_chosen", "score_rejected")
 _DIALOGUES = ("conversations", "conversation", "dialogue", "dialog")
 _MISSING = object()
-_SHORTEST_REPEATED = 12  # characters of a prompt
+_SHORTEST_REPEATED = 12  # fewest characters of a prompt whose repetition is noticed
 _PYTHON_MESSAGES = re.compile(r"\s*\[\s*\{\s*'(role|content|from|value)'\s*:")
 
 
 @dataclass
 class Converted:
-    """A row under the columns that are read here.
+    """A row with the columns that this package reads.
 
     Attributes:
         row: its columns.
-        sources: of columns with another name in the file, the names there.
-        format: what the row is written in, in messages.
+        sources: column -> its names in the file, for columns that have other names there.
+        format: the name of the file's format, for messages to the user.
     """
 
     row: dict[str, Any]
@@ -51,7 +51,10 @@ class Converted:
 
 
 def find_column(row: Mapping[str, Any], name: str) -> Any:
-    """Return a column, also a nested one with dots; `is_missing` tells its absence."""
+    """Return a column; dots in its name lead to nested fields.
+
+    `is_missing` tells whether the row has no such column.
+    """
     if name in row:
         return row[name]
     value: Any = row
@@ -84,11 +87,11 @@ def convert_row(row: Mapping[str, Any], suffix: str, columns: Mapping[str, str] 
 
     Args:
         row: columns of the file.
-        suffix: what the name of the file ends in: cells of CSV are texts, structs of Parquet have fields of None.
-        columns: names in the file of columns that are read here.
+        suffix: ending of the file's name.  Cells of ``.csv`` are texts; structs of ``.parquet`` have fields of None.
+        columns: name of a column in this package -> its name in the file.
 
     Raises:
-        BadRow: it is of a known format, and has an error.
+        BadRow: the row has a known format, and an error in it.
     """
     is_text = suffix == ".csv"
     row = {name: drop_nulls(cell) for name, cell in row.items()} if suffix == ".parquet" else row
@@ -148,7 +151,7 @@ def _move(made: Converted, theirs: str, ours: str) -> None:
 
 
 def _convert_dialogue(made: Converted) -> None:
-    """Read the column of ShareGPT's dialogue, which sides of pairs may go on."""
+    """Read the column of ShareGPT's dialogue, which the sides of a pair may continue."""
     row = made.row
     has_sides = row.get("chosen") is not None and row.get("rejected") is not None
     ours = "prompt" if has_sides else "messages"
@@ -161,7 +164,7 @@ def _convert_dialogue(made: Converted) -> None:
                     row[ours] = value if isinstance(value, list) else row[ours]
                 break
     if has_sides:
-        for name in ("chosen", "rejected"):  # a single message
+        for name in ("chosen", "rejected"):  # a side may be a single message, without a list
             if isinstance(row[name], Mapping):
                 row[name] = [row[name]]
     lists = [row[name] for name in MESSAGE_COLUMNS if isinstance(row.get(name), list)]
@@ -210,10 +213,10 @@ def _parse_list(cell: str, column: str, *, holds_messages: bool) -> object:
     Args:
         cell: the text.
         column: its name, for messages.
-        holds_messages: lists that are no messages stay texts, as an answer of JSON.
+        holds_messages: True: a list of anything but messages stays text, because an answer may be JSON.
 
     Raises:
-        BadRow: it spells messages in the way of Python, which would be learnt as they stand there.
+        BadRow: the cell spells messages as Python prints them; as text, this spelling would be learnt.
     """
     if _PYTHON_MESSAGES.match(cell):
         raise BadRow("no_json", f"column {column} spells messages as Python prints them; write them as JSON")
@@ -227,7 +230,7 @@ def _parse_list(cell: str, column: str, *, holds_messages: bool) -> object:
 
 
 def _parse_number(cell: object) -> object:
-    """Return the number or the truth that a cell of text spells; else the cell."""
+    """Return the number or the boolean that a cell of text spells; else the cell."""
     if not isinstance(cell, str):
         return cell
     if cell.strip().lower() in ("true", "false"):

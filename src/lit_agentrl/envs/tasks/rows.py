@@ -17,6 +17,7 @@ from lit_agentrl.envs.tasks.messages import parse_messages
 from lit_agentrl.envs.tasks.row_formats import find_column, is_missing, list_columns
 from lit_agentrl.envs.tasks.tables import NAMES, READERS, drop_nulls, read_table, shorten_path
 
+# of each file: split, path, and (modification time in ns, size in bytes)
 Files = tuple[tuple[str, str, tuple[int, int]], ...]
 
 
@@ -54,7 +55,8 @@ class Source:
     """Files and the roles of their columns.
 
     Attributes:
-        files: split, path and state (modification time, size) of each file; ``train`` must be among them.
+        files: split, path and state of each file (modification time in ns, size in bytes); ``train`` must be among
+            them.
         question, reference: the columns; reference None: the data set has none.
         needed: further columns that every row must have.
     """
@@ -92,7 +94,7 @@ def hash_contents(path: str | Mapping[str, str]) -> dict[str, str]:
 
 
 def find_files(path: str | Mapping[str, str]) -> Files:
-    """Check the files of a `Source`.
+    """Check the files of a `Source`; return them with their states.
 
     Raises:
         ValueError: an unknown split, no file for ``train``, or a file that is missing or of another kind.
@@ -146,8 +148,9 @@ def deal(
     for split_of_file, path, _ in files:
         for row in _read_rows(Path(path), check):
             question = " ".join(row.question.split())
-            share = split_of(question)
-            split = share if split_of_file == "train" and share not in own_splits else split_of_file
+            hashed_split = split_of(question)
+            is_shared = split_of_file == "train" and hashed_split not in own_splits
+            split = hashed_split if is_shared else split_of_file
             earlier, location = first.setdefault(question, (split, row.location))
             if earlier != split:
                 raise ValueError(
@@ -165,14 +168,14 @@ def deal(
 
 def _read_rows(path: Path, check: Callable[[Mapping[str, Any], str], RowType]) -> Sequence[RowType]:
     rows, bad = [], []
-    for where, files in read_table(path):
+    for where, columns in read_table(path):
         location = f"{shorten_path(path)} {where}"
         try:
-            if isinstance(files, ValueError):
-                raise files
-            if not isinstance(files, dict):
+            if isinstance(columns, ValueError):
+                raise columns
+            if not isinstance(columns, dict):
                 raise ValueError('it is no object; write {"column": value, …}')
-            rows.append(check(files, location))
+            rows.append(check(columns, location))
         except ValueError as error:
             bad.append(f"path={location}: {error}")
     if bad:
@@ -204,7 +207,7 @@ def _check_row(columns: Mapping[str, Any], location: str, *, source: Source) -> 
 
 
 def _read_question(column: str, cell: object) -> str:
-    """Return a question as text, also of messages: the system text, then the user's."""
+    """Return a question as text; of messages, the system text and then the user's."""
     if isinstance(cell, list) and cell:
         messages = parse_messages(drop_nulls(cell), column, "user")
         if [message["role"] for message in messages] not in (["user"], ["system", "user"]):

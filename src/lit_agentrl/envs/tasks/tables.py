@@ -43,7 +43,7 @@ def read_table(path: Path) -> Rows:
 def _read_jsonl(path: Path) -> Rows:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            # skips blank lines, and a byte order mark alone
+            # skip blank lines and lines that hold only a byte order mark
             if line.strip(b"\xef\xbb\xbf \t\r\n"):
                 yield f"line {number}", _parse_line(line)
 
@@ -248,7 +248,7 @@ def _read_parquet(path: Path) -> Rows:
         ) from error
     logging.getLogger("datasets").setLevel(logging.CRITICAL)  # errors are reported here
     try:  # streamed, so that nothing is copied into a cache on disk
-        if not parquet.read_metadata(path).num_rows:  # which datasets cannot stream
+        if not parquet.read_metadata(path).num_rows:  # datasets cannot stream a file without rows
             return
         table = datasets.load_dataset("parquet", data_files=escape(str(path)), split="train", streaming=True)
         rows = list(table)

@@ -15,7 +15,7 @@ from lit_agentrl.checks import require, require_local
 from lit_agentrl.envs.splits import keyed_rng, stable_hash
 
 _PRICE = 71  # purpose key of the price within a range
-_UNPRICED = 100.0
+_UNPRICED = 100.0  # dollars, for a product without a price
 _LONGEST = 200_000_000  # bytes of one file, unpacked
 # names of the files in the original; an ending such as _1000 may follow
 _PRODUCTS, _ATTRIBUTES, _HUMAN = "items_shuffle", "items_ins_v2", "items_human_ins"
@@ -109,8 +109,8 @@ def load(folder: object) -> tuple[Product, ...]:
     rows, attributes, *rest = (_read(file) for file in files)
     require(isinstance(rows, list), "path", files[0], "a file with a list of products")
     wishes = rest[0] if rest else {}
-    for file, target in zip(files[1:], (attributes, wishes), strict=False):
-        require(isinstance(target, dict), "path", file, "a file with one entry for each product id")
+    for file, entries in zip(files[1:], (attributes, wishes), strict=False):
+        require(isinstance(entries, dict), "path", file, "a file with one entry for each product id")
     products: dict[str, Product] = {}
     for index, row in enumerate(rows):
         try:

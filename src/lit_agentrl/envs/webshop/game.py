@@ -28,7 +28,7 @@ _ACTION = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.IGNORECASE | re.DOTA
 
 
 class WebShop(TextEnv):
-    """One purchase per episode, with a reward from 0 to 1, which is a success.
+    """One purchase per episode; its reward is from 0 to 1, and 1 is success.
 
     Best play knows the product of the goal.  An action is ``search[words]``, on the search page, or
     ``click[button]``; anything else changes nothing.
@@ -40,7 +40,7 @@ class WebShop(TextEnv):
         goals: ``synthetic``, generated from a product and options; ``human``, instructions written by people.
         results: products per page of results.
         partial: whether a purchase earns its partial reward; False: only 1 for a perfect one.
-        search: ``fts5``, of SQLite; ``bm25s``, of the library of this name.
+        search: the index: ``fts5`` of SQLite, or ``bm25s`` of the library with this name.
         split: ``train``, ``val`` or ``test``, decided by the product of the goal.
 
     Raises:
@@ -69,8 +69,8 @@ class WebShop(TextEnv):
         self._source = str(path) if path is not None else products
         self._kind, self._results, self._partial, self._search = goals, results, partial, search
         self._eligible = [product for product in self._shop.products if has_goals(product, goals)]
-        own_options = [product for product in self._eligible if split_of(product.id) == split]
-        require(bool(own_options), "goals", goals, f"a kind of which the split {split} has one")
+        of_split = [product for product in self._eligible if split_of(product.id) == split]
+        require(bool(of_split), "goals", goals, f"a kind of which the split {split} has one")
         self.max_solution = 3 + max(len(product.options) for product in self._eligible)
         self._goal = Goal("", "", (), (), None)
         self._page = Page()
@@ -83,7 +83,7 @@ class WebShop(TextEnv):
     def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options with the hash of the files' content in place of their folder.
 
-        The default search is left out, as it was before that option existed.
+        The default search is left out, so that identities from before that option existed stay valid.
         """
         own_options = {key: value for key, value in options.items() if (key, value) != ("search", "fts5")}
         return (

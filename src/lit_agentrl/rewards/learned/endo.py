@@ -40,18 +40,18 @@ def compute_endogenous_rewards(taken_A: Tensor, value_A: Tensor) -> Tensor:
 
 @dataclass(kw_only=True)
 class Endogenous(Replacing):
-    """Endogenous reward of turns, by a model with the policy's tokenizer.
+    """A model with the policy's tokenizer gives an endogenous reward to each turn.
 
     A turn gets ``weight`` times the sum of `compute_endogenous_rewards` over its sampled tokens.  The sum over an
     episode is ``alpha log pi(episode) + V(s_0)``, so it rewards what the model finds likely: of two episodes of a
-    prompt usually the shorter one.  V(s_0) is defined up to a constant of the model; ``centre`` therefore subtracts the
-    mean of these sums over all episodes of the iteration from the last turn of each.
+    prompt, the shorter one usually earns more.  V(s_0) is defined up to a constant of the model; ``centre`` therefore
+    subtracts the mean of these sums over all episodes of the iteration from the last turn of each.
 
     Args:
         path: folder of a run that has ended, or of a model in Hugging Face's format.
         weight, replaces, keep_penalties: see `Replacing`.
         temperature: alpha.
-        centre: whether that mean is subtracted.
+        centre: whether the mean over all episodes is subtracted.
         tokens_per_batch: number of tokens that are computed together.
 
     Raises:

@@ -27,12 +27,12 @@ _OF_SCORES = ("vote", "meta", "keep", "low", "high")  # options that need writte
 
 @dataclass(kw_only=True)
 class Judge(Replacing):
-    """Reward of an episode at its end by a judge: ``weight * value``.
+    """A judge rewards each episode at its end with ``weight * value``.
 
     The value is 0 for the lowest score and 1 for the highest.  The judge reads the episode and writes principles
     (unless they are configured), a critique and a score, ``samples`` times; the value is the vote of the scores.  A
-    reply in another form is counted and asked for again, ``retries`` times.  An episode without any readable reply has
-    no reward: it is not trained on, and is counted.
+    reply that cannot be parsed is counted and asked for again, up to ``retries`` times.  An episode without any
+    readable reply has no reward: it is not trained on, and is counted.
 
     With ``scalar`` the judge writes no score: a trained reward model reads question and critique, and the value is the
     mean of its values over the samples (CLoud, arXiv 2408.11791).
@@ -43,7 +43,8 @@ class Judge(Replacing):
         weight, replaces, keep_penalties: see `Replacing`.
         samples: number of replies per episode.
         vote: how to combine the samples: ``mean``, ``median`` or ``majority``.
-        meta: folder of a run that trained a reward model on judgements: only the samples that it scores highest vote.
+        meta: folder of a run that trained a reward model on judgements: only the
+            ``keep`` samples that this model scores highest vote.
         keep: number of samples that vote under ``meta``; None: half, rounded up.
         scalar: folder of a run that trained a reward model on critiques, which scores them instead of the judge.
         retries: how often to ask again for a reply that cannot be parsed.

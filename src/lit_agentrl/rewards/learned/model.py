@@ -19,7 +19,7 @@ from lit_agentrl.rewards.learned.success_comparison import SuccessComparison
 
 @dataclass(kw_only=True)
 class Learned(Replacing):
-    """Reward of episodes or turns by trained reward models: ``weight * value``.
+    """Trained reward models reward episodes or turns with ``weight * value``.
 
     A score has no fixed scale: its value is ``(score - mean) / std``, with mean and std over the episodes held out of
     the training of the model.  The value of a logit is ``sigmoid(logit)``.

@@ -30,10 +30,10 @@ class ReferenceSource(Protocol):
 
 @dataclass(kw_only=True)
 class BesideReference(Replacing):
-    """Reward of an episode at its end, by comparison with a reference: ``weight * value``.
+    """A model compares each episode with a reference and rewards ``weight * value``.
 
-    The value is ``(r(p, reference, episode) - mean) / std`` of a model of ``algo=polar``:
-    https://arxiv.org/abs/2507.05197.  An episode of a prompt without a reference is not trained on.
+    The reward is paid at the end of the episode.  The value is ``(r(p, reference, episode) - mean) / std`` of a model
+    of ``algo=polar``: https://arxiv.org/abs/2507.05197.  An episode of a prompt without a reference is not trained on.
 
     Args:
         path: folder of the run that trained the model, or of the model itself.

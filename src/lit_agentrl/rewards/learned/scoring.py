@@ -55,8 +55,8 @@ class Scorer:
     def start(self) -> float:
         """Value of an average episode before its first turn, averaged over models."""
         weight = 1.0 if self._heads is None else sum(self._heads.values())
-        chances = sum(0.5 if model.about.kind == "logit" else 0.0 for model in self._models)
-        return weight * chances / len(self._models)
+        total = sum(0.5 if model.about.kind == "logit" else 0.0 for model in self._models)
+        return weight * total / len(self._models)
 
     def values(self, episodes: Sequence[Episode]) -> Tensor:
         """Return `turn_values` of each model, (M, A)."""
@@ -93,7 +93,7 @@ def turn_values(
     device: torch.device,
     heads: Mapping[str, float] | None = None,
 ) -> Tensor:
-    """Compute the value after each turn of all episodes, in order, float64.
+    """Compute the value after each turn of all episodes, in order, (A,), float64.
 
     The value is ``(score - mean) / std``, ``sigmoid(logit)`` or the cost, depending on the model; for several heads it
     is the weighted sum.

@@ -23,7 +23,7 @@ class Refill(Structure):
         max_waves: Maximum waves of an iteration, including the first; None for 10.
 
     Raises:
-        ValueError: It is not a whole number from 1 to 128.
+        ValueError: ``max_waves`` is not a whole number from 1 to 128.
     """
 
     provides = frozenset({MORE_GROUPS})

@@ -17,7 +17,7 @@ from lit_agentrl.rollout.workers.shares import Share, cut, join_shares
 
 _SLICE_S = 0.5  # seconds between checks, by a waiting trainer, that the workers are alive
 _STOP_S = 10.0  # seconds in which a worker may close its games and end by itself
-_START_LIMIT_S = 1800.0  # seconds to wait for a first worker, as on a cluster that must grow before
+_START_LIMIT_S = 1800.0  # seconds without any worker that can play, as on a cluster that must grow
 
 
 @dataclass

@@ -15,7 +15,7 @@ from lit_agentrl.rollout.workers.shares import check_shares
 
 _PATIENCE_S = 600.0
 _START_S = 300.0  # a new process needs time for its imports
-_MOST = 256  # processes on one machine
+_MOST = 256  # maximum number of processes on one machine
 
 
 @dataclass(frozen=True, kw_only=True)

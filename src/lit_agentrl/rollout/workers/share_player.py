@@ -60,7 +60,7 @@ class SharePlayer:
             weights: Fetches the weights.
         """
         started = time.perf_counter()
-        torch.set_num_threads(self._threads)  # set per thread, and this need not be the first one
+        torch.set_num_threads(self._threads)  # per thread, and this may be another one
         if load != self._loaded:
             self._sync.load(weights(), version)
             self._loaded = load

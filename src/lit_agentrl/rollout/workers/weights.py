@@ -82,7 +82,7 @@ class SharedWeights:
 def differing(snapshot: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return copies of the snapshot's tensors that differ from these weights.
 
-    Training has changed these weights since the snapshot.
+    They are the weights that training has changed since the snapshot.
     """
     return {
         name: tensor.clone()

@@ -33,7 +33,7 @@ class ThreadHost:
         self._environments = self._environments.without(key)
 
     def interrupt(self) -> None:
-        """End what an environment waits for, if it can."""
+        """Interrupt what an environment waits for, if possible."""
         self._environments.interrupt()
 
     def abort(self) -> None:

@@ -15,7 +15,7 @@ def check_returned(call: str, given: Any, expected: str) -> Any:
     Their number must match, and the last one must be an info dict.
 
     Raises:
-        ValueError: It has another form.
+        ValueError: The game returned another form.
     """
     if not isinstance(given, tuple | list) or len(given) != expected.count(",") + 1:
         raise ValueError(f"{call} must return ({expected}), and returned {_describe_value(given)}")
@@ -75,7 +75,7 @@ def make_readable(observation: str) -> str:
     """Return an observation as text that a tokenizer can encode.
 
     Raises:
-        ValueError: It is not a text.
+        ValueError: The observation is not a text.
     """
     if not isinstance(observation, str):
         raise ValueError(f"the observation must be a str, not {_describe_value(observation)}")
@@ -86,7 +86,7 @@ def read_number(name: str, value: Any) -> float:
     """Return one finite number of reward."""
     try:
         number = float(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's, of several numbers
+    except (TypeError, ValueError, RuntimeError) as error:  # torch raises the last for several numbers
         raise ValueError(f"{name} must be one number, not {_describe_value(value)}") from error
     if not math.isfinite(number):
         raise ValueError(f"{name}={number} must be finite")
