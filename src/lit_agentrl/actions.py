@@ -118,7 +118,7 @@ def read_call(text: str, tools: Iterable[ToolSpec], *, key: str = "arguments") -
             "unknown_tool", f"there is no tool {shorten(json.dumps(name))}; the tools are {', '.join(known)}"
         )
     if reason := explain_mismatch(arguments, known[name].schema):
-        # policies read these messages: their words never change
+        # policies read these messages, so their words must not change
         return BadCall("bad_arguments", f"{name} was called wrongly: {reason}")
     return ToolCall(name, arguments)
 

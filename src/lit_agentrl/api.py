@@ -119,7 +119,7 @@ class Result(Printed):
         folder: folder of a run, trained by this API or by a command.
 
     Raises:
-        UserError: it is not a run folder.
+        UserError: the folder is not that of a run.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -227,7 +227,7 @@ class Result(Printed):
 @contextmanager
 def _convert_errors() -> Iterator[None]:
     """Convert each error into a UserError or RunError of one line, with its cause."""
-    process.shorten_spin()  # where torch is not imported yet
+    process.shorten_spin()  # has an effect only if torch is not imported yet
     with jobs.clear_hydra(), _restore_interrupts():
         try:
             yield

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 _OPTION = re.compile(r"[A-Za-z_]\w*(\.\w+)*=")  # the beginning of a message about an option
-MOST_EPISODES = 1_000_000  # planned at a time, as objects in memory
+MOST_EPISODES = 1_000_000  # most that are planned at a time, since each is an object in memory
 
 
 class NotFinite(ValueError):
-    """Error: weights, logits or gradients are NaN or infinite; all ranks raise the same one.
+    """Weights, logits or gradients are NaN or infinite; all ranks raise the same error.
 
     Args:
         message: one line.
@@ -39,7 +39,7 @@ def name_errors(key: str) -> Iterator[None]:
     """Put ``key`` before the message of each ValueError raised inside.
 
     Raises:
-        ValueError: in place of one raised inside.
+        ValueError: in place of a ValueError raised inside.
     """
     try:
         yield
@@ -51,7 +51,7 @@ def name_errors(key: str) -> Iterator[None]:
 def blame(key: str, owner: str = "", *, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Turn every error raised inside, ``SystemExit`` included, into an error of one part.
 
-    For code that may be a user's.
+    It is meant for code that may be a user's.
 
     Args:
         key: key of the part, as in `name_errors`.
@@ -59,7 +59,7 @@ def blame(key: str, owner: str = "", *, but: tuple[type[Exception], ...] = ()) -
         but: errors that pass unchanged.
 
     Raises:
-        ValueError: in place of one raised inside.
+        ValueError: in place of an error raised inside.
     """
     try:
         yield
@@ -167,7 +167,7 @@ def require_members(label: str, built: object, protocol: type[object]) -> None:
         protocol: the members are its methods, properties and annotated attributes.
 
     Raises:
-        ValueError: it lacks a member, which the message names.
+        ValueError: the object lacks a member, which the message names.
     """
     members = {*vars(protocol), *inspect.get_annotations(protocol)}
     lacking = sorted(name for name in members if not name.startswith("_") and not hasattr(built, name))
@@ -182,7 +182,7 @@ def require_local(option: str, path: object) -> None:
     """Check that a path is not a URL, because nothing is downloaded.
 
     Raises:
-        ValueError: it is one.
+        ValueError: the path is a URL.
     """
     if "://" in str(path):
         raise ValueError(f"{option}={format_value(path)} is an address; download the file and give its path")

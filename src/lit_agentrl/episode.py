@@ -132,7 +132,7 @@ class Turn:
     probes: dict[str, float] = field(default_factory=dict)  # measured before the turn, for reward parts
     shaping: dict[str, float] = field(default_factory=dict)  # reward that each reward part added
     shaped_reward: float | None = None  # reward used in training; None without reward parts
-    # parts of the training reward that tokens other than the last are paid: index in `reply_tokens`, reward
+    # parts of the training reward given to tokens other than the last: index in `reply_tokens`, reward
     early_rewards: list[tuple[int, float]] = field(default_factory=list)
     cost: float | None = None  # for constraints, not part of the reward; None: the game gives no costs
     counts: dict[str, float] = field(default_factory=dict)  # what the game counts, such as failed calls
@@ -180,7 +180,7 @@ class Outcome:
     cut: int = 0  # turns whose reply reached its limit
     lost: int = 0  # characters of prompts that the tokenizer dropped
     answers: int = 0  # turns with a valid reply
-    distinct: int = 0  # different answers among those of these turns
+    distinct: int = 0  # different answers among the valid replies
     instance_id: str = ""
     scenario: str = ""  # the scenario of its task; empty if the game names none
     scenario_tasks: int = 0  # tasks of the scenario

@@ -1,4 +1,4 @@
-"""Durable writes: files are replaced as a whole and on disk before a call returns."""
+"""Durable writes: files are replaced whole, and are on disk before a call returns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_atomic(path: str | Path, text: str | bytes) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _get_temporary(path)
-    temporary.unlink(missing_ok=True)  # so that an existing link is not written through
+    temporary.unlink(missing_ok=True)  # if a link has this name, its target must not be written
     with _add_file_name(path), open(temporary, "xb") as file:
         file.write(text.encode() if isinstance(text, str) else text)
         file.flush()
@@ -109,7 +109,7 @@ def replace_folder(folder: str | Path, write: Callable[[str], Any]) -> None:
     which :func:`recover_folder` restores it.
 
     Raises:
-        OSError: it cannot be written; the partial copy is removed, so that it does not fill the disk.
+        OSError: the folder cannot be written; the partial copy is removed, since it may fill the disk.
     """
     folder = Path(folder)
     old, new = folder.with_name(folder.name + ".old"), folder.with_name(folder.name + ".tmp")

@@ -21,7 +21,7 @@ _MIN_CHARACTERS = 200  # of an episode; fewer are meaningless
 
 
 class Unreadable(ValueError):
-    """Error: a reply is no verdict; the message is a short reason."""
+    """A reply of the judge holds no verdict; the message is a short reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +29,10 @@ class Criteria:
     """Criteria by which episodes are judged, and the prompts for the judge.
 
     An episode is quoted between two fence lines that it does not contain; each of its lines begins with a bar, and a
-    space breaks up its tags.  So it can neither close its fence nor contain a verdict or a
-    chat marker.
+    space breaks up its tags.  An episode can therefore neither close its fence nor contain a verdict or a chat marker.
 
     Args:
-        principles: by which to judge; none: the judge writes its own first, as in SPCT (arXiv 2504.02495).
+        principles: texts by which to judge; if empty, the judge first writes its own, as in SPCT (arXiv 2504.02495).
         low, high: range of a score.
         shows_end: show the judge how the game ended.
         most_characters: limit of an episode; the middle of a longer one is left out.
@@ -231,7 +230,8 @@ class Criteria:
 def select_best_judgements(scores: Sequence[float], quality: Sequence[float], keep: int) -> list[float]:
     """Return the scores of the ``keep`` best judgements, in their original order.
 
-    Ties go to the first.  Only these vote, as with the meta reward model of SPCT (arXiv 2504.02495, section 4.2).
+    Ties go to the first.  Only the kept judgements vote, as with the meta reward model of SPCT (arXiv 2504.02495,
+    section 4.2).
 
     Args:
         scores: scores of one episode by several judgements.

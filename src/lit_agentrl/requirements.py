@@ -35,11 +35,11 @@ class Requirement:
     """A fact that a part cannot do without.
 
     Attributes:
-        fact: that some part must provide.
-        at_least: the amount of it.
-        by: what asks for it, as a user writes it; empty: the label of the part.
-        reason: completes ": ", why it is needed; may be empty.
-        remedy: completes "or": options with which it is needed no more; may be empty.
+        fact: the fact that some part must provide.
+        at_least: the least amount of the fact.
+        by: what asks for the fact, as a user writes it; empty: the label of the part.
+        reason: completes ": ", why the fact is needed; may be empty.
+        remedy: completes "or": options with which the fact is needed no more; may be empty.
     """
 
     fact: Fact
@@ -54,9 +54,9 @@ class Offer:
     """An amount of a fact; a `Fact` on its own is offered without limit.
 
     Attributes:
-        fact: that is provided.
-        amount: how much of it; 0: none, and ``by`` is named where it is missing.
-        by: what provides it, as a user writes it; empty: the label of the part.
+        fact: the fact that is provided.
+        amount: how much of the fact; 0: none, but the message about a missing fact names ``by``.
+        by: what provides the fact, as a user writes it; empty: the label of the part.
     """
 
     fact: Fact
@@ -69,8 +69,8 @@ class Part:
     """A part of a run, as `match` sees it.
 
     Attributes:
-        key: the option that describes it, such as ``algo.structure``.
-        label: it with its value, such as ``algo.structure=Refill``.
+        key: the option that describes the part, such as ``algo.structure``.
+        label: the option with its value, such as ``algo.structure=Refill``.
         requires: what it needs of the run.
         provides: what it gives to the run.
     """
@@ -89,17 +89,17 @@ def describe_part(
     requires: Iterable[Fact | Requirement] = (),
     provides: Iterable[Fact | Offer] = (),
 ) -> Part:
-    """Return an object as a part of a run, with its declarations and further ones.
+    """Return an object as a part of a run, with its own and further declarations.
 
     Args:
-        key: its option.
-        part: the object; one without ``requires`` and ``provides`` declares nothing.
-        name: its value in messages; empty: the name of its class.
-        requires: in addition.
-        provides: in addition.
+        key: the option of the object.
+        part: the object; an object without ``requires`` and ``provides`` declares nothing.
+        name: the value of the option in messages; empty: the name of the object's class.
+        requires: requirements in addition to those that the object declares.
+        provides: facts and offers in addition to those that the object declares.
 
     Raises:
-        ValueError: it declares something that is no fact.
+        ValueError: the object declares something that is no fact.
     """
     label = f"{key}={name or type(part).__name__}"
     wanted = [
@@ -123,7 +123,7 @@ def match(parts: Iterable[Part], *, undecided: Collection[str] = ()) -> None:
 
     Args:
         parts: all parts of the run; in their order, the first unmet requirement is reported.
-        undecided: options whose parts are not known yet; facts that they own are not missed.
+        undecided: options whose parts are not known yet; facts that they own are taken as provided.
 
     Raises:
         ValueError: a requirement is unmet; the message names the part that requires the fact, the fact, the option
@@ -152,7 +152,7 @@ def _explain(wanted: Requirement, parts: list[Part], offers: list[Offer]) -> str
 
 def _list_declared(part: object, attribute: str) -> Iterable[Any]:
     declared: Iterable[Any] = getattr(part, attribute, ())
-    if isinstance(declared, set | frozenset):  # whose order changes from process to process
+    if isinstance(declared, set | frozenset):  # the order of a set differs between processes
         return sorted(declared, key=lambda entry: str(getattr(entry, "fact", entry)))
     return declared
 

@@ -18,8 +18,8 @@ def require_schema(schema: Mapping[str, Any]) -> None:
     """Check that a schema is valid, describes an object and refers to no other document.
 
     Raises:
-        ValueError: the schema is none of these, or one of its patterns cannot be searched for in linear time; the
-            message lacks its subject, "the schema of …".
+        ValueError: the schema breaks one of these rules, or one of its patterns cannot be searched for in linear time;
+            the caller puts the subject, "the schema of …", before the message.
     """
     if schema.get("type") != "object":
         raise ValueError("must have type: object")

@@ -45,8 +45,8 @@ class TaskSampler:
     def choose(self, draw: Draw) -> list[Address]:
         """Return the address of each prompt.
 
-        It is a function of ``draw`` and of what was learned from earlier iterations.  The address of task k of
-        ``draw.instances`` is ``(k,)``.
+        The addresses depend only on ``draw`` and on what was learned from earlier iterations.  The address of task k
+        of ``draw.instances`` is ``(k,)``.
         """
         return [_choose_uniformly(draw, prompt) for prompt in range(draw.prompts)]
 

@@ -70,7 +70,7 @@ def suppress_warnings() -> None:
     # networks stay in eval mode, because dropout would make recorded and recomputed log-probs differ
     warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    # without held-out data such a run is not validated; a note says so
+    # a run on data without held-out rows is not validated; a note says so
     warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero.*")
     # logged values are reduced over all ranks already
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*")

@@ -21,10 +21,10 @@ from lit_agentrl.update.critic import Critic, separate_if_needed
 def build_critic(cfg: DictConfig, algorithm: Objective) -> Callable[[Policy], Critic] | None:
     """Return a function that makes the critic of a policy, or None.
 
-    It is None if ``critic`` is none, or ``separate_if_needed`` with an algorithm that needs no values.
+    The result is None if ``critic`` is none, or ``separate_if_needed`` with an algorithm that needs no values.
 
     Raises:
-        ValueError: the config is not a partial; or, when called, it makes something other than a `Critic`.
+        ValueError: the config is not a partial; or the returned function makes something other than a `Critic`.
     """
     critic: partial[Critic] | None = instantiate(cfg.critic) if cfg.get("critic") else None
     if critic is not None and not isinstance(critic, partial):
@@ -61,7 +61,7 @@ def read_beta(cfg: DictConfig) -> float:
     """Return ``critic.beta``: evaluations reweight the policy by exp(beta Q); 0 turns it off.
 
     Raises:
-        ValueError: it is not a finite number >= 0.
+        ValueError: ``critic.beta`` is not a finite number >= 0.
     """
     beta = OmegaConf.select(cfg, "critic.beta", default=0.0)
     require_number(

@@ -26,7 +26,7 @@ _ON_CPU = ("32-true", SLOTS, False, *(ON_CPU_SIZES[key.removeprefix("update.")] 
 ON_CPU: dict[str, Any] = dict(zip(BY_DEVICE, _ON_CPU, strict=True))
 GIB = 2**30
 _CONTEXT = GIB  # bytes of the CUDA context and of libraries, which the planner does not count
-# shares of the rest to plan with: the estimate may be too low, and fragments are lost
+# shares of the other memory that a plan may use, since estimates may be too low and fragments are lost
 _SAFE, _TIGHT = 0.9, 0.95
 _FEW_SLOTS = 32  # with fewer, activations are recomputed to make room for more
 

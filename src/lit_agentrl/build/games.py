@@ -69,14 +69,14 @@ def check_prompts(
         is_local: whether the model is in this process, so that its tokenizer is known; if it spells the words of a
             game letter by letter, a line says so.
         max_reply_tokens: tokens of a reply of the policy; None: not checked.
-        exceeded: by game, the limit that `try_games` found exceeded.
+        exceeded: index of a game -> a line about the limit that `try_games` found too low for best play.
 
     Raises:
         ValueError: a game or a prompt is refused; the message names the game or the part, and the remedy.
     """
     chat = rules.chat
     unknown = chat.tokenizer.unk_token_id
-    if unknown in chat.end_of_turn_ids:  # byte-level tokenizers reuse it to end turns
+    if unknown in chat.end_of_turn_ids:  # byte-level tokenizers end turns with their unknown token
         unknown = None
     has_noted_role = False
     for index, task in enumerate(rules.tasks):
@@ -139,9 +139,10 @@ class Games:
 
     Attributes:
         tasks: the games.
-        weights: of the training games, their shares of the prompts.
+        weights: share of the prompts of each training game.
         val, test: what is evaluated on these splits.
-        exceeded: by game, a line about a limit of actions that it exceeds; `check_prompts` refuses it.
+        exceeded: index of a game -> a line about an action limit that is too low for its best play; `check_prompts`
+            refuses the game.
     """
 
     tasks: list[Task]
@@ -159,7 +160,7 @@ class Games:
 def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
     """Build the training games of ``env`` and the evaluated ones of ``val.envs`` and ``test.envs``.
 
-    There are none if no ``env`` is named, as in a run that held-out data judge.
+    The lists are empty if no ``env`` is named, as in a run that is judged by held-out data.
 
     Raises:
         ValueError: an unknown name, a name given twice, or an invalid limit; the message names the option.
@@ -280,7 +281,7 @@ def try_games(games: Games, rewards: RewardPipeline) -> None:
     with which `check_prompts` refuses it.
 
     Raises:
-        ValueError: from a game, or from a reward part that does not support a game that is trained on.
+        ValueError: a game cannot be made, or a reward part does not support a training game.
     """
     for index, task in enumerate(list(games.tasks)):
         is_trained = index < len(games.weights)

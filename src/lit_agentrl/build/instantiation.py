@@ -32,8 +32,8 @@ def instantiate_as(cfg: DictConfig, key: str, kind: Callable[..., T]) -> T:
     """Instantiate a section, whose object must inherit ``kind`` and so has its defaults.
 
     Raises:
-        ValueError: it does not inherit ``kind``, or declares a member by a name of 0.2, ``renamed_members`` of
-            ``kind`` (the message names ``_target_``); or from the object itself.
+        ValueError: the object does not inherit ``kind``, or declares a member by its name in version 0.2, a key of
+            ``kind.renamed_members`` (the message names ``_target_``); or the object itself refuses an option.
     """
     section = OmegaConf.select(cfg, key)
     built: T = instantiate(section)
@@ -57,7 +57,7 @@ def instantiate_like(cfg: DictConfig, key: str, protocol: type[Any]) -> Any:
     """Instantiate a section, whose object must have all members of a protocol.
 
     Raises:
-        ValueError: it lacks a member, which the message names; or from the object itself.
+        ValueError: the object lacks a member, which the message names; or the object itself refuses an option.
     """
     built = instantiate(OmegaConf.select(cfg, key))
     require_members(f"{key}._target_={OmegaConf.select(cfg, key)._target_}", built, protocol)
@@ -70,7 +70,7 @@ def make_policy(cfg: DictConfig, *, trains: bool = True) -> Policy:
     If nothing is trained, this may be a `RemotePolicy`, which stands for a model behind an API and has no network.
 
     Raises:
-        ValueError: a model behind an API is to be trained; or from the object itself.
+        ValueError: a model behind an API is to be trained; or the object itself refuses an option.
     """
     policy = instantiate(cfg.model)
     if isinstance(policy, RemotePolicy) and not trains:

@@ -182,7 +182,7 @@ def read_recordings(
     Args:
         kind: the data set; None for rollouts.
         policy: the network and tokenizer that are trained.
-        chat: renders messages for it.
+        chat: renders messages for the policy.
         settings: temperature and limits.
         seed: run seed.
         is_judged: whether a reward model is trained, which is judged on all held-out pairs.

@@ -15,12 +15,12 @@ from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
-# members of a structure of 0.2 that nothing reads any more
+# members that a structure of version 0.2 may declare, and that nothing reads any more
 _UNREAD = (
     "needs", "gives", "is_off_policy", "mixes_groups", "is_sequential", "takes_trials", "asks_critic", "take_critic",
     "opponent",
 )  # fmt: skip
-# members of a structure of 0.2 that `StructureHook` has today, with their current names
+# members that a structure of version 0.2 may declare -> their current names in `StructureHook`
 _MOVED = {
     "check_game": "check_game", "setup": "setup", "wrap_engine": "wrap_engine", "wants_repeats": "wants_repeats",
     "evaluated": "plan_evaluation", "trial": "plan_temporary_step", "left_out": "mask_tokens", "notes": "make_notes",
@@ -40,7 +40,7 @@ def build_algorithm(cfg: DictConfig) -> tuple[Objective, Structure]:
 
 
 def _refuse_old_members(structure: Structure) -> None:
-    """Refuse a structure of 0.2 whose declarations would be ignored.
+    """Refuse a structure for version 0.2 whose declarations would be ignored.
 
     Raises:
         ValueError: there is such a declaration; the message names it and the remedy.

@@ -21,7 +21,13 @@ from lit_agentrl.update.settings import UpdateSettings
 
 
 class Rule(NamedTuple):
-    """A key prefix of options, when they have an effect, and why not otherwise."""
+    """A rule about the options whose names begin with ``key``.
+
+    Attributes:
+        key: beginning of the names.
+        has_effect: True if the options have an effect in this run.
+        why: the reason and the remedy if they have none.
+    """
 
     key: str
     has_effect: Callable[[DictConfig, Parts], bool]
@@ -54,7 +60,7 @@ def _is_trained(cfg: DictConfig, parts: Parts) -> bool:
 
 
 def _is_filter_usable(cfg: DictConfig, parts: Parts) -> bool:
-    """Return whether the monitor's action can change the filter, or leaves it alone."""
+    """Return whether there is a filter, or the monitor's action leaves it alone."""
     return parts.plays or not OmegaConf.select(cfg, "callbacks.collapse.action.filter")
 
 
@@ -235,7 +241,7 @@ def describe_inactive_bounds(module: AgentModule, *, is_ahead: bool, overrides: 
     )
 
 
-# options that break a condition of an estimator, see `certificates`
+# options that set the number of steps in an iteration
 _STEPS = ("update", "update.epochs", "update.minibatches")
 
 

@@ -24,9 +24,9 @@ from lit_agentrl.rl.policy.algorithm import Algorithm
 
 MEMBERS = 4
 SIZES = (2, 4, 8, 16)  # members of the groups whose variance is stated
-EXACT = 1e-10  # largest bias, relative to the update, that is rounding
-_SMALL = 1e-12  # an update that is shorter is 0
-# facts that no table game provides, and why
+EXACT = 1e-10  # largest bias, relative to the update, that counts as rounding
+_SMALL = 1e-12  # shorter updates and gradients count as 0
+# facts that no table game provides -> what the objective needs instead
 _MISSING = {
     facts.BRANCHES: "needs episodes that branch",
     facts.PLANS: "needs turns of a planner",
@@ -72,7 +72,7 @@ class Certificate:
 
     Attributes:
         name: name of the objective.
-        directions: one a game.
+        directions: one for each game.
         variances: for each size of `SIZES`, the trace of the covariance over the squared length of the part of the
             expected update along the gradient, relative to leave-one-out; infinite where that part does not point
             along the gradient.
@@ -88,7 +88,7 @@ class Certificate:
 
     @property
     def line(self) -> str:
-        """Say in one line how far the expected update is the gradient of the return."""
+        """Say in one line how well the expected update agrees with the meant gradient."""
         if self.missing:
             return f"no certificate: it {self.missing}"
         if all(each.scale == 0 and each.cosine == 0 for each in self.directions):
@@ -106,7 +106,7 @@ class Certificate:
         return f"{text}; where an older policy played, cosine {format_cosine(worst.cosine)} or more"
 
     def find_other(self) -> str:
-        """Return another objective whose gradient the update is; empty if there is none."""
+        """Return the other objective whose gradient equals the update; empty if there is none."""
         biased = [each for each in self.directions if not each.is_exact and not each.lag]
         names = {each.objective for each in biased}
         return names.pop() if len(names) == 1 and all(each.objective_bias <= EXACT for each in biased) else ""

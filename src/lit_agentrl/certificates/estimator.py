@@ -48,7 +48,7 @@ def compute_loss_gradients(objective: Objective, tensors: Tensors) -> tuple[Tens
     """Return the rows that an objective trains on, and the gradients of its loss.
 
     Args:
-        objective: it reads log-probs.
+        objective: an objective that reads log-probs.
         tensors: all columns of a minibatch, with the outputs of the policy.
 
     Returns:
@@ -87,7 +87,7 @@ class Moments:
 
 
 class Estimator:
-    """An objective in a game, whose update can be asked for each batch.
+    """An objective in a game, with methods that compute its update of a batch.
 
     Args:
         objective: the objective of a run.
@@ -134,7 +134,7 @@ class Estimator:
         return summarise(self.compute_updates(batches), batches)
 
     def is_ordered(self, members: int) -> bool:
-        """Return whether the update changes when the members of its groups change places."""
+        """Return whether the update depends on the order of the members of a group."""
         batches = list_batches(self.table, members).batches
         mixed = [batch for batch in batches if any(len(set(group)) > 1 for group in batch)][:4]
         with use_float64():

@@ -146,7 +146,7 @@ def compute_gradient(objective: Callable[[Tensor], Tensor], theta: Tensor) -> Te
 
 
 def compute_jacobian(function: Callable[[Tensor], Tensor], theta: Tensor) -> Tensor:
-    """Return the derivatives of a tensor by the logits, its shape and (L,)."""
+    """Return the derivatives of a tensor by the logits; the last dimension is L."""
     with torch.enable_grad():
         jacobian: Tensor = torch.func.jacrev(function)(theta.detach())
     return jacobian

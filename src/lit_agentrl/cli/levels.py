@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def measure_game(task: Task, episodes: int, seed: int, *, is_shipped: bool) -> None:
     """Measure one game on every split, print its rows and write its levels.
 
-    ``is_shipped``: those of a game of this package are written into the package.
+    If ``is_shipped``, the levels of a game of this package are written into the package.
     """
     from lit_agentrl.envs.levels import MEASURED, locate_levels, make_level_key, measure, write_levels
     from lit_agentrl.envs.splits import SPLITS

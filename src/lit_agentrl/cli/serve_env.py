@@ -70,7 +70,7 @@ def build_game(overrides: Sequence[str], search: Sequence[str]) -> Task:
     """Build the game to serve.
 
     Raises:
-        UserError: none, or options that belong to whoever plays it.
+        UserError: no game is named, or an option belongs to the run that plays the game.
     """
     require(bool(overrides), "env", None, "the name of a game: lit-agentrl serve-env env=sokoban")
     for override in overrides:

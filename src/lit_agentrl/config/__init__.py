@@ -1,1 +1,1 @@
-"""Compose, read and check configs: the one room that composes with Hydra."""
+"""Compose, read and check configs; no other subpackage composes with Hydra."""

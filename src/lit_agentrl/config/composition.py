@@ -275,7 +275,7 @@ def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
             continue
         if _is_open(override.key_or_group.replace("/", ".")):  # also a group below, such as env/user
             continue
-        # without the + it composes if the key exists; if not, the error names near keys
+        # the override without + composes only if the key exists; otherwise the error names similar keys
         plain = [other.lstrip("+") if other == text else other for other in job]
         try:
             compose(config_name=name, overrides=[*plain, *search], return_hydra_config=True)
@@ -298,5 +298,5 @@ def _require_table(table: str, name: str, job: Sequence[str], search: Sequence[s
         entries = OmegaConf.select(base, table)
     except Exception as error:
         raise explain_composition(error, name, others, search) from error
-    if entries is None:  # Hydra would add it, so the error is made here
+    if entries is None:  # Hydra would add the table without an error
         raise explain_composition(KeyError(table), name, job, search)

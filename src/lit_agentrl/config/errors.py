@@ -165,7 +165,7 @@ def refuse_unknown(text: str, name: str, valid: Iterable[str], otherwise: str = 
 def refuse_first(problems: Iterable[str]) -> None:
     """Refuse a command for its first problem, if it has any.
 
-    Later problems may rely on earlier ones.
+    Later problems are not even computed, since their checks may rely on earlier ones.
 
     Raises:
         UserError: with this problem as its message.

@@ -29,7 +29,7 @@ class ExperimentalConfigs(SearchPathPlugin):
 
 
 def register_roots() -> None:
-    """Register ``conf/experimental`` with Hydra; to be called before the first composition."""
+    """Register ``conf/experimental`` with Hydra; call it before the first composition."""
     Plugins.instance().register(ExperimentalConfigs)
 
 

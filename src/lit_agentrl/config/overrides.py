@@ -36,8 +36,8 @@ _TABLE = re.compile(
     r"(?:env|engine|optim|critic|reward)\.(?:\w+\.)*(?:options|settings|body|schedule_args)(?=\.|=\{|$)"
 )
 _NAME = re.compile(r"\w{1,60}")
-_GROUPS = ("algo", "env", "model", "reward", "data", "experiment")  # whose options are written without them
-# these match _PLAIN, but YAML does not read them as strings
+_GROUPS = ("algo", "env", "model", "reward", "data", "experiment")  # users tend to leave out these names
+# words that match _PLAIN, but that YAML does not read as strings
 _YAML_KEYWORDS = (
     "null",
     "true",
@@ -121,7 +121,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
         loader: lists the options of each group, for ``glob``.
 
     Raises:
-        UserError: one is not of the form ``key=value``.
+        UserError: an override is not of the form ``key=value``.
     """
     if strange := [text for text in overrides if not isinstance(text, str)]:  # from a notebook
         raise UserError(

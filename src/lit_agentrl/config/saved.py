@@ -138,7 +138,7 @@ def read_saved_config(
 def format_trust_option(folder: Path) -> str:
     """Return what a command on this run folder must add: `` trust_run=true``, or nothing.
 
-    It is needed if the run names code from outside of this package.
+    The option is needed if the run names code from outside of this package.
     """
     try:
         _restrict_untrusted(*_read(folder, "run"), folder, "run")
@@ -243,14 +243,14 @@ def _find_config_folders(hydra_config: Any) -> list[str]:
     for name in ("hydra", "runtime", "config_sources"):
         hydra_config = hydra_config.get(name) if isinstance(hydra_config, dict) else None
     sources = hydra_config if isinstance(hydra_config, list) else []
-    records = [
+    entries = [
         SimpleNamespace(
             schema=source.get("schema"), provider=source.get("provider"), path=str(source.get("path"))
         )
         for source in sources
         if isinstance(source, dict)
     ]
-    return [path for path in list_user_folders(records) if Path(path).is_dir()]
+    return [path for path in list_user_folders(entries) if Path(path).is_dir()]
 
 
 def _drop_removed(node: Any) -> Any:
@@ -327,7 +327,7 @@ def _drop_profile(cfg: Any) -> None:
 
 
 def _name_action(cfg: Any) -> None:
-    """Convert the monitor's action (once a word) and the entropy bonus (once a function)."""
+    """Convert the monitor's action (formerly a word) and the entropy bonus (formerly a function)."""
     for entry in (cfg.get("callbacks") or {}).values():
         if isinstance(entry, dict) and entry.get("action") in ("warn", "stop"):
             entry["action"] = {"_target_": f"lit_agentrl.monitor.actions.{entry['action'].title()}"}

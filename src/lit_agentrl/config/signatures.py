@@ -46,7 +46,7 @@ def load_libraries() -> None:
 
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
-_TENSORS = ("_BT", "_B", "_BK")  # arguments that a run provides
+_TENSORS = ("_BT", "_B", "_BK")  # ends of the names of arguments that a run provides
 _LISTS, _DICTS = (list, tuple, Sequence), (dict, Mapping)
 # bounds of the absolute value of numeric options, except for those of optimizers, which check their own
 LEAST, MOST = 1e-30, 1e15

@@ -1,1 +1,1 @@
-"""Seed streams with disjoint splits."""
+"""Prompts of each iteration, and data sets of recorded episodes and of rows."""

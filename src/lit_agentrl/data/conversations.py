@@ -32,7 +32,7 @@ class Reader:
     """Converter of messages to episodes.
 
     Args:
-        chat: renders the messages as those of games.
+        chat: renders the messages in the same way as those of games.
         max_context_tokens: largest number of tokens of a row; the rest is cut off.
 
     Attributes:
@@ -55,7 +55,7 @@ class Reader:
         self.row_name = ""
         self._spelt_rows: list[str] = []
         self._losing_rows: dict[str, list[str]] = {}  # names of rows by the part that they lose
-        self._first_texts: list[str] = []  # those searched for unknown words
+        self._first_texts: list[str] = []  # the texts that are searched for unknown words
 
     def make_episode(self, context: Messages, learnt: Messages) -> Episode:
         """Make an episode with unknown log-probs (NaN).
@@ -233,12 +233,12 @@ def _find_first_reply(messages: Messages) -> int:
 
 
 def is_learnt_reply(message: Message) -> bool:
-    """Return whether a message is a reply that is trained on outside the context."""
+    """Return whether a reply may be trained on: an assistant message without weight 0."""
     return message["role"] == "assistant" and message.get("weight") != "0"
 
 
 def _check_order(messages: Messages) -> None:
-    """Check that a message precedes each reply."""
+    """Check that each reply follows a message that is not a reply."""
     for index, message in enumerate(messages):
         if message["role"] != "assistant":
             continue

@@ -23,12 +23,12 @@ class RenderedReply:
     """A reply with the tokens before it.
 
     Attributes:
-        starts_row: the prefix is the whole prompt; else it continues the reply before.
+        starts_row: True if the prefix is the whole prompt; otherwise the prefix continues the previous reply.
         prefix_tokens, prefix_segments: what precedes the reply.
         tokens: the reply, its end included.
         ends: the last of ``tokens``, which end the reply.
         text: the reply without its end.
-        is_in_thought: the prefix ends inside a thought.
+        is_in_thought: True if the prefix ends inside a thought.
         lost: what the template left out of the reply.
     """
 
@@ -47,9 +47,9 @@ class _Covered:
     """The beginning of a rendered text that a row already holds as tokens.
 
     Attributes:
-        text: this beginning.
-        end: the end marker in its last place; empty if the template writes none there.
-        closed: the text up to where the next message begins.
+        text: the beginning that the row holds.
+        end: the end marker at the end of ``text``; empty if the template writes none there.
+        closed: the rendered text up to where the next message begins.
     """
 
     text: str = ""
@@ -137,7 +137,7 @@ class DialogueWriter:
 
         Raises:
             BadRow: the template leaves out a call, or rewrites the messages before a reply.
-            ValueError: it refuses the messages.
+            ValueError: the template refuses the messages.
         """
         guarded = self._chat.guard(messages)
         joined = [self._join_thought(message) for message in guarded.messages]
@@ -168,7 +168,7 @@ class DialogueWriter:
     def _encode_between(
         self, prompt: str, covered: _Covered, contents: Mapping[str, str]
     ) -> tuple[list[int], list[int]]:
-        """Encode the text between two replies, as it is encoded behind the end marker."""
+        """Encode the text between two replies as the tokenizer encodes it after the end marker."""
         forced = len(covered.closed) - len(covered.text) if prompt.startswith(covered.closed) else 0
         for end in (covered.end, ""):
             bound = len(end) + max(forced, 0)
@@ -227,7 +227,7 @@ class DialogueWriter:
         self, dialogue: _Dialogue, index: int, message: Message, prompt: str, text: str,
         contents: Mapping[str, str],
     ) -> tuple[list[int], int, str, _Covered]:  # fmt: skip
-        """Return tokens of a reply, how many end it, its text, and what is covered."""
+        """Return a reply's tokens, how many end it, its text, and what is covered."""
         chat = self._chat
         encoded = chat.encode_text(text, contents)
         place = self._find_end(text, encoded.tokens, encoded.starts)

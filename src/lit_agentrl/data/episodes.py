@@ -21,7 +21,7 @@ from lit_agentrl.files import write_atomic
 
 FORMAT, VERSION = "lit_agentrl episodes", 1
 MANIFEST = "manifest.json"
-MADE_WITH = "tokenizer_made_with"  # key of the description: name and library versions
+MADE_WITH = "tokenizer_made_with"  # key of the description: the tokenizer's name and library versions
 _MAYBE_UNKNOWN = ("reply_logps", "reply_entropies")  # for models behind an API: NaN in memory, null on disk
 
 

@@ -54,16 +54,16 @@ class Kind:
 
     Attributes:
         path: a folder that `collect` wrote, a ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file, or a list of them.
-        columns: names in the files of columns that are read here, nested ones with dots: ``{prompt: question}``; None:
-            they have these names.
+        columns: name of a column that is read here -> its name in the files, with dots if nested, as in
+            ``{prompt: question}``; None: the names are the same.
         batch: groups per iteration.
         max_bad_share: share of rows that may be bad; these are counted and left out.
         cache_reference: compute the log-probs of a fixed reference once, before the first step, and cache them.  True:
             in the run folder; a text: in this folder, shared with other runs.
-        held_out: share of the prompts that are not trained on.  They validate a policy; of a reward model one half
-            validates, the other tests.  A prompt is held out for all seeds.  None: 0.2 for a reward model, else 0.
+        held_out: share of the prompts that are not trained on.  They validate a policy; for a reward model, one half
+            validates and the other half tests.  A prompt is held out for all seeds.  None: 0.2 for a reward model, 0.1
+            for a policy without a world, else 0.
         smallest: minimum group size.
-        needed: a column that the objective must read, because the data is ignored otherwise; None: none.
         score: score of recorded episodes: ``return`` (reward), ``success`` (1 or 0) or ``cost`` (for a cost model:
             higher is worse; for rows of a file, their scores).  A list: one head of a reward model for each; for rows
             of a file these are names in their scores.
@@ -85,7 +85,7 @@ class Kind:
     is_mixed: ClassVar[bool] = False
     scores: ClassVar[tuple[str, ...]] = ("return", "success", "cost")
     several: ClassVar[bool] = False
-    renamed_members: ClassVar[Mapping[str, str]] = {  # names of 0.2
+    renamed_members: ClassVar[Mapping[str, str]] = {  # names in version 0.2 -> current names
         "of_episodes": "make_groups", "of_row": "read_group", "judged": "make_held_out_groups", "side": "get_split",
     }  # fmt: skip
 
@@ -187,7 +187,7 @@ class Kind:
             read: converts messages to an episode; see `data.conversations.Reader`.
 
         Raises:
-            BadRow: it cannot be trained on.
+            BadRow: the row cannot be trained on.
         """
         raise NotImplementedError
 
@@ -218,7 +218,7 @@ def _check_heads(heads: Sequence[str], kind: type[Kind]) -> None:
 
 
 def assign_split(prompt: str, held_out: float) -> str:
-    """Assign a prompt to ``train``, ``val`` or ``test``, equally in every run."""
+    """Assign a prompt to ``train``, ``val`` or ``test``, to the same one in every run."""
     drawn = seeds.draw_uniform(0, f"held out|{prompt}") if held_out else 1.0
     return "val" if drawn < held_out / 2 else "test" if drawn < held_out else "train"
 

@@ -51,7 +51,7 @@ def read_labels(scores: Any, names: Sequence[str], column: str) -> list[float]:
         column: column name for messages.
 
     Raises:
-        BadRow: it is no table, has none of the names, or holds something other than a finite number.
+        BadRow: ``scores`` is no table, has none of the names, or holds something other than a finite number.
     """
     if not isinstance(scores, Mapping):
         raise BadRow(

@@ -16,8 +16,9 @@ from lit_agentrl.checks import require_whole
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.task_sampler import Draw, TaskSampler, Uniform
 
-_GROUPS_OF_A_WAVE = 1 << 36  # more than any run plays; later waves start at multiples of it
-_FIRST_MIXED = 1 << 42  # after all of them
+# more groups than any run plays; the group ids of each later wave start at a multiple of this number
+_GROUPS_OF_A_WAVE = 1 << 36
+_FIRST_MIXED = 1 << 42  # first group id of mixed data, after the ids of all waves
 
 
 class OneBatch:
@@ -64,7 +65,7 @@ def make_evaluation_key(split: str, number: int) -> int:
 class PromptStream(LightningDataModule):
     """Prompts of all iterations, a function of (run seed, iteration, prompt).
 
-    So there is no state to save but that of ``sampler``.  Evaluation tasks depend neither on the run seed nor on the
+    The only state to save is therefore that of ``sampler``.  Evaluation tasks depend neither on the run seed nor on the
     other games of the run, so runs are compared on equal tasks; the sampling noise depends on the seed.  Each rank
     takes every ``world_size``-th prompt.
 
@@ -79,8 +80,8 @@ class PromptStream(LightningDataModule):
         recorded: data to train on instead of rollouts.
         mixed: data to train on together with rollouts.
         judges_test: with ``is_judged``, whether the test split of the held-out data is read.
-        is_judged: evaluations read held-out data instead of playing; otherwise validations do both, and without a world
-            they read held-out data alone, if there are any.
+        is_judged: True if evaluations read held-out data instead of playing.  If False, validations play ``val`` and
+            also read the held-out data of ``recorded``, whichever of the two there are; tests play only.
     """
 
     def __init__(

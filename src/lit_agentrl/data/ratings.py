@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 ELO = 400 / np.log(10)  # Elo points of a unit of strength
-_PRIOR = 0.1  # weight of a normal prior at 0, so that ratings are finite without losses
+_PRIOR = 0.1  # weight of a normal prior at 0, which keeps the rating of an episode without losses finite
 
 # two indices, and 1 if the first is better, 0 if the second, 0.5 for a tie
 Comparison = tuple[int, int, float]
@@ -16,9 +16,9 @@ Comparison = tuple[int, int, float]
 def estimate_ratings(comparisons: Sequence[Comparison], count: int) -> list[float]:
     """Estimate Elo ratings ``r`` by the model of Bradley and Terry (1952).
 
-    ``P(i better than j) = σ(r_i − r_j)``.  The maximum of
-    ``Σ s log σ(r_i − r_j) + (1 − s) log σ(r_j − r_i) − 0.05 Σ r²``, by Newton's
-    method; a tie is half a win of each.  The mean rating is 0.
+    ``P(i better than j) = σ(r_i − r_j)``, with r in units of `ELO` points.  The ratings maximise
+    ``Σ s log σ(r_i − r_j) + (1 − s) log σ(r_j − r_i) − 0.05 Σ r²`` and are found by Newton's method; a tie is half a
+    win of each.  The mean rating is 0.
 
     Args:
         comparisons: comparisons of indices below ``count``.

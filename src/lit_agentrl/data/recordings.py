@@ -22,7 +22,7 @@ _PIECE = 256  # groups per piece of `iterate_pieces`
 
 @dataclass(frozen=True)
 class Recordings:
-    """Recorded training data, a function of (seed, iteration) without state.
+    """Recorded training data without state: a batch depends only on seed and iteration.
 
     Attributes:
         groups: groups of episodes that are compared with each other.

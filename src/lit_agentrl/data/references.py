@@ -56,7 +56,7 @@ def open_answers(option: str, path: str) -> EpisodeFolder:
     """Open a complete folder that `collect` wrote.
 
     Raises:
-        ValueError: it does not exist, is incomplete or damaged; the message names the option.
+        ValueError: the folder does not exist, is incomplete or damaged; the message names the option.
     """
     folder = open_folder(Path(path).expanduser())
     if folder is None:

@@ -1,7 +1,7 @@
 """Folders of critiques or revisions that a judge wrote.
 
 ``manifest.json`` describes the rows (``described``) and lists the pieces that are written, each with its checksum.
-They are appended to ``KIND.jsonl.part``, which is renamed when the last one is written.
+Pieces are appended to ``KIND.jsonl.part``, which is renamed when the last piece is written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Piece:
 
     Attributes:
         rows: number of rows.
-        good: number of good rows, by the command that wrote them.
+        good: number of rows that count as good to the command that wrote them.
         size: number of bytes.
         sha256: hash of the bytes.
     """
@@ -94,7 +94,9 @@ class RowFolder:
         write_atomic(self.path / MANIFEST, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
     def settle(self) -> None:
-        """Remove a partial piece, or rename the complete file; for the owner of the folder.
+        """Remove a partial piece, or rename the complete file.
+
+        Only the process that holds the lock of the folder may call it.
 
         Raises:
             ValueError: rows in the manifest are missing or changed.
@@ -143,7 +145,7 @@ def open_rows(path: Path, kind: str) -> RowFolder | None:
     """Open a folder of rows; None if it does not exist or is empty.
 
     Raises:
-        ValueError: it has another kind or version, or its manifest is damaged.
+        ValueError: the folder has another kind or version, or its manifest is damaged.
     """
     if not path.exists() or (path.is_dir() and not any(p for p in path.iterdir() if p.name[0] != ".")):
         return None
@@ -181,7 +183,7 @@ def find_paths(names: Sequence[str]) -> list[Path]:
     """Find the folders and files of a data set.
 
     Raises:
-        ValueError: one does not exist, or has another format.
+        ValueError: a path does not exist, or has another format.
     """
     for name in names:
         require_local("path", name)

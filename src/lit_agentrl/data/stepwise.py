@@ -21,10 +21,10 @@ class Stepwise(Kind):
     """Rows with ``messages`` and ``labels``, or ``prompt``, ``completions`` and ``labels``.
 
     ``completions`` are the steps of one answer.  There is a label for each reply, or for each step: true or false, or a
-    number from 0 to 1, such as the share of continuations that succeed.  The reward of a turn is the difference of its
-    label to the one before, so that the return up to a turn is its label (``algo/label=so_far``).  For recorded
-    episodes, ``score=labels`` uses the labels that `collect` made from continuations, ``score=success`` the success of
-    the episode for each turn.
+    number from 0 to 1, such as the share of continuations that succeed.  The reward of a turn is its label minus that
+    of the previous turn, so the return up to a turn is its label (``algo/label=so_far``).  For recorded episodes,
+    ``score=labels`` uses the labels that `collect` made from continuations, and ``score=success`` gives each turn the
+    success of the episode as its label.
 
     Attributes:
         separator: text after each step but the last.

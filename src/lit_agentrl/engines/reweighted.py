@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lit_agentrl.engines.native.cache import SecondNetworkCache
+from lit_agentrl.models.cache_argument import find_cache_argument
 
 
 class Reweighted(nn.Module):
@@ -45,20 +46,25 @@ class Reweighted(nn.Module):
     def device(self) -> torch.device:
         return self.network.device
 
-    def forward(
-        self, input_ids: Tensor, past_key_values: Any = None, logits_to_keep: int = 0, **given: Any
-    ) -> Any:
+    def forward(self, input_ids: Tensor, cache: Any = None, logits_to_keep: int = 0, **given: Any) -> Any:
         """Return the output of the policy's network with reweighted ``logits``.
 
         Supports no cache other than that of slots.
         """
         output = self.network(
-            input_ids=input_ids, past_key_values=past_key_values, logits_to_keep=logits_to_keep, **given
+            input_ids=input_ids, logits_to_keep=logits_to_keep, **_name_cache(self.network, cache), **given
         )
         layers = self.config.get_text_config().num_hidden_layers
-        critic_cache = None if past_key_values is None else SecondNetworkCache(past_key_values, layers)
-        states_BTD = self.trunk(input_ids=input_ids, past_key_values=critic_cache, **given).last_hidden_state
+        critic_cache = None if cache is None else SecondNetworkCache(cache, layers)
+        states_BTD = self.trunk(
+            input_ids=input_ids, **_name_cache(self.trunk, critic_cache), **given
+        ).last_hidden_state
         states_BTD = states_BTD[:, -output.logits.shape[1] :]
         q_BTV = self._tokens(self.head(states_BTD.to(self.head.weight.dtype)))
         output.logits = output.logits + (self.beta * q_BTV).to(output.logits.dtype)
         return output
+
+
+def _name_cache(network: nn.Module, cache: Any) -> dict[str, Any]:
+    """Return the cache under the name by which the network takes it."""
+    return {} if cache is None else {find_cache_argument(network) or "past_key_values": cache}

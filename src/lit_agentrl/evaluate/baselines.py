@@ -40,8 +40,8 @@ def make_records(
 ) -> list[dict[str, Any]]:
     """Compute the records of one game at one temperature, one for each number of shots.
 
-    With ``baselines=true``, the record without shots has those of ``others`` and the policy after shots among its
-    baselines, and each record random and best play.
+    With ``baselines=true``, the baselines of each record are random and best play; the record without shots also has
+    those of ``others`` and the policy after shots.
 
     Args:
         cfg: the options of ``conf/evaluate.yaml``.

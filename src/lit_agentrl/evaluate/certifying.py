@@ -34,7 +34,7 @@ def certify_job(job: Sequence[str], search: Sequence[str] = (), *, members: int)
     Raises:
         ValueError: an unknown option or an invalid value.
     """
-    torch.set_num_threads(1)  # its matrices are tiny
+    torch.set_num_threads(1)  # the matrices of table games are tiny
     objective, _ = build_algorithm(compose_job("train", list(job), list(search)))
     certificate = certify(objective, members=members)
     changed = [text for text, each in zip(job, parse(job), strict=True) if each.key_or_group != "algo"]

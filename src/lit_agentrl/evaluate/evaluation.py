@@ -223,7 +223,11 @@ _REPLACED = (("strategy", "single"), ("worker", "none"), ("data", "rollouts"), (
 def rebuild_run(
     cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, extra_callbacks: Sequence[Callback] = ()
 ) -> Run:
-    """Rebuild a finished run on one device, with ``seed``, ``episodes`` and ``env`` of ``cfg``."""
+    """Rebuild a finished run on one device, with ``seed``, ``episodes`` and ``env`` of ``cfg``.
+
+    Raises:
+        UserError: the run trained a reward model, or neither the run nor ``cfg`` names a world.
+    """
     if build_algorithm(saved)[0].reads == SCORES:
         raise UserError(
             f"run={cfg.run} trained a reward model, which plays nothing: its scores are in summary.json, and "

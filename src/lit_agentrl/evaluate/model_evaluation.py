@@ -62,7 +62,7 @@ from lit_agentrl.text.reply_ends import list_model_ends
 def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]]) -> Scores:
     """Evaluate several models, one after the other.
 
-    The table has the rows of all, and of the files of ``compare``.
+    The table has the rows of all models and of the files of ``compare``.
 
     Args:
         cfg: the options of ``conf/evaluate.yaml``, without a run.
@@ -137,7 +137,10 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
 
 
 class PlayedGame(NamedTuple):
-    """Episodes of a game that a model played; ``tokens``: a server's count for their replies."""
+    """Episodes of a game that a model played.
+
+    ``tokens`` is the server's count of tokens in their replies; None if the engine takes token ids.
+    """
 
     outcomes: list[Outcome]
     episodes: list[Episode]
@@ -183,7 +186,7 @@ class OpenedModel:
         """Play a game with ``shots`` solved episodes in the prompt.
 
         Raises:
-            UserError: shots need a longer context, and the engine takes token ids and does not use a local network.
+            UserError: shots need a longer context, but the engine takes token ids and does not use a local network.
             ValueError: the game has no best play.
         """
         batch, evaluation, before = self.make_batch(spec), replace(like), self.used

@@ -36,7 +36,7 @@ def read_compared(cfg: DictConfig) -> list[dict[str, Any]]:
     """Read the records of the files that ``compare`` names.
 
     Raises:
-        UserError: a file is no evaluation of this split and these options of the game; the message names it.
+        UserError: a file is no evaluation of this split and these options of the game; the message names the file.
     """
     records: list[dict[str, Any]] = []
     for name in as_list(cfg.compare) if cfg.compare is not None else []:
@@ -93,7 +93,7 @@ def can_write(folder: Path) -> bool:
     """Check, before anything is played, whether a folder is writable; warn if it is not."""
     try:
         parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        with tempfile.NamedTemporaryFile(dir=parent):  # keep() creates the folder itself, for results
+        with tempfile.NamedTemporaryFile(dir=parent):  # `write_results` creates the folder itself later
             return True
     except OSError as error:
         _warn_not_written(folder, error)

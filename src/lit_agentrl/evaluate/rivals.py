@@ -16,7 +16,7 @@ def require_rivals(cfg: DictConfig, compared: Sequence[dict[str, Any]], *, num_m
     """Refuse ``ratings=true`` where a single player plays.
 
     Raises:
-        UserError: it names what adds another player.
+        UserError: there is only one player; the message names what adds another.
     """
     players = num_models * len(as_list(cfg.temperature)) * len(list_shots(cfg)) + len(compared)
     if cfg.ratings and players < 2:
@@ -29,11 +29,11 @@ def require_rivals(cfg: DictConfig, compared: Sequence[dict[str, Any]], *, num_m
 def add_ratings(records: Sequence[dict[str, Any]]) -> None:
     """Add the Glicko-2 rating of each record among those of its game, in place.
 
-    Two records meet in each task: who solves it beats who does not, and otherwise it is a draw.  The interval is
-    r ± 1.96 RD.
+    Each two records play a match on each task: solving the task beats not solving it, and all else is a draw.  The
+    interval is r ± 1.96 RD.
 
     Raises:
-        UserError: two records of a game have other tasks.
+        UserError: two records of a game have different numbers of tasks.
     """
     for env in dict.fromkeys(record["env"] for record in records):
         players = [record for record in records if record["env"] == env]

@@ -100,7 +100,7 @@ def make_record(
         "normalised": _normalise(success.mean, levels),
         "invalid_share": sum(e.invalid for e in played) / max(replies, 1),
         "cut_share": sum(e.cut for e in played) / max(replies, 1),
-        # a server may count none
+        # None if a server counts no tokens
         "reply_tokens": tokens / replies if replies and tokens else None,
         "levels": levels,
         # in the order of prompts, for paired comparisons; null if the episode failed
@@ -120,7 +120,7 @@ def make_record(
     for episode in played:
         counts.setdefault(episode.group, []).append(episode.success)
     for k in cfg.pass_k:
-        # failed episodes may leave too few
+        # failed episodes may leave a prompt with too few others
         enough = [solved for solved in counts.values() if len(solved) >= k]
         shares = [estimate_pass_at_k(len(solved), sum(solved), k) for solved in enough]
         record[f"pass@{k}"] = (

@@ -47,14 +47,14 @@ LAYOUT = {
 
 
 def add_overview(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to a row of metrics a copy of those that the overview shows."""
+    """Return a row of metrics with copies of those that the overview shows."""
     return {**row, **{copy: row[name] for name, copy in OVERVIEW.items() if name in row}}
 
 
 def format_scores(summary: reports.Summary) -> str:
     """Format the closing tables of a run.
 
-    They have success with 95 % interval of each game, split and policy, and what held-out data measured.
+    The tables show success with its 95 % interval for each game, split and policy, and the metrics of held-out data.
     """
     about = (
         f"**{summary['status']}**: {summary['iterations']} of {summary['planned_iterations']} iterations, seed "
@@ -86,7 +86,7 @@ def format_scores(summary: reports.Summary) -> str:
 def list_test_scores(summary: reports.Summary) -> list[tuple[int, dict[str, float]]]:
     """List success and return on the test split by the iteration of measurement, for charts.
 
-    With several games they are means over games, like ``val/success``, and have no bounds.
+    With several games, the scores are means over games, like ``val/success``, and have no bounds.
     """
     games = [game for game in summary["games"] if game["split"] == "test"]
     scores_by_iteration: dict[int, dict[str, float]] = {}
@@ -106,9 +106,9 @@ def list_test_scores(summary: reports.Summary) -> list[tuple[int, dict[str, floa
 
 
 def name_score(summary: reports.Summary) -> dict[str, float]:
-    """Name the best value in validation, so that it sorts before all options.
+    """Return the best value in validation under a name that sorts before all options.
 
-    Empty if the run has no best value.
+    The result is empty if the run has no best value.
     """
     best = summary["monitored"]
     return {} if best is None else {f"0_best {best['name']}": best["value"]}
@@ -118,7 +118,7 @@ def should_draw(figure: bool | Literal["auto"]) -> bool:
     """Check whether a figure is drawn; ``auto``: if matplotlib is installed.
 
     Raises:
-        ValueError: another value, or a figure is requested and matplotlib is not installed.
+        ValueError: ``figure`` has another value, or a figure is requested and matplotlib is not installed.
     """
     if figure not in (True, False, "auto"):
         raise ValueError(f"figure={figure} is unknown; valid: auto, true, false")

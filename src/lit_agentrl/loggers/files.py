@@ -280,8 +280,9 @@ class TensorBoardLog(TensorBoardLogger):
     def finalize(self, status: str) -> None:
         """Close the event file if training has failed.
 
-        A success, which may be that of a validation alone, does not close it: TensorBoard reads files of the same
-        second in the order of their names, in which the tenth comes before the ninth.
+        After a success the file stays open, because more may be logged: a validation alone also ends with success.
+        Each close would start another file, and TensorBoard reads files of the same second by name, the tenth before
+        the ninth.
         """
         if self._experiment is not None:
             self._experiment.flush()

@@ -47,7 +47,7 @@ class MLflowLog(MLFlowLogger):
     def __init__(
         self, save_dir: str | Path, experiment: str = "lit_agentrl", name: str | None = None
     ) -> None:
-        Logger.__init__(self)  # MLFlowLogger's would write a store even if nothing is logged
+        Logger.__init__(self)  # `MLFlowLogger.__init__` would create a store even if nothing is logged
         if missing := [package for package in _NEEDED if importlib.util.find_spec(package) is None]:
             raise ValueError(
                 f"needs the package {missing[0]}; install it with: pip install 'lit-agentrl[mlflow]'"
@@ -149,7 +149,7 @@ class MLflowLog(MLFlowLogger):
     def finalize(self, status: str = "success") -> None:
         """End the run if training has failed.
 
-        A success does not end it, since it may be that of a validation alone.
+        A success does not end the run, since a validation alone also ends with success.
         """
         if status != "success":
             self._close("FAILED")

@@ -162,7 +162,7 @@ class WandbLog(WandbLogger):
     def finalize(self, status: str) -> None:
         """End the run if training has failed.
 
-        A success does not end it, since it may be that of a validation alone.
+        A success does not end the run, since a validation alone also ends with success.
         """
         if status != "success":
             self._close(exit_code=1)

@@ -22,20 +22,19 @@ log = logging.getLogger(__name__)
 class CollapseMonitor(Callback):
     """Warn when a run collapses, and act; without an action no other number changes.
 
-    It adds ``collapse/…`` to the iteration's metrics (`signals.of_replies`, `signals.compute_uniformity`), and
-    ``collapse/alarms`` in an iteration in which rules came true.  It must be listed before the iteration log, which
-    writes them, and before the checkpoints.
+    The callback adds ``collapse/…`` to the iteration's metrics (`signals.of_replies`, `signals.compute_uniformity`),
+    and ``collapse/alarms`` in an iteration with alarms.  It must be listed before the iteration log, which writes the
+    metrics, and before the checkpoints.
 
     Args:
-        rules: by name; an entry that is null is left out.
-        action: what follows an alarm: before the next iteration, so that what is measured, and saved as best, are the
-            weights that the alarm is about.  None: it is told alone.
+        rules: the rules by name; null entries are left out.
+        action: what follows an alarm.  It acts before the next iteration, after the weights that caused the alarm are
+            measured and perhaps saved as best.  None: alarms are only printed.
 
     Attributes:
-        warnings: a line for each alarm, with its evidence, and for what was done; those before a resumed run was
-            interrupted, too.
-        has_stopped: whether it has ended the run.
-        only_for_resuming: its state, with which an action may hold weights and moments, is not in ``best.ckpt``.
+        warnings: a line for each alarm, with its evidence, and for each act of the action, earlier launches included.
+        has_stopped: whether the monitor has ended the run.
+        only_for_resuming: True: ``best.ckpt`` lacks the state, because an action may keep weights and moments in it.
     """
 
     only_for_resuming = True
@@ -47,7 +46,7 @@ class CollapseMonitor(Callback):
             self.action.check_rules(self.rules)
         self.warnings: list[str] = []
         self.has_stopped = False
-        self._is_due = False  # the action, before the next iteration
+        self._is_due = False  # whether the action must act before the next iteration
         self._is_over = False
         self._replies: dict[str, float] = {}
         self._evaluated: list[float | None] = []
@@ -63,7 +62,7 @@ class CollapseMonitor(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state; new rules start empty, and after training nothing changes."""
-        if self._is_over:  # the best checkpoint is measured, which knows less
+        if self._is_over:  # loading the best checkpoint to measure it would also load its older state
             return
         self.warnings += [line for line in state_dict["warnings"] if line not in self.warnings]
         self.has_stopped = state_dict["has_stopped"]
@@ -76,12 +75,12 @@ class CollapseMonitor(Callback):
                     self.rules[name].load_state_dict(seen)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check with the action a run in which it cannot act."""
+        """Let the action refuse a run in which it cannot act."""
         with name_errors("callbacks.collapse"):
             self.action.setup(trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check the start; a run that was stopped stays so, unless with another action."""
+        """Check the validation before training; stop a stopped run again if the action ends runs."""
         self.action.start(trainer, pl_module)
         self.has_stopped = self.has_stopped and self.action.ends
         if trainer.current_epoch == 0:
@@ -105,7 +104,7 @@ class CollapseMonitor(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
     ) -> None:
-        """Look at the replies, which the batch alone holds."""
+        """Measure the replies now, since only the batch holds them."""
         self._replies = of_replies(batch.own_episodes)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -117,7 +116,7 @@ class CollapseMonitor(Callback):
             self._start = {name: value for name, value in measured.items() if name.startswith("val/")}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at the iteration: alike on all ranks, which have the same metrics."""
+        """Check the metrics of the iteration, which are equal on all ranks."""
         module = as_measured(pl_module)
         module.row |= self._replies | self._compute_uniformity(pl_module)
         self._replies, self._evaluated = {}, []
@@ -132,7 +131,7 @@ class CollapseMonitor(Callback):
             self.action.note_healthy(trainer, pl_module)
 
     def _look(self, trainer: Trainer, row: Row, iteration: int) -> int:
-        """Check the rules with an iteration's metrics; return how many came true."""
+        """Check the rules with an iteration's metrics; return the number of alarms."""
         alarms = [alarm for name, rule in self.rules.items() if (alarm := rule.look(name, row)) is not None]
         for alarm in alarms:
             self._tell(trainer, _format_alarm(alarm, self.rules[alarm.rule], iteration))

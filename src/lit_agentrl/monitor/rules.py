@@ -34,8 +34,8 @@ class Alarm:
 class Rule:
     """A rule that raises an alarm when a signal stays beyond its bound.
 
-    The bound is a multiple of a reference.  After an alarm, the next one needs the signal to have been within the
-    bound.
+    The bound is a multiple of a reference.  After an alarm, the rule is silent until the signal has been within the
+    bound again.
 
     With ``standard_errors`` = z, the signal is a share (of successes) and must also be below its peak by more than
     chance explains: peak - value > z sqrt(p(1-p)/n + q(1-q)/m), where p = (n value + 1) / (n + 2) of n episodes, and q

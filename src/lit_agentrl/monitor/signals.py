@@ -1,6 +1,6 @@
 """Signals of a collapse: functions of the metrics of an iteration.
 
-`of_replies` adds to that row the signals that need the replies themselves, under ``collapse/``.
+`of_replies` computes the signals that need the replies themselves, which are logged as metrics under ``collapse/``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def reward_gap(row: Row) -> float | None:
 def both_fallen(row: Row) -> float | None:
     """Return the larger change of log-prob of the two sides of pairs; None without pairs.
 
-    In nats, from the reference or without one from the sampler.  Far below 0, both sides lost probability to replies
-    that nobody compared.
+    The change is in nats, from the reference, or from the sampler where there is no reference.  Far below 0, both sides
+    lost probability to replies that nobody compared.
     """
     sides = [row.get(f"train/moved_{side}") for side in ("chosen", "rejected")]
     known = [moved for moved in sides if moved is not None]

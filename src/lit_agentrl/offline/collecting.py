@@ -92,9 +92,8 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
 
     stage = "start" if checkpoint is None else checkpoint.stem
     policy = {"name": run.module.policy.name, "stage": stage, **_identify(run.module.policy)}
-    if beta := read_beta(
-        run.cfg
-    ):  # the critic reweights the policy, so the network alone does not identify it
+    # the critic reweights the policy, so the network alone does not identify it
+    if beta := read_beta(run.cfg):
         policy |= {
             "beta": beta,
             "fingerprint": hash_parameters(reweight_by_critic(run.module.policy.network, run.module.critic)),
@@ -166,7 +165,7 @@ def _build_evaluation(
 def _select_episodes(cfg: DictConfig, episodes: list[Episode]) -> list[Episode]:
     """Select the episodes of a shard to write.
 
-    Without continuations it is all of them; otherwise the episodes that were continued, with labels for their turns.
+    Without continuations all are selected; otherwise those that were continued, with labels for their turns.
     """
     if not cfg.continuations:
         return episodes

@@ -42,7 +42,7 @@ class Revising:
         """Refuse a judge that is to be shown how the game ended.
 
         Raises:
-            UserError: ``shows_end`` is set, but a revision is asked for without what came after the reply.
+            UserError: ``shows_end`` is set, although a revision must not depend on what came after the reply.
         """
         if judge.shows_end:
             raise UserError(

@@ -33,8 +33,8 @@ class ShownRow:
     """A row of a batch as text.
 
     Attributes:
-        title: which one it is.
-        parts: its text in order, each with whether it is learnt.
+        title: which row it is.
+        parts: pieces of its text in order; True marks a piece that is learnt.
     """
 
     title: str

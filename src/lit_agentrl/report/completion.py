@@ -19,7 +19,7 @@ def list_scenarios(outcomes: Iterable[Outcome]) -> list[bool]:
     scenarios, are left out.
 
     Args:
-        outcomes: of one game.
+        outcomes: outcomes of one game.
     """
     scenarios: dict[str, dict[str, bool]] = {}
     sizes: dict[str, int] = {}

@@ -26,7 +26,7 @@ def write(path: Path, solved: Mapping[Key, Solved]) -> None:
     """Write the file atomically.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     lines = [
         {"game": game, "split": split, "stage": stage, "solved": list(values)}
@@ -39,7 +39,7 @@ def parse(text: str) -> dict[Key, Solved]:
     """Parse the text of an ``outcomes.json``.
 
     Raises:
-        ValueError: it is no list of outcomes of this version.
+        ValueError: the text is no list of outcomes of this version.
     """
     content = json.loads(text)
     if (

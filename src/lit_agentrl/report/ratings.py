@@ -11,13 +11,14 @@ from lit_agentrl.checks import require_number
 
 _SCALE = 173.7178  # points of Glicko for 1 of Glicko-2, 400 / ln 10
 _CENTRE = 1500.0
-_NARROW = 1e-6  # convergence of the volatility
+_NARROW = 1e-6  # width of the bracket at which the search for the volatility stops
 
 
 def compute_expected_score(rating: float, opponent: float) -> float:
     """Compute the expected score of a player by Elo's model.
 
-    E = 1 / (1 + 10^((R_opponent - R) / 400)): the chance of a win and half of that of a draw.  Ratings are in points.
+    E = 1 / (1 + 10^((R_opponent - R) / 400)): the chance of a win plus half the chance of a draw.  Ratings are in
+    points.
     """
     return 1 / (1 + 10 ** ((opponent - rating) / 400))
 
@@ -126,7 +127,7 @@ def grade_players(scores: Mapping[str, Sequence[float | None]], *, tau: float = 
     played is no game.  All games are one period of Glicko-2, in which every player begins with 1500, 350 and 0.06.
 
     Args:
-        scores: of each player, in the order of tasks; None: it was not played.
+        scores: the scores of each player, in the order of tasks; None: the player has not played the task.
         tau: see `update_glicko2`.
 
     Raises:

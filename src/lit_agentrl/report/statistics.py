@@ -1,6 +1,6 @@
 """Confidence intervals of scores that are means over a few hundred episodes.
 
-All are pure functions of plain numbers.  Every interval is two-sided with the given confidence.
+All functions are pure and take plain numbers.  Every interval is two-sided with the given confidence.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _compute_central_t(t: float, freedom: int) -> float:
 def compute_t_quantile(confidence: float, freedom: int) -> float:
     """Compute the two-sided critical value of Student's t: P(|T| < value) = confidence.
 
-    It is found by bisection of the exact distribution.  Above 1000 degrees of freedom it is the first two terms of
-    Fisher's expansion, z + (z³ + z) / (4 ν), whose error is then below 1e-5.
+    The value is found by bisection of the exact distribution.  Above 1000 degrees of freedom, it is the sum of the
+    first two terms of Fisher's expansion, z + (z³ + z) / (4 ν), whose error is then below 1e-5.
 
     Raises:
         ValueError: confidence outside (0, 1) or no degree of freedom.
@@ -82,7 +82,7 @@ def _compute_wilson_bounds(share: float, n: float, z: float) -> tuple[float, flo
 def compute_wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interval:
     """Compute the score interval of a proportion p = successes / n (Wilson, JASA 1927).
 
-    (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n).  It is never degenerate, not even at 0 or n successes.
+    (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n).  The interval is never degenerate, not even at 0 or n successes.
 
     Raises:
         ValueError: impossible counts or confidence.
@@ -142,8 +142,8 @@ def compute_clustered_share_interval(
 ) -> Interval:
     """Compute the interval of a success share over episodes, some of which share a prompt.
 
-    It is `compute_share_interval` of the prompts' shares, and ``n`` is the number of groups.  At group size 1 it equals
-    Wilson's interval.
+    The interval is `compute_share_interval` of the prompts' shares; its ``n`` is the number of groups.  At group size 1
+    it equals Wilson's interval.
 
     Raises:
         ValueError: no episodes, lengths that differ, or a confidence outside (0, 1).
@@ -166,7 +166,7 @@ def compute_share_interval(shares: Sequence[float], num_episodes: int, confidenc
         confidence: probability that the interval holds the mean.
 
     Raises:
-        ValueError: no share, one outside [0, 1], fewer episodes than shares, or a confidence outside (0, 1).
+        ValueError: no share, a share outside [0, 1], fewer episodes than shares, or a confidence outside (0, 1).
     """
     _check_confidence(confidence)
     if not shares:

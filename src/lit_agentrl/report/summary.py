@@ -49,7 +49,8 @@ Score = TypedDict(
 
 
 class _Looked(TypedDict, total=False):
-    levels_episodes: int  # of each measured level; absent if none was measured or both are known
+    # episodes that measured each level; absent if no level was measured or both are known
+    levels_episodes: int
 
 
 class Game(_Looked):
@@ -77,9 +78,9 @@ class Saves(TypedDict):
     """The cost of saving ``last.ckpt`` in the last launch."""
 
     every: int  # iterations between saves: given, or last chosen
-    held_seconds: float  # for which training waited
-    share: float  # of the time of training
-    skipped: int  # saves that were due while the write before was not finished
+    held_seconds: float  # that training waited for saves
+    share: float  # of training time that was spent waiting
+    skipped: int  # saves that were due before the previous write was finished
 
 
 class Summary(TypedDict):
@@ -123,7 +124,7 @@ def score(
 ) -> Score:
     """Compute success and return from one entry for each episode.
 
-    ``groups`` gives the prompt of each episode; it is needed if some share one.
+    ``groups`` numbers the prompt of each episode; it is needed if episodes share a prompt.
 
     Raises:
         ValueError: no episodes, or lengths that differ.
@@ -183,7 +184,7 @@ def validate(summary: Mapping[str, Any]) -> None:
     """Check a summary against the schema.
 
     Raises:
-        ValueError: a field is missing, unknown, of the wrong type or out of range; the line names it.
+        ValueError: a field is missing, unknown, of the wrong type or out of range; the message names the field.
     """
     _check(summary, Summary, "")
 
@@ -192,8 +193,8 @@ def write(path: str | Path, summary: Summary) -> None:
     """Validate the summary and write the file atomically.
 
     Raises:
-        ValueError: it does not follow the schema.
-        OSError: it cannot be written.
+        ValueError: the summary does not follow the schema.
+        OSError: the file cannot be written.
     """
     validate(summary)
     write_atomic(path, json.dumps(summary, indent=2) + "\n")
@@ -203,8 +204,8 @@ def read(path: str | Path) -> Summary:
     """Read and validate the file.
 
     Raises:
-        ValueError: it is not JSON or does not follow the schema.
-        OSError: it cannot be read.
+        ValueError: the file is not JSON or does not follow the schema.
+        OSError: the file cannot be read.
     """
     try:
         summary = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -359,8 +360,8 @@ def start_score_table(title: str, caption: str, place: str) -> Table:
     """Return a table of success without rows.
 
     Args:
-        title: stands above it.
-        caption: stands below it.
+        title: shown above the table.
+        caption: shown below the table.
         place: heading of the column that tells the rows of a policy apart.
     """
     table = Table(title=title, caption=caption)
@@ -383,7 +384,7 @@ def add_game(
     Args:
         table: made by `start_score_table`.
         names: the game and its split, which share a column, on two lines.
-        rows: of each policy its name, its place and its success; None: not measured.
+        rows: name, place and success of each policy; a success of None was not measured.
         chance: success of random play.
         oracle: success of best play.
     """

@@ -18,7 +18,7 @@ from lit_agentrl.report import summary as reports
 
 _log = logging.getLogger(__name__)
 FILE = "README.md"
-_MAX_BYTES = 2**20  # largest card of a base model; only its head is read
+_MAX_BYTES = 2**20  # most that is read of a base model's card, whose metadata come first
 _OWN_LICENSE = "apache-2.0"  # of the embedded policies, which come with this package
 USE = """from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -48,7 +48,7 @@ def write_card(folder: Path) -> Path:
 
     Raises:
         ValueError: ``summary.json`` does not follow its schema.
-        OSError: it cannot be read, or the card cannot be written.
+        OSError: the summary cannot be read, or the card cannot be written.
     """
     summary = reports.read(folder / "summary.json")
     path = folder / "hf" / FILE
@@ -60,7 +60,7 @@ def write_card(folder: Path) -> Path:
 def read_settings(folder: Path) -> dict[str, Any]:
     """Read the composed config of a run as plain data.
 
-    It is empty if it cannot be read.
+    The result is empty if the config cannot be read.
     """
     try:
         settings = yaml.safe_load((folder / ".hydra" / "config.yaml").read_text(encoding="utf-8"))

@@ -45,7 +45,7 @@ def read_config_folders(flags: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the folders of ``--config-dir``, and the override that makes ``compose`` search them.
 
     Raises:
-        UserError: one is not a folder, or has a file with the name of a shipped one.
+        UserError: a path is not a folder, or has a file with the name of a shipped one.
     """
     folders = get_flag_values(flags, "--config-dir", "-cd")
     search = composition.format_search_path(folders)
@@ -118,7 +118,7 @@ def check_jobs(
 
 
 def _check_shown_part(flags: Sequence[str], cfg: DictConfig) -> None:
-    """Refuse flags of ``--cfg`` without it, and parts that are not there.
+    """Refuse flags that need ``--cfg`` without it, and parts that the config lacks.
 
     Raises:
         UserError: the message names the flag and valid values.
@@ -143,7 +143,7 @@ def _refuse_twice(jobs: Sequence[Sequence[str]]) -> None:
     """Refuse a sweep with two equal runs, whose results would count twice in a report.
 
     Raises:
-        UserError: there are; the message names their options.
+        UserError: two runs are equal; the message names their options.
     """
     seen: set[tuple[str, ...]] = set()
     for job in map(tuple, jobs):

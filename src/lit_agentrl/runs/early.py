@@ -1,4 +1,4 @@
-"""Tell wrong options that the config alone shows, before Lightning is loaded.
+"""Report options that the config alone shows to be wrong, before Lightning is loaded.
 
 Loading Lightning takes longer than all the rest.  The checks are those of the parts themselves.  Parts that need more
 than torch are checked later, when all parts are built.
@@ -25,7 +25,7 @@ from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.base import Task
 from lit_agentrl.rollout.settings import RolloutSettings, make_eval_params
 
-_TENSORS = ("_BT", "_B", "_BK", "_P", "_S")  # arguments that a run provides
+_TENSORS = ("_BT", "_B", "_BK", "_P", "_S")  # ends of the names of arguments that a run provides
 # sections whose parts only look at their options when they are made
 _SECTIONS = (
     "rollout", "env", "prompt", "dialect", "context", "worlds", "reward", "algo", "filter", "data", "task_sampler",
@@ -129,11 +129,11 @@ def _try(path: str, make: Callable[[], Any]) -> Any:
     """Call ``make``; return an `_Unknown` if it needs more than its options.
 
     Raises:
-        UserError: it refuses an option.
+        UserError: the part refuses an option.
     """
     try:
         return make()
     except ValueError as error:
         raise UserError(add_key(path, str(error))) from error
-    except Exception:  # it needs a tensor or has wrong arguments; the real build reports those
+    except Exception:  # the part needs a tensor, or its arguments are wrong, which the real build reports
         return _Unknown()

@@ -42,7 +42,7 @@ def print_if_finished(cfg: DictConfig) -> bool:
         return False
     try:
         summary = reports.read(folder / "summary.json")
-    except (OSError, ValueError):  # the run reports it when it restores its scores
+    except (OSError, ValueError):  # the run reports this error when it restores its scores
         return False
     done = summary["iterations"]
     if summary["status"] != "completed" or done != cfg.trainer.max_epochs:
@@ -73,7 +73,8 @@ def note_if_unfinished(folder: Path) -> None:
     best = "none of its weights has been judged yet"
     for key, state in states.items():
         if state.get("best_iteration") is not None:
-            monitor = key.partition("[")[2].partition(",")[0]  # of BestCheckpoint[val/success,max]
+            # a key is such as BestCheckpoint[val/success,max]
+            monitor = key.partition("[")[2].partition(",")[0]
             best = (
                 f"its best weights so far (checkpoint=best) are those of iteration {state['best_iteration']}, "
                 f"{monitor} {state['best_score']:.4g}"

@@ -52,9 +52,8 @@ def push(folder: Path, repo: str, *, is_public: bool) -> str:
         )
     except UserError:
         raise
-    except (
-        Exception
-    ) as error:  # versions of the client use different HTTP libraries, which raise errors of their own
+    # versions of the client use different HTTP libraries, which raise errors of their own
+    except Exception as error:
         raise UserError(
             f"repo={repo} could not be pushed: {get_first_line(error).replace(token, '…')}; check that this machine "
             f"reaches the hub, and that {TOKEN} may write there"

@@ -17,7 +17,7 @@ def check_environment() -> None:
     """Refuse variables of a launcher that Lightning and torch could not read.
 
     Raises:
-        UserError: one is invalid; the message names it.
+        UserError: a variable is invalid; the message names it.
     """
     refuse_first(_find_problems())
 
@@ -99,7 +99,7 @@ class Load:
     def fit_threads(self) -> str | None:
         """Give torch one thread less for each core that other programs keep busy.
 
-        To be called before anything is computed.  All later runs of this process use the same number, since the last
+        Call it before anything is computed.  All later runs of this process use the same number, since the last
         bits of sums depend on it.  Nothing changes without `start` (as in a notebook), or if the user or a launcher
         has set ``OMP_NUM_THREADS`` or ``MKL_NUM_THREADS``.
 
@@ -137,7 +137,7 @@ def measure_seconds() -> tuple[float, float]:
 def shorten_spin() -> None:
     """Shorten the time for which OpenMP threads spin before they sleep.
 
-    To be called before torch is imported.  By default the threads spin for milliseconds.  If another program takes a
+    Call it before torch is imported.  By default the threads spin for milliseconds.  If another program takes a
     core, the spinning threads then keep the cores from the thread that they wait for, after each of thousands of small
     operations.  A variable that the user has set takes precedence.
     """

@@ -163,7 +163,7 @@ def is_training_process(cfg: DictConfig) -> bool:
         return True
     from lit_agentrl.build.strategy import build_strategy, is_parallel
 
-    return not is_parallel(build_strategy(cfg))  # a class, or a function that makes one
+    return not is_parallel(build_strategy(cfg))  # its config may name a function, so it must be built
 
 
 def start(cfg: DictConfig) -> None:
@@ -204,8 +204,8 @@ def read_handed_job() -> Job | None:
 def release(*, is_awaited: bool) -> None:
     """Release processes that wait for a job, at the end of this process.
 
-    The job is removed from the environment, where a later run of this process, or of one that it starts, would find
-    it.
+    The job is removed from the environment; otherwise a later run in this process, or in a process that it starts,
+    would take that job.
 
     Args:
         is_awaited: whether other processes of this command call `receive`.
@@ -247,7 +247,7 @@ def _name_remedy() -> str:
 
 
 def receive() -> Job | None:
-    """Receive the job from the first process; None if that could not compose it.
+    """Receive the job from the first process; None if that process could not compose it.
 
     Raises:
         UserError: the first process does not provide a job in time.

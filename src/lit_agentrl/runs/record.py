@@ -71,10 +71,12 @@ class Totals(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         metrics = get_iteration_metrics(pl_module)
         self.counts["iterations"] = trainer.current_epoch + 1
-        room = "rollout" if "rollout/episodes" in metrics else "data"  # of data: what was learnt
+        # a run on data plays nothing, and counts what it learnt instead
+        section = "rollout" if "rollout/episodes" in metrics else "data"
         for name in ("action_tokens", "prefilled_tokens"):
-            self.counts[name] += int(metrics.get(f"{room}/{name}", 0))
-        self.counts["episodes"] += int(metrics.get(f"{room}/episodes", 0) + metrics.get("rollout/failed", 0))
+            self.counts[name] += int(metrics.get(f"{section}/{name}", 0))
+        played = metrics.get(f"{section}/episodes", 0) + metrics.get("rollout/failed", 0)
+        self.counts["episodes"] += int(played)
         for phase in _PHASES:
             self.seconds[phase] += metrics.get(f"time/{phase}", 0.0)
 

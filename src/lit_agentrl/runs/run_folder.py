@@ -34,9 +34,9 @@ class FolderInUse(UserError):
 def lock_folder(folder: str | Path) -> Iterator[None]:
     """Lock a run folder, so that no other process writes to it inside the context.
 
-    The folder is created if it does not exist.  The lock is the system's lock on the open file ``.run.lock``.  It ends
-    with its process, however that dies, so that the file of a killed process blocks nobody.  The file tells others
-    which host and process hold the lock, and since when.  Within a process, calls may be nested.
+    The folder is created if it does not exist.  The lock is the system's lock on the open file ``.run.lock``.  The
+    system releases it when the process ends for any reason, so the file of a killed process blocks nobody.  The file
+    tells others which host and process hold the lock, and since when.  Within a process, calls may be nested.
 
     Raises:
         FolderInUse: another process owns it; nothing is changed.
@@ -193,7 +193,7 @@ def require_new(option: str, folder: Path) -> None:
     """Refuse a folder that is used, within a used one, or impossible to create.
 
     Args:
-        option: the option that names it, for messages.
+        option: the option that names the folder, for messages.
         folder: the folder of a new run or sweep.
 
     Raises:

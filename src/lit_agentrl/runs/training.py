@@ -61,7 +61,7 @@ def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> rep
         The summary of the run; None if other processes have trained it.
 
     Raises:
-        ValueError: an invalid option, or a run whose checkpoints are lost, before anything is played.
+        ValueError: an option is invalid, or the run's checkpoints are lost; raised before anything is played.
         FolderInUse: another process writes to the folder, or has started a run in it.
         NotFinite: weights, logits or gradients are NaN or infinite; the message names the last good checkpoint.
         CheckpointError: there is no intact checkpoint, or one cannot be written.
@@ -125,7 +125,7 @@ def fit_threads() -> str | None:
 def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run, str]:
     """Complete the config and build the run; return a note on what ``rollout.overlap`` added."""
     totals = Totals()
-    add_worker(cfg)  # so that the record names it, even if the parts are built already
+    add_worker(cfg)  # even if the parts are built already: the record names the worker
     note = add_correction(cfg)
     screen.announce("building the policy and testing the games")
     added = [totals, FinalExport(Path(cfg.run_dir) / "hf")]
@@ -141,7 +141,7 @@ def build_run(cfg: DictConfig, job: ranks.Job, parts: Parts | None) -> tuple[Run
 
 
 def describe_judge(run: Run) -> str:
-    """Return a line on what judges a run without a world; else empty."""
+    """Return a line that says how a run without a world is validated; else empty."""
     best = find_callback(run, BestCheckpoint)
     if run.games.val or run.held_out or not run.stream.has_val:
         return ""
@@ -226,7 +226,7 @@ def restore_progress(run: Run, tracker: record.RunRecord, checkpoint: str | None
 def restore_totals(run: Run, checkpoint: Path) -> int:
     """Restore totals and threads from the checkpoint, and return the iterations done.
 
-    To be called before anything is written to the folder.
+    Call it before anything is written to the folder.
     """
     totals, planned = find_callback(run, Totals), run.trainer.max_epochs or 0
     assert totals is not None, "build_run adds it"
@@ -358,7 +358,8 @@ def measure(
 ) -> None:
     """Evaluate a checkpoint, or the current weights, on val and test; record the scores."""
     arguments: dict[str, Any] = {"verbose": False, "ckpt_path": checkpoint, "weights_only": True}
-    is_measured = checkpoint is None and run.rollouts.val.iteration == iteration  # at the end of training
+    # the last iteration of training may have validated these weights already
+    is_measured = checkpoint is None and run.rollouts.val.iteration == iteration
     metrics = get_iteration_metrics(run.module)
     if not is_measured and run.stream.has_val:
         metrics = run.module.row = {}
@@ -378,7 +379,7 @@ def print_results(run: Run, summary: reports.Summary) -> None:
     """Print the final table and where the results are, in the first process only."""
     if not ranks.is_first():
         return
-    for logger in run.loggers:  # the run is complete, even if a plot of it fails
+    for logger in run.loggers:  # after the summary is written, so a plot that fails leaves the run complete
         if isinstance(logger, Concludes):
             logger.conclude(summary)
     print_summary(run.folder, summary)

@@ -29,9 +29,9 @@ REMEDY = "set model.chat_template=append_only_chatml"
 class Prefix:
     """Tokens before a reply, with one :class:`~lit_agentrl.episode.Segment` value for each.
 
-    ``broken`` counts the template markers in messages that a space broke up (see
-    :class:`~lit_agentrl.text.marker_guard.MarkerGuard`).  ``continues`` says that the tokens follow those of the row of
-    the turn before, although the context is not append-only.
+    ``broken`` counts the template markers that messages spelled and that were broken up by a space (see
+    :class:`~lit_agentrl.text.marker_guard.MarkerGuard`).  ``continues`` is True if the tokens continue the row of the
+    previous turn although the context is not append-only.
     """
 
     tokens: list[int]
@@ -92,7 +92,7 @@ class ChatRenderer:
         # a placeholder reply with thinking, to detect templates that edit thinking
         self._sentinel = dialect.write(["q2"], thought="q1")
         shown = self._render([_make_user_message(STAND_IN), _make_assistant_message(STAND_IN)], header=False)
-        if shown.count(STAND_IN) < 2:  # as of models that also see images
+        if shown.count(STAND_IN) < 2:  # some templates of vision models show only lists of parts
             raise ValueError(f"the chat template leaves out contents that are texts; {REMEDY}")
         self.folds_system = not self._has_system_role()
         opened = self._render([_make_user_message("u")], header=True)
@@ -154,8 +154,8 @@ class ChatRenderer:
     def render_between(self, messages: Sequence[Mapping[str, str]], *, last_reply: Sequence[int]) -> Prefix:
         """Return the tokens between two replies.
 
-        These are the end marker (FORCED), the messages (OBSERVATION) and the reply header (FORCED).  If the
-        template rewrites history, no prompt is made of them, and they count what a turn adds.
+        These are the end marker (FORCED), the messages (OBSERVATION) and the reply header (FORCED).  If the template
+        rewrites history, they are no part of a prompt; they only measure how much a turn adds.
 
         Args:
             messages: The messages of the environment.
@@ -163,10 +163,10 @@ class ChatRenderer:
                 marker is not repeated.
         """
         guarded = self._guard.guard(messages)
-        said = self._sentinel if self._is_append_only else "q5"
-        reply = _make_assistant_message((self._lead if self._is_append_only else "") + said)
+        placeholder = self._sentinel if self._is_append_only else "q5"
+        reply = _make_assistant_message((self._lead if self._is_append_only else "") + placeholder)
         text = self._render([_make_user_message("u"), reply, *guarded.messages], header=True)
-        text = text.partition(said)[2]
+        text = text.partition(placeholder)[2]
         bounds = [(len(self._end), Segment.FORCED), (len(text) - len(self._header), Segment.OBSERVATION)]
         prefix = self._encode_prefix(text + self._forced, bounds, guarded)
         if list(last_reply[-1:]) == [self._marker] and self._marker in prefix.tokens:
@@ -352,10 +352,10 @@ def fold_system(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 def fix_date(template: str, date: str) -> str:
     """Return a chat template with a fixed date in place of the clock.
 
-    transformers offers a template no other clock: it turns arguments into plain data.
+    The text of the template is changed because transformers lets no caller replace the clock.
 
     Raises:
-        ValueError: If it asks for the time in a form that is no text in quotes.
+        ValueError: If the template calls the clock with anything but a quoted format.
     """
     day = datetime.strptime(date, "%Y-%m-%d")
     fixed = _CLOCK.sub(lambda match: json.dumps(day.strftime(match[2])), template)

@@ -44,7 +44,7 @@ class Context(Protocol):
     """Builds the prompt of each reply; see ``docs/concepts.md``."""
 
     is_append_only: ClassVar[bool]
-    """Whether each prompt continues the row of the turn before; otherwise it starts a row, or says `continues`."""
+    """Whether every prompt continues the row of the previous turn; else only those with `Prefix.continues` do."""
 
     shows_replies: ClassVar[bool]
     """Whether prompts contain past replies as sampled; the chat template must then not change them."""

@@ -56,7 +56,8 @@ class MarkerGuard:
     Markers are the special tokens, other added tokens that the template writes, and plain text that it writes.  A
     single character, or a word of letters and digits, is never a marker.
 
-    ``sanitize_control_tokens`` of transformers does not give token positions, and refuses what it cannot encode.
+    ``sanitize_control_tokens`` of transformers is not used, because it gives no token positions and refuses what it
+    cannot encode.
 
     Args:
         tokenizer: A tokenizer with a `tokenizers` backend.
@@ -81,12 +82,12 @@ class MarkerGuard:
         self._word = _match_any(
             {word for word in _find_plain_markers(around, self._token) if word not in spared}
         )
-        self._unknown = tokenizer.unk_token_id  # unknown words get this id as well
+        self._unknown = tokenizer.unk_token_id  # also the id of unknown words, so it does not prove a marker
         ids = {tokenizer.backend_tokenizer.token_to_id(token) for token in self._tokens}
         self._ids = ids - {None, self._unknown}
 
     def guard(self, messages: Sequence[Mapping[str, str]], *, is_thrifty: bool = False) -> Guarded:
-        """Return messages that are safe to render in place of these.
+        """Return copies of the messages that are safe to render.
 
         Args:
             messages: The messages.

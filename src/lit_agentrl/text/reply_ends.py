@@ -8,8 +8,8 @@ from typing import Any
 def list_model_ends(network: Any, tokenizer: Any) -> tuple[int, ...]:
     """Return the end tokens of a model's generation config and config.
 
-    Either has one id or a list (Llama 3, Qwen, Gemma, GLM).  Only added tokens of the tokenizer count, and
-    the default of the config's class says nothing about the model.
+    Each config names one id or a list (Llama 3, Qwen, Gemma, GLM).  Only added tokens of the tokenizer count.  The
+    default of the config's class is left out, since it says nothing about the model.
 
     Args:
         network: A causal network; None if it is not in this process.

@@ -141,7 +141,7 @@ class _Writer:
         row = before.text + text + end
         if self._drop_special(text) != text or not shown.text.startswith(row) or shown.text == row:
             return None
-        rest = end + shown.text[len(row) :]  # encoded behind the end, as everywhere
+        rest = end + shown.text[len(row) :]  # the tokens of a text may depend on the end token before it
         bound = len(chat.end_text) if rest.startswith(chat.end_text) else 0
         prefix = chat.encode_prefix(rest, shown.contents, [(bound, Segment.FORCED)])
         if prefix.tokens[: len(ends)] != ends:

@@ -87,7 +87,7 @@ def _shape_call(call: Mapping[str, Any], call_id: str, form: CallForm) -> dict[s
     arguments = call["arguments"]
     if form.has_text_arguments:
         arguments = json.dumps(arguments, ensure_ascii=False)
-    # nine letters and digits, as Mistral's templates require
+    # the id has nine letters and digits, as Mistral's templates require
     return {
         "id": call_id,
         "type": "function",

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from lit_agentrl.engines.native.cache import SlotCache
 from lit_agentrl.engines.native.ragged import Packed
+from lit_agentrl.models.cache_argument import find_cache_argument
 from lit_agentrl.models.onednn import use_onednn_linears
 
 
@@ -47,6 +48,7 @@ class Inference:
         self._configs = list({id(config): config for config in configs}.values()) if attention else []
         self._attention = attention
         self._network = network
+        self._cache_argument = find_cache_argument(network) or "past_key_values"
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -79,10 +81,10 @@ class Inference:
         output = self._network(
             input_ids=packed.token_1N,
             position_ids=packed.position_1N,
-            past_key_values=cache,
             use_cache=True,
             logits_to_keep=reading.num_last,
             reading=reading,
+            **{self._cache_argument: cache},
         )
         logits: Tensor = output.logits[0, -reading.num_last :]
         return logits

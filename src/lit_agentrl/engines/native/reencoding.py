@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 
@@ -17,6 +16,7 @@ from lit_agentrl.engines.native.inference import Inference
 from lit_agentrl.engines.native.sampling import draw_rows
 from lit_agentrl.engines.native.stops import StopTable
 from lit_agentrl.episode import FinishReason
+from lit_agentrl.models.cache_argument import find_cache_argument
 from lit_agentrl.seeds import draw_uniforms
 
 
@@ -143,21 +143,13 @@ class ReencodingEngine:
     def _read_logits(self, token_AT: Tensor) -> Generator[Tensor, Tensor, None]:
         """Yield next-token logits (A, V); each token sent adds one column."""
         device = self._network.device
-        base = getattr(self._network, "get_base_model", lambda: self._network)()
-        name = next(
-            (
-                n
-                for n in ("past_key_values", "cache_params")
-                if n in inspect.signature(base.forward).parameters
-            ),
-            "",
-        )
+        name = find_cache_argument(self._network)
         state: dict[str, object] = {}
         unread_AT = token_AT
         while True:
-            output = self._network(input_ids=unread_AT.to(device), use_cache=bool(name), **state)
+            output = self._network(input_ids=unread_AT.to(device), use_cache=name is not None, **state)
             token_A = yield output.logits[:, -1]
             token_AT = torch.cat([token_AT, token_A.unsqueeze(1)], dim=1)
             cache = output.get(name) if name else None
-            state = {name: cache} if cache is not None else {}
+            state = {name: cache} if name and cache is not None else {}
             unread_AT = token_AT[:, -1:] if cache is not None else token_AT

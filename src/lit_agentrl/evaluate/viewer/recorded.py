@@ -128,7 +128,7 @@ class Recorded:
         """Open a transcript file for reading.
 
         Raises:
-            OSError: it cannot be read, is no regular file, or a link leads out of the run folder.
+            OSError: the file cannot be read, is no regular file, or a link leads out of the run folder.
         """
         path = self._folder / "transcripts" / f"{split}.jsonl"
         if path.exists() and not path.resolve().is_relative_to(self._folder):

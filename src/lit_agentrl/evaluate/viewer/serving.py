@@ -34,12 +34,12 @@ class ViewerServer(ThreadingHTTPServer):
     """HTTP server of one run, on the loopback interface.
 
     Args:
-        port: 0 takes a free one.
-        recorded: its episodes.
+        port: where to listen; 0 takes a free port.
+        recorded: the episodes of the run.
         describe: returns what is known of the run: name, status, and whether it is being written.
 
     Raises:
-        OSError: it cannot listen there.
+        OSError: the server cannot listen on this port.
     """
 
     daemon_threads = True
@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: ViewerServer
 
     def do_GET(self) -> None:
-        # a page of another site can make its name lead here (DNS rebinding), and then sends that name
+        # another site can let its own name point to this machine (DNS rebinding); browsers then send that name
         if not _HOST.fullmatch(self.headers.get("Host", "")):
             self._send_json(403, {"error": f"open {self.server.url} by this address"})
             return

@@ -1,7 +1,7 @@
 """Drawing with matplotlib, which is imported only here.
 
-It makes pixel images, and SVG drawings that take their colours from the light or dark page.  A drawing can be saved
-as a file of its own, as SVG or PNG in the colours of the light page.
+The module makes pixel images, and SVG drawings that take their colours from the light or dark page.  A drawing can be
+saved as a file of its own, as SVG or PNG in the colours of the light page.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def _extract_svg(svg: str, name: str) -> str:
     svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    for sentinel, variable in _VARIABLES.items():
-        svg = svg.replace(sentinel, f"var(--{variable})")
+    for placeholder, variable in _VARIABLES.items():
+        svg = svg.replace(placeholder, f"var(--{variable})")
     return svg.replace("<svg ", '<svg aria-hidden="true" ', 1)
 
 

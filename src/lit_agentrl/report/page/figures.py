@@ -103,7 +103,7 @@ def _draw_band(
     curve: Sequence[tuple[float, inference.Bounds]],
     limits: tuple[float, float],
 ) -> None:
-    iterations = [bounds for bounds, _ in curve]
+    iterations = [iteration for iteration, _ in curve]
     axes.plot(
         iterations,
         [bounds.value for _, bounds in curve],
@@ -117,11 +117,11 @@ def _draw_band(
 
 
 def _draw_curves(label: str, cells: Sequence[Cell], name: GameSplit) -> Figure | None:
-    curves = [
-        (n, c, _compute_band(c, _get_metric_name(c, name), c.get_reference(name, "chance") or 0.0))
-        for n, c in enumerate(cells)
-    ]
-    curves = [entry for entry in curves if entry[2]]
+    curves = []
+    for number, cell in enumerate(cells):
+        lost = cell.get_reference(name, "chance") or 0.0
+        if band := _compute_band(cell, _get_metric_name(cell, name), lost):
+            curves.append((number, cell, band))
     if not curves:
         return None
     with open_drawing(

@@ -143,9 +143,9 @@ def compare_unpaired(a: Sequence[float], b: Sequence[float]) -> Difference:
 def compare_tasks(a: Sequence[bool | None], b: Sequence[bool | None]) -> Difference | None:
     """Compare two runs that played the same tasks, by McNemar's exact test.
 
-    None if the number of tasks differs, or if there are none.  The interval is Clopper and Pearson's of the share π
-    that A won among the n₁ tasks on which the runs differ, as a difference: (2π − 1) n₁ / n.  It says nothing about
-    other seeds.
+    The result is None if the number of tasks differs, or if there are none.  The interval is Clopper and Pearson's for
+    the share π that A won among the n₁ tasks on which the runs differ, converted to a difference: (2π − 1) n₁ / n.  It
+    says nothing about other seeds.
     """
     pairs = (
         [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]

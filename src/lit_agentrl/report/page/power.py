@@ -30,8 +30,8 @@ def compute_detectable(error: float, freedom: float, power: float = 0.8) -> floa
     """Compute the smallest true difference that a t test detects with this power.
 
     The test is two-sided at 5 %.  The difference is the noncentrality δ for which P(T' > t) = power, times the
-    standard error; the other tail, which adds less than 1e-4, is neglected.  None without a positive error or a
-    degree of freedom.
+    standard error; the other tail, which adds less than 1e-4, is neglected.  The result is None without a positive
+    error or a degree of freedom.
 
     Args:
         error: standard error of the difference.
@@ -60,7 +60,7 @@ def compute_split_half_difference(values: Sequence[float]) -> float | None:
     """Compute the 95 % quantile of the difference between two halves of one cell (A/A).
 
     The runs are split at random.  Each half has half of the runs, so differences are divided by √2, as if each half
-    were a whole cell.  None with fewer than 4 runs.
+    were a whole cell.  The result is None with fewer than 4 runs.
     """
     n = len(values)
     if n < 4:

@@ -46,7 +46,7 @@ def parse(text: str) -> dict[tuple[Setting, str], ThoughtInformation]:
     stage = config.get("checkpoint") or (
         run.rpartition("/")[2].removesuffix(".ckpt") if run.endswith(".ckpt") else "last"
     )
-    variant = tuple(str(thoughts) for thoughts in config.get("variant") or ())
+    variant = tuple(str(option) for option in config.get("variant") or ())
     information: dict[tuple[Setting, str], ThoughtInformation] = {}
     for record in content["results"]:
         thoughts = record.get("thoughts", {}).get("any_turn")

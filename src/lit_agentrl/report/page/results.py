@@ -18,7 +18,7 @@ from lit_agentrl.report.page.inference import Bounds, Difference
 from lit_agentrl.report.page.runs import Run
 
 _MOST_NAMED = 4  # most settings that a warning names
-_ALL_PAIRS = 4  # up to this number of cells of a game all pairs are compared; of more, each with the first
+_ALL_PAIRS = 4  # up to this number of cells of a game, all pairs are compared; above it, each with the first
 STAGES = ("start", "best", "last")
 
 
@@ -32,6 +32,7 @@ class Result:
         values: success of each run at the stage compared.
         episodes: number of episodes behind each value; 0 if the run failed or collapsed before it was measured.
         stages: mean success at start, best and last: over seeds, or over episodes for a single run.
+        chance, oracle: success of random and of best play; None if not known.
         coverage: coverage of the interval at the stage compared, at this number of runs and episodes.
         normalised: interquartile mean scaled to chance 0 and oracle 1; None if these are not known.
         normalised_coverage: coverage of its bootstrap interval.
@@ -164,7 +165,7 @@ def _compute_stage(cell: Cell, name: GameSplit, stage: str) -> Bounds | None:
 def _choose_pairs(cells: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
     """Return the pairs to compare, each with the later cell first.
 
-    So a gain over the earlier cell is positive.
+    With this order, a gain over the earlier cell is a positive difference.
     """
     return [
         (b, a)
@@ -274,7 +275,7 @@ def _list_coverage(results: Sequence[Result]) -> list[str]:
 
 
 def _shorten_value(value: str) -> str:
-    """Return a value without quotes; of a path in code its last part."""
+    """Shorten a value to 40 characters, and a code path to its last part."""
     text = value.strip('"')
     return escape_unprintable(text.rpartition(".")[2] if text.startswith("lit_agentrl.") else text)[:40]
 

@@ -149,8 +149,8 @@ def _read_text(path: Path) -> str | None:
     """Read a file as text; None if it does not exist.
 
     Raises:
-        ValueError: it is not a file, or too large.
-        OSError: it cannot be read.
+        ValueError: the path is not a file, or the file is too large.
+        OSError: the file cannot be read.
     """
     if not path.exists() and not path.is_symlink():
         return None
@@ -238,7 +238,7 @@ def flatten_settings(config: Any) -> dict[str, str]:
     """Flatten a config to one entry per value, without `NOT_COMPARED`.
 
     Raises:
-        ValueError: it is no mapping, or has too many values.
+        ValueError: the config is no mapping, or has too many values.
 
     >>> flatten_settings({"seed": 1, "algo": {"clip": {"low": 0.2}}, "env": [1, 2]})
     {'algo.clip.low': '0.2', 'env.0': '1', 'env.1': '2'}

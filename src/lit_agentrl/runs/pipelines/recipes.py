@@ -172,7 +172,7 @@ def plan_stages(recipe: Recipe, options: PipelineOptions, *, rounds: int, out: P
     """Return the stages of all rounds, with all placeholders replaced.
 
     Raises:
-        UserError: a placeholder that has no value, or has none yet; the message names the stage and the word.
+        UserError: a placeholder has no value at its stage; the message names the stage and the word.
     """
     folders: dict[str, list[Path]] = {}
     stages: list[Stage] = []

@@ -53,11 +53,11 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.O
         plan = resumption.keep_folders(resumed, plan)
         resumption.require_same(resumed, plan, [_drop_hydra_overrides(job) for job in plan.jobs])
     checked = check_jobs(flags, overrides, plan=plan, is_new=resumed is None)
-    # failed runs are reported here
+    # `on_failure` reports failed runs, so Optuna's sweeper need not
     logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.ERROR)
     folder = checked[0].new_folder if resumed is None else ("hydra.sweep.dir", resumed)
     count = len(plan.jobs) if plan.is_complete else None
-    # _telling reports the failures of other processes
+    # `_report_other_processes` calls `on_failure` for runs in other processes
     runner = SweepRunner(
         folder[1].absolute(), command, checked, None if plan.uses_processes else on_failure, count,
         is_resumed=resumed is not None, trusted=trusted,
@@ -181,7 +181,7 @@ def _end_processes() -> Iterator[None]:
         ]
 
     def is_resource_tracker(child: psutil.Process) -> bool:
-        """Return whether it is Python's resource tracker, which must end after this process."""
+        """Return whether a child is Python's resource tracker, which must end after this process."""
         try:
             return any("resource_tracker" in word for word in child.cmdline())
         except psutil.Error:
@@ -190,7 +190,7 @@ def _end_processes() -> Iterator[None]:
     before = {child.pid for child in list_children()}
     try:
         yield
-    except BaseException:  # its folder is unlocked by now, which its runs notice and end
+    except BaseException:  # the folder of the sweep is unlocked by now; its runs notice that, and end
         started = [child for child in list_children() if child.pid not in before]
         for child in psutil.wait_procs(started, timeout=_PATIENCE_S)[1]:
             with suppress(psutil.NoSuchProcess):

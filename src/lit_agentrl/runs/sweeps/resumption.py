@@ -114,10 +114,10 @@ def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]
 
 
 def read_final_summary(folder: Path) -> reports.Summary | None:
-    """Return the summary of a run that has ended; None if it can go on.
+    """Return the summary of an ended run; None if the run can be resumed.
 
     Raises:
-        ValueError: its ``summary.json`` is damaged.
+        ValueError: the run's ``summary.json`` is damaged.
     """
     if not (folder / "summary.json").is_file():
         return None

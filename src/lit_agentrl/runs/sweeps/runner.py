@@ -52,7 +52,7 @@ class SweepRunner:
         count: the number of runs; None if only the sweeper knows it.
         is_resumed: whether the sweep is resumed, so that some runs may have ended and others can be resumed.
         trusted: whether resumed runs may name the user's own code.
-        place: host and process id of the sweep.
+        process: host and process id of the sweep.
         program: the program that the user called.
         path: the module search path of the sweep's process.
     """

@@ -216,7 +216,7 @@ def _is_ascending(value: IntervalSweep | RangeSweep) -> bool:
 def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) -> list[str]:
     """Check the options of Optuna's sweeper, and return those that follow from the runs.
 
-    These are the direction of the search, the seed of the sampler, and that the sweep goes on after failed runs.
+    They set the direction of the search and the seed of the sampler, and let the sweep continue after failed runs.
     """
     node = first.hydra.sweeper
     require_whole("hydra.sweeper.n_trials", node.n_trials, 1)

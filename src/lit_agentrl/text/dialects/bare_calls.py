@@ -26,7 +26,7 @@ _TRAILING_ENDS = re.compile(r"(?:<\|\w+\|>|</s>)\s*\Z")
 
 
 class NotACall(ValueError):
-    """Error of a reply without valid calls; its message lacks its beginning, "it had"."""
+    """A reply has no valid calls; the message continues the words "it had"."""
 
 
 @dataclass(frozen=True)

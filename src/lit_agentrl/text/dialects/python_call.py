@@ -1,7 +1,7 @@
 """The grammar ``[name(key="value"), …]``: calls in Python syntax, after optional thinking.
 
-Llama 3.2 and 4 were taught it.  The text is parsed and never run: a call holds the name of a tool and plain values,
-and nothing else is accepted.
+Llama 3.2 and 4 were taught this form.  The text is parsed and never run: a call holds the name of a tool and plain
+values, and nothing else is accepted.
 """
 
 from __future__ import annotations
