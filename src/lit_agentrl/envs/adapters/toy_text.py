@@ -203,6 +203,7 @@ class Blackjack(GameText):
         return [int(hit > stick)]
 
 
+# card -> probability to draw it; 10 also stands for jack, queen and king, and 1 for the ace
 CARDS = {card: (4 if card == 10 else 1) / 13 for card in range(1, 11)}
 
 

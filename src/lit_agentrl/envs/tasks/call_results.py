@@ -49,27 +49,27 @@ def _list_ids(message: Mapping[str, Any]) -> list[str | None]:
 
 def _match(results: list[Any], ids: list[str | None], column: str) -> list[Any]:
     """Return results in the order of their calls."""
-    names = [each.get("tool_call_id") for each in results]
-    known = [name for name in ids if name is not None]
-    if not known or all(name is None for name in names) or len(results) == len(ids) == 1:
+    result_ids = [each.get("tool_call_id") for each in results]
+    known = [call_id for call_id in ids if call_id is not None]
+    if not known or all(result_id is None for result_id in result_ids) or len(results) == len(ids) == 1:
         return results
     placed: dict[int, Any] = {}
-    for result, name in zip(results, names, strict=True):
-        if name is None:
+    for result, result_id in zip(results, result_ids, strict=True):
+        if result_id is None:
             continue
-        if str(name) not in known:
+        if str(result_id) not in known:
             raise BadRow(
                 "bad_result",
-                f"column {column}: tool_call_id {str(name)[:40]!r} names no call of the reply before it; write the id "
-                "of one, or leave ids out where results stand in the order of the calls",
+                f"column {column}: tool_call_id {str(result_id)[:40]!r} names no call of the reply before it; write "
+                "the id of one, or leave ids out where results stand in the order of the calls",
             )
-        if (place := ids.index(str(name))) in placed:
+        if (place := ids.index(str(result_id))) in placed:
             raise BadRow(
-                "bad_result", f"column {column}: two results name the call {str(name)[:40]!r}; keep one"
+                "bad_result", f"column {column}: two results name the call {str(result_id)[:40]!r}; keep one"
             )
         placed[place] = result
     free = [place for place in range(len(ids) + len(results)) if place not in placed]
-    unnamed = [result for result, name in zip(results, names, strict=True) if name is None]
+    unnamed = [result for result, result_id in zip(results, result_ids, strict=True) if result_id is None]
     placed |= dict(zip(free, unnamed, strict=False))
     if gaps := [place for place in range(max(placed)) if place not in placed]:
         raise BadRow(

@@ -90,22 +90,24 @@ def _take_off(
     Raises:
         BadRow: an answer begins with something other than the prompt.
     """
-    bare = [_strip_extras(message) for message in prompt]
-    begins = [[_strip_extras(message) for message in answer] for answer in answers]
-    is_new = begins[0][0]["role"] == "system" != bare[0]["role"]
-    if is_new and all(begin[: len(bare) + 1] == [begins[0][0], *bare] for begin in begins):
+    bare_prompt = [_strip_extras(message) for message in prompt]
+    bare_answers = [[_strip_extras(message) for message in answer] for answer in answers]
+    system = bare_answers[0][0]
+    is_new = system["role"] == "system" != bare_prompt[0]["role"]
+    if is_new and all(bare[: len(prompt) + 1] == [system, *bare_prompt] for bare in bare_answers):
         tools = {key: text for key, text in prompt[0].items() if key == "tools"}
         first = {key: text for key, text in prompt[0].items() if key != "tools"}
         return [{**answers[0][0], **tools}, first, *prompt[1:]], [
             answer[len(prompt) + 1 :] for answer in answers
         ]
     rests: list[Messages] = []
-    for answer, begin, column in zip(answers, begins, columns, strict=True):
-        without_system = bare[bare[0]["role"] == "system" :]
-        repeated = next((part for part in (bare, without_system) if part and begin[: len(part)] == part), [])
-        role = begin[0]["role"]
+    for answer, bare, column in zip(answers, bare_answers, columns, strict=True):
+        without_system = bare_prompt[bare_prompt[0]["role"] == "system" :]
+        parts = (bare_prompt, without_system)
+        repeated = next((part for part in parts if part and bare[: len(part)] == part), [])
+        role = bare[0]["role"]
         # if the prompt ends with a reply, the answer may begin with a message of the user
-        goes_on = role != "system" and (role != "user" or bare[-1]["role"] == "assistant")
+        goes_on = role != "system" and (role != "user" or bare_prompt[-1]["role"] == "assistant")
         if not repeated and not goes_on:
             raise BadRow(
                 "other_beginning",

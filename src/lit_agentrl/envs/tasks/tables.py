@@ -24,14 +24,14 @@ def read_table(path: Path) -> Rows:
     """
     try:
         with path.open("rb") as file:
-            begin = file.read(32)
-            if begin.startswith(b"version https://git-lfs"):
+            first_bytes = file.read(32)
+            if first_bytes.startswith(b"version https://git-lfs"):
                 raise ValueError(
                     f"path={shorten_path(path)} is a pointer of Git LFS, and not the data; fetch them with git lfs pull"
                 )
-            if begin.startswith(b"PAR1") and path.suffix.lower() != ".parquet":
+            if first_bytes.startswith(b"PAR1") and path.suffix.lower() != ".parquet":
                 raise ValueError(f"path={shorten_path(path)} is a Parquet file; let its name end in .parquet")
-            if begin.startswith(_COMPRESSED):
+            if first_bytes.startswith(_COMPRESSED):
                 raise ValueError(
                     f"path={shorten_path(path)} is compressed; unpack it, and name the file inside"
                 )
