@@ -1,4 +1,4 @@
-"""A world around another one, which changes a part of it."""
+"""Base class of worlds that wrap another world and change a part of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from lit_agentrl.envs.world import World
 
 
 class WrappedWorld(World):
-    """A world that is another one in all that a subclass does not change.
+    """A world that forwards these methods to another world unless a subclass changes them.
+
+    A subclass implements ``reset`` and ``step``, and ``rekey``, ``state_dict`` and ``load_state_dict`` if it has state.
 
     Args:
         world: the world that is wrapped.

@@ -16,8 +16,8 @@ from lit_agentrl.rewards.base import RewardPart, Rewards, Stage
 class TripWire(RewardPart):
     """Counter of unsuccessful episodes whose training return is as high as a success's.
 
-    The threshold is the mean, or the ``quantile``, of the training returns of the successes of the same game in this
-    iteration or, without any, in the last iteration that had some.
+    The threshold is the mean, or the ``quantile``, of the training returns of the game's successes in this iteration;
+    without any, of those in the last iteration that had some.
 
     Args:
         quantile: quantile of the successes' returns, in [0, 1] (the lower of two neighbours); null: their mean.

@@ -57,8 +57,8 @@ def join_lines(parts: Iterable[str]) -> str:
 class Replayed(TextEnv):
     """A game of a library, whose state is its initial number and the actions since.
 
-    It is saved, copied and branched by starting it again and replaying the actions, so that the library needs no way to
-    save it.  The game must be a function of its number, its actions and ``_noise``.
+    To restore, copy or branch a game, it is started again and its actions are replayed, so the library need not be able
+    to save it.  The game must be a function of its number, its actions and ``_noise``.
 
     Attributes:
         foreign: attributes that hold objects of the library; they are not pickled.
@@ -69,7 +69,7 @@ class Replayed(TextEnv):
     def __init__(self, *, split: str = "train") -> None:
         super().__init__(split=split)
         self._seeds: tuple[int, int] | None = None
-        self._done: list[str | int] = []  # actions, and the numbers of branches
+        self._done: list[str | int] = []  # actions, and the noise seeds of `rekey`
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -20,8 +20,8 @@ _DRAWS = 2**31
 class TextArena(Replayed):
     """One game per episode; actions are texts in square brackets, which may be omitted.
 
-    The game's first messages are the beginning of the system message.  Everything random after the reset is drawn from
-    the episode's own noise: the games use Python's global generator, which is replaced meanwhile and then restored.
+    The system message begins with the game's first messages.  Everything random after the reset is drawn from the
+    episode's own noise: the games use Python's global generator, which is replaced meanwhile and then restored.
 
     Args:
         id: one of `GAMES`, such as ``FrozenLake-v0-random``.
@@ -52,9 +52,9 @@ class TextArena(Replayed):
         return GAMES[self._id].chance(self._game, rng) if self._is_running else None
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """Return the next actions of a win that knows what is hidden.
+        """Return the next actions that win, chosen with knowledge of hidden parts.
 
-        None: there is no win, or it is unknown.
+        None: no actions win, or best play of the game is unknown.
         """
         require_whole("horizon", horizon, 1)
         best = GAMES[self._id].best

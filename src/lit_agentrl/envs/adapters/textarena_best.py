@@ -1,4 +1,4 @@
-"""Winning play of TextArena's games, which knows what is hidden: the remaining actions."""
+"""Compute the actions that win TextArena's games, with knowledge of hidden parts."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def press_lights(game: Any) -> list[str]:
             presses |= {column} if value else set()
         options.append(presses)
     return [
-        f"[{cells[values][0]} {cells[values][1]}]"
-        for values in sorted(min(options, key=lambda presses: sum(1 for _ in presses)))
+        f"[{cells[index][0]} {cells[index][1]}]"
+        for index in sorted(min(options, key=lambda presses: sum(1 for _ in presses)))
     ]
 
 
@@ -103,7 +103,7 @@ def fill_cells(game: Any) -> list[str]:
 
 
 def accept_greatest(game: Any) -> list[str]:
-    """Continue to the greatest value and accept it; nothing once it is gone."""
+    """Continue to the greatest value and accept it; return nothing once it is gone."""
     draws, position = game.state.game_state["draws"], game.state.game_state["current_idx"] - 1
     skips = draws.index(max(draws)) - position
     return [] if skips < 0 else ["[continue]"] * skips + ["[accept]"] * (skips + position < len(draws))

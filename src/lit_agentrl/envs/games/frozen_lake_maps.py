@@ -69,7 +69,9 @@ class Lake:
         return steps
 
     def plan_values(self, horizon: int) -> list[np.ndarray]:
-        """Compute ``[h]``: Q (squares, actions) with ``h + 1`` actions left, by value iteration.
+        """Compute Q (squares, actions) for each number of actions left, by value iteration.
+
+        Entry ``h`` of the list is Q with ``h + 1`` actions left.
 
         Q_h(s, a) = sum_s' P(s' | s, a) [r + max_a' Q_{h-1}(s', a')] (Bellman 1957).
         """

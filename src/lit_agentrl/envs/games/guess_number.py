@@ -17,9 +17,9 @@ _NUMBER = 33  # purpose key
 class GuessNumber(TextEnv):
     """A game of guessing a number in a known range.
 
-    Answers say whether the number is higher or lower.  The right guess earns 1, every other guess 0.  Chance guesses
-    uniformly in the range and ignores the answers.  Best play guesses the middle of the remaining numbers, and needs at
-    most ``max_solution`` guesses, the number of binary digits of ``size``.
+    Answers say whether the number is higher or lower.  The right guess earns 1, every other guess 0.  Random play
+    guesses uniformly in the range and ignores the answers.  Best play guesses the middle of the remaining numbers, and
+    needs at most ``max_solution`` guesses, the number of binary digits of ``size``.
 
     Args:
         size: How many numbers a range has.

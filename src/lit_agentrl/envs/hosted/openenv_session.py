@@ -51,7 +51,7 @@ class Session:
             import websockets
         except ImportError as error:
             raise make_missing_error("websockets", "openenv", error) from error
-        # otherwise it logs a line for each broken connection
+        # websockets would log a line for each broken connection
         logging.getLogger("websockets").setLevel(logging.CRITICAL)
         self._closed = websockets.ConnectionClosed
 
@@ -118,7 +118,7 @@ class Session:
             raise self._make_timeout() from None
         except self._closed as error:
             self.close()
-            if error.sent is not None and error.sent.code == 1009:
+            if error.sent is not None and error.sent.code == 1009:  # code of a message that is too long
                 raise self.make_error(f"answered more than {self._max_bytes / 2**20:g} MB (max_mb)") from None
             raise Gone from error
         try:

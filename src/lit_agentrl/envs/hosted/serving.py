@@ -1,4 +1,4 @@
-"""The HTTP server of a game, with bounded requests and connections, speaking JSON."""
+"""Serve a game over HTTP as JSON, with bounded requests and connections."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class GameServer(ThreadingHTTPServer):
     """HTTP server with one thread per connection.
 
     Args:
-        address: host and port; port 0 takes a free one.
+        address: host and port; port 0 stands for any free port.
         sessions: the episodes that are played.
         max_bytes: size of one request.
         idle_s: seconds after which a silent connection is closed.
         connections: how many may be open; further ones are closed at once.
 
     Raises:
-        OSError: it cannot listen there.
+        OSError: the server cannot listen at ``address``.
     """
 
     daemon_threads = True
@@ -49,7 +49,7 @@ class GameServer(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread has started, which would release it
+        except BaseException:  # no thread was started that would release it
             self._free.release()
             raise
 

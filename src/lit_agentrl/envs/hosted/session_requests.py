@@ -17,7 +17,7 @@ from lit_agentrl.envs.world import World
 
 
 class RequestError(Exception):
-    """A request that is not executed: its status and the reason."""
+    """A refused request; it has the HTTP status and the answer with the reason."""
 
     def __init__(self, status: int, message: str, **entries: str) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class Session:
     """A served episode."""
 
     env: World
-    used: float
+    used: float  # time of the last request, in seconds of time.monotonic
     number: int = 0  # steps so far
     # the answer to the last step, which a player may request again
     last: dict[str, Any] = field(default_factory=dict)

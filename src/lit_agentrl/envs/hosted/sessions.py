@@ -24,7 +24,7 @@ from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.envs.world import World
 
 _log = logging.getLogger(__name__)
-_BUSY_S = 60.0  # how long a request waits for another one of its session
+_BUSY_S = 60.0  # seconds that a request waits for another one of its session
 
 
 class Sessions:
@@ -102,7 +102,7 @@ class Sessions:
                 _end(session.env)
 
     def close_idle(self) -> None:
-        """Close the sessions that had no request for long."""
+        """Close the sessions that had no request for ``idle_s`` seconds."""
         before = time.monotonic() - self._idle_s
         for name, session in list(self._of_id.items()):
             if session.used < before and not session.lock.locked():

@@ -36,7 +36,7 @@ class Phone:
     added: dict[str, int] = field(default_factory=dict)
 
     def get_rows(self, table: str) -> list[Row]:
-        """Return all rows of a table, which may be changed."""
+        """Return the list of rows of a table; changing it changes the phone."""
         return self.tables.setdefault(table, [])
 
     def get_row(self, table: str, id: str) -> Row:
@@ -105,7 +105,7 @@ def make_api(
 
 
 def get_page(rows: list[Row], page: int) -> Row:
-    """Return a page of rows, and the number of pages."""
+    """Return a page of rows, counted from 1, and the number of pages."""
     pages = max(-(-len(rows) // _PER_PAGE), 1)
     return {"page": page, "pages": pages, "rows": rows[(page - 1) * _PER_PAGE : page * _PER_PAGE]}
 

@@ -36,7 +36,8 @@ class Plan:
     answer: str | None = None
 
 
-# Prepares the phone and returns the task.  Its last argument is the index of the task; index 2 is the odd case.
+# Prepares the phone and returns the task.  Its last argument is the index of the task; index 2 is the odd case, which
+# differs from the template's other tasks as its docstring says.
 Template = Callable[[Phone, np.random.Generator, int], Plan]
 
 

@@ -23,20 +23,21 @@ def sort_results(messages: list[Any], column: str) -> list[Any]:
         BadRow: ids do not say which result belongs to which call.
     """
     ordered, ids = list(messages), list[str | None]()
-    first = 0  # of the results behind the last calls
+    first = 0  # index of the first result after the last calls
     for place, message in enumerate([*messages, None]):
         given = message if isinstance(message, Mapping) else {}
         if is_of_tool(given):
             continue
         ordered[first:place] = _match(ordered[first:place], ids, column)
-        goes_on = place == first and has_calls_alone(given)  # `join_calls` joins it to the calls before it
+        # `join_calls` joins such a message to the calls before it
+        goes_on = place == first and has_calls_alone(given)
         ids = [*(ids if goes_on else []), *_list_ids(given)]
         first = place + 1
     return ordered
 
 
 def _list_ids(message: Mapping[str, Any]) -> list[str | None]:
-    """Return the ids of the calls of a message; None: a call has none."""
+    """Return the ids of a message's calls; None stands for a missing id."""
     calls = message.get("tool_calls")
     calls = parse_json(calls) if isinstance(calls, str) else calls
     calls = [calls] if isinstance(calls, Mapping) else calls

@@ -1,4 +1,4 @@
-"""Calls of user functions with those arguments, by name, that they ask for."""
+"""Inspect the names of user functions and of the arguments that they ask for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def list_arguments(function: Callable[..., Any], option: str) -> dict[str, bool]
         option: the option that holds it, for messages.
 
     Raises:
-        ValueError: its arguments cannot be inspected, or it takes one by position only.
+        ValueError: the arguments cannot be inspected, or one is taken by position only.
     """
     constants = function.keywords if isinstance(function, partial) else {}
     name = get_function_name(function)

@@ -21,8 +21,8 @@ _SHOWN = 60  # characters of an answer that the feedback repeats
 class Maths(TextEnv):
     """One question per episode; all equal forms of the right answer are accepted.
 
-    After a wrong answer the episode says so and asks the question again.  A right answer ends it with reward 1.  Chance
-    answers with the answer to another question of the same topic and level, the oracle with the right answer.
+    After a wrong answer the episode says so and asks the question again.  A right answer ends it with reward 1.  Random
+    play gives the answer to another question of the same topic and level, best play the right answer.
 
     Args:
         topics: some of `TOPICS`; None: all.

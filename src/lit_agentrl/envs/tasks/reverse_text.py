@@ -37,11 +37,11 @@ class ReverseText(TextEnv):
 
     The reward is the similarity of the answer and the reversed text, ``2 M / T`` with ``M`` matching and ``T``
     characters in all (`difflib.SequenceMatcher.ratio`, as in the reverse-text environment of verifiers and prime-rl).
-    Success is an exact reversal.  Chance answers with the reversal of another text of as many words.
+    Success is an exact reversal.  Random play answers with the reversal of another text of as many words.
 
     Args:
         unit: ``characters``: ``ice cup`` becomes ``puc eci``; ``words``: it becomes ``cup ice``, which is easier.
-        min_words, max_words: Words of a text, each number equally often.
+        min_words, max_words: Least and greatest number of words of a text; each number is equally frequent.
         partial: Whether an answer that is not exact earns its similarity; False: it earns 0.
         split: ``train``, ``val`` or ``test``, by the hash of the text.
 

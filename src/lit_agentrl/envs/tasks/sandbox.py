@@ -14,7 +14,7 @@ from lit_agentrl.envs.adapters.base import make_missing_error
 _LONGEST_PROGRAM = 20_000  # characters
 _SHOWN = 1000  # characters of a program's output, error or result that are returned
 _WORKERS = 4
-_GRACE_S = 2.0  # a worker that ignores its limits is killed after this
+_GRACE_S = 2.0  # a worker that exceeds its time limit by these seconds is killed
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one program; each call has its own.
+    """Limits of one program and of each of its calls.
 
     Args:
         seconds: computing time of the program and of each call.
@@ -52,9 +52,9 @@ class Limits:
 def run(program: str, calls: Sequence[tuple[str, tuple[Any, ...]]], limits: Limits = Limits()) -> RunResult:
     """Run a program, then call its functions.
 
-    pydantic-monty runs it, an interpreter of its own in a process of its own: the program has no files, network,
-    processes or modules, except a few of the standard library.  Values of the caller are copied in; the result is text
-    of bounded length, written by the interpreter itself.
+    pydantic-monty runs the program in a separate interpreter and process.  The program has no files, network or
+    processes, and only a few modules of the standard library.  The caller's values are copied in; the result is text of
+    bounded length, which the interpreter writes itself.
 
     Args:
         program: any text; it is treated as Python.

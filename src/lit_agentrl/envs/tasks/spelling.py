@@ -1,4 +1,4 @@
-"""Tools, tool calls, results and thoughts of messages, spelt in the contents as text."""
+"""Spell tools, tool calls, results and thoughts of messages as text in the contents."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from lit_agentrl.envs.tasks.messages import Messages
 from lit_agentrl.episode import Message
 
-Write = Callable[..., str]  # of the JSON of calls; as `text.dialects.base.Dialect.write`
+Write = Callable[..., str]  # writes the JSON of calls as text, like `text.dialects.base.Dialect.write`
 
 
 def spell_out(messages: Sequence[Message]) -> Messages:
-    """Return messages of role and content alone, whose contents spell all else.
+    """Return messages with role and content only; the contents spell everything else.
 
     >>> spell_out([{"role": "assistant", "content": "", "calls": '[{"name": "look", "arguments": {}}]'}])
     [{'role': 'assistant', 'content': '<tool_call>{"name": "look", "arguments": {}}</tool_call>'}]
@@ -55,7 +55,10 @@ def spell_tools(messages: Sequence[Message]) -> Messages:
 
 
 def spell_results(messages: Sequence[Message]) -> Messages:
-    """Return messages whose results of tools are messages of the user."""
+    """Return messages in which results of tools became messages of the user.
+
+    A message of the user after results is joined to them.
+    """
     spelt: Messages = []
     for place, message in enumerate(messages):
         is_result = message["role"] == "tool"

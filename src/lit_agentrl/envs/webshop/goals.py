@@ -50,8 +50,8 @@ class Goal:
 def draw_goal(product: Product, kind: Kind, rng: np.random.Generator) -> Goal:
     """Draw a goal for a product: its options, and a limit of the price.
 
-    The limit is the larger of two of the next four multiples of 10 dollars above the price; there is none if fewer than
-    two lie above the price.
+    Of the next four multiples of 10 dollars above the price, below 1000, two are drawn; the limit is the larger one.
+    There is no limit if fewer than two remain.
     """
     if kind == "human":
         wish = product.wishes[int(rng.integers(len(product.wishes)))]

@@ -11,7 +11,7 @@ from lit_agentrl.envs.splits import keyed_rng
 from lit_agentrl.envs.webshop.catalogue import Product
 from lit_agentrl.envs.webshop.stock import KINDS, LINES, OPTIONS, SAYS, SYLLABLES, TRAITS, WANTS
 
-_STOCK = 72  # key of the random draws, see `seeds.py`
+_STOCK = 72  # purpose key
 _GROUPS = {"fit": "size", "shoe": "size", "volume": "size", "pack": "pack size"}  # names that the shop shows
 _SIGNS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -81,7 +81,7 @@ def _make_product(
     shown = _choose_some(traits, len(traits), rng)
     title = f"{brand} {noun}, {shown[0].title()}, for {path[1]} and {path[0]}"
     sentences = [text.format(brand=brand, thing=query) for text in _choose_some(SAYS, 3, rng)]
-    # a search reads the first line only, so that a shopper must read the others to see all traits
+    # a search reads only the first of these lines, which names no trait, so a shopper must read the others
     lines = [sentences[2], *(_choose(LINES, rng).format(trait=trait.capitalize()) for trait in traits)]
     wanted = tuple(_choose_some(traits, int(rng.integers(1, len(traits) + 1)), rng))
     instruction = _choose(WANTS, rng).format(thing=query, traits=" and ".join(wanted))

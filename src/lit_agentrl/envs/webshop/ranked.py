@@ -12,7 +12,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 class Bm25sIndex:
-    """The library's index of texts.
+    """An index of texts by the library bm25s.
 
     Args:
         texts: texts, in the order that breaks ties.

@@ -23,7 +23,7 @@ _STOP_WORDS = (
     "that the their them then there these they this those through to too two under up us use used very via was we "
     "were what when which while who will with within without would you your"
 )
-# a text that contains one of these stands for that colour, the first of them
+# a text that contains some of these words stands for the first of them
 _COLOURS, _STOP = tuple(_COLOUR_WORDS.split()), frozenset(_STOP_WORDS.split())
 _LATIN = {code: None for code in range(128, 256)}
 
@@ -58,9 +58,9 @@ def compute_similarity(first: str, second: str) -> int:
     )
     if shared and not (only_one and only_other):
         return 100
-    gap = len(shared) + bool(shared)
-    sizes = [gap + len(only_one), gap + len(only_other)]
-    best = 200 * (gap + _measure_common(only_one, only_other)) / sum(sizes)
+    start_length = len(shared) + bool(shared)  # with the space after the shared words
+    sizes = [start_length + len(only_one), start_length + len(only_other)]
+    best = 200 * (start_length + _measure_common(only_one, only_other)) / sum(sizes)
     if shared:
         best = max(best, *(200 * len(shared) / (len(shared) + size) for size in sizes))
     return round(best)
@@ -85,7 +85,7 @@ def are_similar(first: str, second: str) -> bool:
 
 
 def extract_colour(text: str) -> str:
-    """Return the first colour in a text, by alphabet; without one the text itself."""
+    """Return the alphabetically first colour that a text contains, else the text itself."""
     return next((colour for colour in _COLOURS if colour in text), text)
 
 

@@ -80,7 +80,9 @@ class Labels:
         )  # fmt: skip
 
     def revise(self, turns: Sequence[tuple[Episode, int]], *, address: int) -> Answers[str]:
-        """Ask for a better reply to each turn; an unreadable one gives none.
+        """Ask for a better reply to each turn.
+
+        ``parsed`` is empty for a turn whose revision cannot be read.
 
         Args:
             turns: pairs of an episode and the index of a turn in it.

@@ -19,7 +19,7 @@ _TOKENS_PER_BATCH = 8192
 
 
 def count_voters(meta: str | None, keep: int | None, samples: int) -> int:
-    """Return how many samples of a judge vote: all, or with ``meta`` ``keep`` of them.
+    """Return how many samples of a judge vote: all, or ``keep`` of them with ``meta``.
 
     The default of ``keep`` is half of the samples, rounded up.
 

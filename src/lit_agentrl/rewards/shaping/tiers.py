@@ -18,8 +18,8 @@ from lit_agentrl.rewards.base import RewardPart, Rewards, Stage, replace_by_outc
 class Tiers(RewardPart):
     """Tiered reward at the last turn: ARPO, arXiv 2507.19849.
 
-    ``broken`` if a reply is not well-formed, else 0 for a failure and 1 for a success, plus ``bonus`` for a success in
-    which each of ``tools`` was called.
+    An episode with a reply that is not well-formed gets ``broken``.  Otherwise a failure gets 0 and a success 1, plus
+    ``bonus`` if each of ``tools`` was called.
 
     Args:
         broken: reward of an episode with a reply that is not well-formed.
