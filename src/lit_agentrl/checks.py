@@ -51,7 +51,7 @@ def name_errors(key: str) -> Iterator[None]:
 def blame(key: str, owner: str = "", *, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Turn every error raised inside, ``SystemExit`` included, into an error of one part.
 
-    It is meant for code that may be a user's.
+    Use it around code that may be a user's.
 
     Args:
         key: key of the part, as in `name_errors`.

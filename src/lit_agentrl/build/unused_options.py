@@ -248,7 +248,7 @@ _STEPS = ("update", "update.epochs", "update.minibatches")
 def describe_blind_turns(objective: Objective, games: Games, overrides: Sequence[str]) -> str:
     """Return a line about an advantage that cannot see when an episode ends.
 
-    It is empty if the user did not choose it, or if every training game has one turn.
+    The line is empty if the user did not choose the advantage, or if every training game has one turn.
     """
     chosen = [each.input_line for each in parse(overrides) if each.key_or_group == "algo/advantage"]
     part = getattr(objective, "advantage", None)

@@ -78,7 +78,7 @@ def format_search_path(folders: Sequence[str | Path]) -> list[str]:
     """Return, as a list, the override that makes ``compose`` search the user's config folders too.
 
     Raises:
-        UserError: one of them is not a folder.
+        UserError: one of the paths is not a folder.
     """
     for folder in folders:
         if not Path(folder).is_dir():

@@ -23,7 +23,7 @@ _MODEL_COMMANDS = ("evaluate", "collect", "play")  # commands that accept any mo
 def compose_options(name: str, overrides: Sequence[str]) -> DictConfig:
     """Return ``conf/NAME.yaml`` with these overrides applied.
 
-    It is read without Hydra, which would take ``env=`` for the choice of a group.
+    The file is read without Hydra, which would take ``env=`` for the choice of a group.
 
     Raises:
         UserError: an unknown option, a sweep, or a required option without a value, such as ``run``.

@@ -290,7 +290,7 @@ def _convert_gvpo(node: dict[str, Any]) -> dict[str, Any]:
 def _add_structure(cfg: Any) -> None:
     """Add ``algo.structure`` to a config from before that group existed.
 
-    It is `Greedy` if the advantage is the greedy one, which needs a greedy sibling, and `Refill` otherwise.
+    The structure is `Greedy` if the advantage is the greedy one, which needs a greedy sibling, and `Refill` otherwise.
     """
     algo, rollout, groups = (cfg.get(name) or {} for name in ("algo", "rollout", "filter"))
     max_waves = rollout.pop("max_waves", None)

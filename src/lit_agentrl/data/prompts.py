@@ -57,7 +57,7 @@ class EvalSpec:
 def make_evaluation_key(split: str, number: int) -> int:
     """Return the instance seed of an evaluation task.
 
-    It is the same in all runs: the constant 0 stands for the index of the game, on which tasks must not depend.
+    The seed is the same in all runs: the constant 0 stands for the index of the game, on which tasks must not depend.
     """
     return seeds.make_key(0, f"{split}-instance", 0, number)
 

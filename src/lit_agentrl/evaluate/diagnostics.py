@@ -152,8 +152,8 @@ def _estimate_information(
 def _compute_log_likelihoods(run: Run, sample: Sequence[Thought], params: SamplingParams) -> Tensor:
     """Compute log p(thought i | context j), (N, N), teacher-forced.
 
-    It is in nats, at the sampling temperature (greedy: at 1).  With two adapters, a thought is scored by the adapter
-    of the level that wrote it.
+    The result is in nats, at the sampling temperature (greedy: at 1).  With two adapters, a thought is scored by the
+    adapter of the level that wrote it.
     """
     network = run.module.policy.network
     networks = Networks(

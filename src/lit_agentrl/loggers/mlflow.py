@@ -28,8 +28,9 @@ _SCORES = "scores/"  # prefix of the names of closing scores
 class MLflowLog(MLFlowLogger):
     """Lightning's `MLFlowLogger`, which also shows each iteration of a resumed run once.
 
-    It is live if ``MLFLOW_TRACKING_URI`` names a server.  Otherwise the run is in ``<run>/mlflow/mlflow.db``, an SQLite
-    database that holds nothing else: ``mlflow ui --backend-store-uri sqlite:///RUN/mlflow/mlflow.db`` shows it.
+    The logger is live if ``MLFLOW_TRACKING_URI`` names a server.  Otherwise the run is in ``<run>/mlflow/mlflow.db``,
+    an SQLite database that holds nothing else; ``mlflow ui --backend-store-uri sqlite:///RUN/mlflow/mlflow.db`` shows
+    it.
 
     Hyperparameters are logged as parameters, metrics with the number of completed iterations as their step, and
     closing scores below ``scores/``.  MLflow cannot delete single metrics, so a resumed run continues under the same

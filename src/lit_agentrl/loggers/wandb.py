@@ -31,13 +31,13 @@ class WandbLog(WandbLogger):
     The W&B config holds the hyperparameters, the history one row per iteration (``_step`` is the number of completed
     iterations), the summary the closing scores.
 
-    With ``WANDB_API_KEY`` it is live, unless ``WANDB_MODE`` is ``offline``.  A resumed run keeps its id.  Its rows are
-    sent again, and W&B ignores those of steps that it already has.
+    With ``WANDB_API_KEY`` the logger is live, unless ``WANDB_MODE`` is ``offline``.  A resumed run keeps its id.  Its
+    rows are sent again, and W&B ignores those of steps that it already has.
 
-    Without a key it is offline: nothing is sent anywhere, and nothing about the machine, the console or the source is
-    recorded; ``wandb sync RUN/wandb/offline-run-*`` uploads the run.  The file of an offline run cannot be truncated.
-    When a run resumes, the files of the earlier launch are replaced by new ones with the same run id, which begin with
-    the rows of ``metrics.csv``.
+    Without a key the logger is offline: nothing is sent anywhere, and nothing about the machine, the console or the
+    source is recorded; ``wandb sync RUN/wandb/offline-run-*`` uploads the run.  The file of an offline run cannot be
+    truncated.  When a run resumes, the files of the earlier launch are replaced by new ones with the same run id, which
+    begin with the rows of ``metrics.csv``.
 
     Args:
         save_dir: the run folder, with its ``metrics.csv``.

@@ -1,7 +1,7 @@
 """Revisions of recorded replies by a judge, as rows of both replies.
 
-They are the data of the first half of Constitutional AI (arXiv 2212.08073), for multi-turn agents: each revision is of
-one reply to one state, whether or not the episode succeeded.
+The rows are the data of the first half of Constitutional AI (arXiv 2212.08073), for multi-turn agents: each revision is
+of one reply to one state, whether or not the episode succeeded.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def choose_turns(episode: Episode, limit: int, seed: int) -> list[int]:
 def build_row(episode: Episode, turn_index: int, revision: str) -> Row:
     """Build a row of ``data=demonstrations`` and ``data=pairs``.
 
-    It holds the messages that the policy read, the revision, and the reply that was given.
+    The row holds the messages that the policy read, the revision, and the reply that was given.
     """
     prompt: list[Message] = list(episode.opening)
     for number, turn in enumerate(episode.turns[: turn_index + 1]):

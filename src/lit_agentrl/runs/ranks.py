@@ -87,7 +87,7 @@ def fit_to_launcher(cfg: DictConfig) -> None:
     """Set ``trainer.devices`` and ``trainer.num_nodes`` to what torchrun or srun started, unless set.
 
     Raises:
-        UserError: they are set to something else.
+        UserError: the options are set to something else.
     """
     launched = count_launched()
     if launched is None:

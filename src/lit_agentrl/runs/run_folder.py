@@ -39,7 +39,7 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
     tells others which host and process hold the lock, and since when.  Within a process, calls may be nested.
 
     Raises:
-        FolderInUse: another process owns it; nothing is changed.
+        FolderInUse: another process owns the folder; nothing is changed.
         UserError: the folder cannot be created or written.
     """
     folder = Path(os.path.realpath(folder))
@@ -303,7 +303,7 @@ def require_untouched(folder: Path, of_hydra: set[str | None]) -> None:
         of_hydra: the names of Hydra's config folder and log.
 
     Raises:
-        UserError: it holds files of another run.
+        UserError: the folder holds files of another run.
     """
     if {path.name for path in folder.iterdir()} - {LOCK, *of_hydra}:
         raise UserError(

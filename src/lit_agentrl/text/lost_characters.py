@@ -20,8 +20,9 @@ _NAMED = 5  # characters that a line names
 def find_missing_bytes(tokenizer: PreTrainedTokenizerBase) -> bytes:
     """Return the bytes of UTF-8 that a tokenizer drops without a trace.
 
-    They are the letters of byte-level BPE that its vocabulary lacks, as SmolLM2's lacks six control characters and the
-    first bytes of planes 4 to 11.  Other kinds of tokenizers put an unknown token in their place, or know all bytes.
+    These bytes are the letters of byte-level BPE that the vocabulary lacks.  For example, SmolLM2 lacks six control
+    characters and the first bytes of planes 4 to 11.  Other kinds of tokenizers write an unknown token instead, or know
+    all bytes.
     """
     model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     decoder = tokenizer.backend_tokenizer.decoder

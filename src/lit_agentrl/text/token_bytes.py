@@ -67,7 +67,7 @@ class TokenPieces:
     def __call__(self, token_id: int) -> bytes:
         """Return the bytes of a token.
 
-        They are those of a token that is not the first of its text, and empty for an id without text.
+        The bytes are those of a token that is not the first of its text, and empty for an id without text.
         """
         piece = self._cache.get(token_id)
         if piece is None:

@@ -45,7 +45,7 @@ def _compute_bootstrap_interval(
 def compute_interquartile_mean(strata: Sequence[Sequence[float]]) -> Bounds:
     """Compute the interquartile mean of all scores, with a stratified bootstrap interval.
 
-    It is the mean of the middle half of all scores (Agarwal et al. 2021, arXiv:2108.13264).
+    The interquartile mean is that of the middle half of all scores (Agarwal et al. 2021, arXiv:2108.13264).
 
     Args:
         strata: scores of the runs, game by game; the runs of each game are resampled separately.
@@ -58,7 +58,7 @@ def compute_interquartile_mean(strata: Sequence[Sequence[float]]) -> Bounds:
 def estimate_improvement(strata_a: Sequence[Sequence[float]], strata_b: Sequence[Sequence[float]]) -> Bounds:
     """Estimate the probability that a run of A beats one of B, averaged over games.
 
-    For each game it is Mann and Whitney's U / (n m); ties count half.
+    The probability on one game is Mann and Whitney's U / (n m); ties count half.
 
     Args:
         strata_a: scores of A, game by game.
