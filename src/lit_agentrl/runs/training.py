@@ -24,6 +24,7 @@ from lit_agentrl.build.unused_options import (
     describe_idle_processes,
     describe_idle_reference,
     describe_inactive_bounds,
+    describe_own_imitation,
 )
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, FinalExport, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import Concludes, get_iteration_metrics, rewind
@@ -169,6 +170,7 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
             overrides=typed,
         ),
         describe_blind_turns(run.module.objective, run.games, typed) if run.stream.plays else "",
+        describe_own_imitation(run.module.objective, typed) if run.stream.plays else "",
         describe_idle_reference(
             run.module.objective,
             run.module.updater.settings,
