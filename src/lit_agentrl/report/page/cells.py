@@ -165,8 +165,8 @@ def leave_out_repeats(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
             if first is not run:
                 left_out.add(run.folder)
                 why = f"it has all settings of {first.name}, and equal seeds are not independent"
-                told = f"seed {run.seed} is repeated in {cell.name}: {run.name} is left out, since {why}"
-                lines.append(escape_unprintable(told))
+                message = f"seed {run.seed} is repeated in {cell.name}: {run.name} is left out, since {why}"
+                lines.append(escape_unprintable(message))
     return [run for run in runs if run.folder not in left_out], lines
 
 
