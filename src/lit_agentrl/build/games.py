@@ -56,7 +56,7 @@ def check_prompts(
     is_local: bool = True,
     max_reply_tokens: int | None = None,
     exceeded: Mapping[int, str] = MappingProxyType({}),
-) -> None:
+) -> list[str]:
     """Refuse games that fail or lack required facts, and prompts that do not fit.
 
     A prompt does not fit if the tokenizer does not know a token of it, or if it leaves no room for a reply.
@@ -71,6 +71,9 @@ def check_prompts(
         max_reply_tokens: tokens of a reply of the policy; None: not checked.
         exceeded: index of a game -> a line about the limit that `try_games` found too low for best play.
 
+    Returns:
+        The warnings that were printed, without "warning: ".
+
     Raises:
         ValueError: a game or a prompt is refused; the message names the game or the part, and the remedy.
     """
@@ -79,6 +82,7 @@ def check_prompts(
     if unknown in chat.end_of_turn_ids:  # byte-level tokenizers end turns with their unknown token
         unknown = None
     has_noted_role = False
+    warned: list[str] = []
     for index, task in enumerate(rules.tasks):
         episodes = list(rehearse(rules, index, is_trained=index < num_trained))
         if all(episode.failed for episode in episodes):
@@ -87,7 +91,7 @@ def check_prompts(
             )
         first = next(episode.turns[0] for episode in episodes if episode.turns)
         tokens = first.prefix_tokens
-        check_limits(
+        warned += check_limits(
             task, episodes, rules, max_reply_tokens=max_reply_tokens if is_local else None,
             exceeded=[exceeded[index]] if index in exceeded else [],
         )  # fmt: skip
@@ -100,14 +104,16 @@ def check_prompts(
             )
         observations = [turn.observation for episode in episodes for turn in episode.turns]
         if is_local and is_spelt(chat.tokenizer, observations):
-            screen.note(
+            line = (
                 f"the model's tokenizer spells the words of {task.name} letter by letter: it has not learnt them, and "
                 "will hardly learn to play; use a pretrained one: model=smollm2, or model=hf model.name=FOLDER"
             )
+            screen.note(line)
+            warned.append(line)
         if lost := find_lost(chat.tokenizer, (text for episode in episodes for text in episode.prompt_texts)):
-            screen.note(
-                f"prompts of {task.name} hold {format_lost(lost)}; remove them from its texts, or use another model"
-            )
+            line = f"prompts of {task.name} hold {format_lost(lost)}; remove them from its texts, or use another model"
+            screen.note(line)
+            warned.append(line)
         if (
             chat.folds_system
             and any(m["role"] == "system" for m in episodes[0].opening)
@@ -123,6 +129,7 @@ def check_prompts(
             )
         if rewards is not None and index < num_trained:
             rewards.try_out(episodes)
+    return warned
 
 
 def has_world(cfg: DictConfig) -> bool:
