@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from lit_agentrl import screen
 from lit_agentrl.build.assembly import Run, build, to_plain_dict
 from lit_agentrl.build.critics import describe_reweighting
+from lit_agentrl.build.hidden_tools import describe_hidden_tools
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.parts import Parts
 from lit_agentrl.build.precision import describe_lost_steps, describe_uncorrected
@@ -156,7 +157,7 @@ def find_checkpoint(run: Run) -> str | None:
 
 
 def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
-    """Return the warnings about options without effect, recorded data and threads."""
+    """Return the warnings about options without effect, hidden tools, recorded data and threads."""
     rollout = run.cfg.rollout
     processes = run.trainer.world_size if run.stream.plays else 1
     typed = run_folder.read_overrides(run.folder)
@@ -169,6 +170,7 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
             overrides=typed,
         ),
         describe_blind_turns(run.module.objective, run.games, typed) if run.stream.plays else "",
+        describe_hidden_tools(run.rules),
         describe_idle_reference(
             run.module.objective,
             run.module.updater.settings,
