@@ -164,11 +164,7 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
     is_judged_by_world = bool(run.games.val and not run.stream.plays)
     is_ahead = rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires
     warnings = (
-        describe_inactive_bounds(
-            run.module,
-            is_ahead=is_ahead,
-            overrides=typed,
-        ),
+        describe_inactive_bounds(run.module, is_ahead=is_ahead, overrides=typed),
         describe_blind_turns(run.module.objective, run.games, typed) if run.stream.plays else "",
         describe_hidden_tools(run.rules),
         describe_idle_reference(
