@@ -10,7 +10,11 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_agentrl.build.hidden_tools import describe_hidden_tools
-from lit_agentrl.build.unused_options import describe_blind_turns, describe_idle_reference
+from lit_agentrl.build.unused_options import (
+    describe_blind_turns,
+    describe_idle_reference,
+    describe_own_imitation,
+)
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.text.chat import ChatRenderer
@@ -72,3 +76,13 @@ def test_tools_that_the_prompt_does_not_show_are_told_to_a_policy_that_can_read_
     assert "prompt=bare does not show them" in describe("bare")
     assert not describe("full")
     assert not describe("compact", tokenizer=nano_tokenizer())  # spells the declarations letter by letter
+
+
+def test_a_policy_that_imitates_all_that_it_plays_is_told() -> None:
+    sft = fresh("sft")
+    assert describe_own_imitation(sft, ["algo=sft", "env=sokoban"]).endswith(
+        "data=demonstrations data.path=FILE imitates recorded ones"
+    )
+    for chosen in ("data=beside", "filter.ratio=0.5", "filter=success", "algo/structure=tree"):
+        assert not describe_own_imitation(sft, ["algo=sft", chosen])
+    assert not describe_own_imitation(fresh("grpo"), ["algo=grpo"])
