@@ -190,6 +190,7 @@ def _suggest_key(key: str, known_keys: Sequence[str], base: DictConfig, search: 
     groups = [str(name) for name in choices if key.startswith(f"{str(name).replace('/', '.')}.")]
     group = max(groups, key=len, default="")  # the innermost: its option may add keys to an outer one
     if group and (others := _list_options_with(key, group, search)):
+        # the option that fits the algorithm comes first
         others.sort(
             key=lambda option: (group, option) != ("data", _find_fitting_data(choices))
         )  # it comes first
