@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from lit_agentrl.build.unused_options import describe_blind_turns, describe_idle_reference
+from lit_agentrl.build.unused_options import (
+    describe_blind_turns,
+    describe_idle_reference,
+    describe_own_imitation,
+)
 from lit_agentrl.update.settings import UpdateSettings
 from tests.rl.ragged import fresh
 
@@ -45,3 +49,13 @@ def test_a_reference_that_is_the_policy_itself_is_told_where_the_user_chose_one_
     assert not describe_idle_reference(fresh(name), one, typed[:1], is_older=False)
     assert not describe_idle_reference(fresh(name), one, typed, is_older=True)
     assert not describe_idle_reference(fresh("dpo"), one, typed, is_older=False)  # a frozen reference
+
+
+def test_a_policy_that_imitates_all_that_it_plays_is_told() -> None:
+    sft = fresh("sft")
+    assert describe_own_imitation(sft, ["algo=sft", "env=sokoban"]).endswith(
+        "data=demonstrations data.path=FILE imitates recorded ones"
+    )
+    for chosen in ("data=beside", "filter.ratio=0.5", "filter=success", "algo/structure=tree"):
+        assert not describe_own_imitation(sft, ["algo=sft", chosen])
+    assert not describe_own_imitation(fresh("grpo"), ["algo=grpo"])

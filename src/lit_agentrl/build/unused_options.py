@@ -15,6 +15,7 @@ from lit_agentrl.config.overrides import parse
 from lit_agentrl.modules.base import AgentModule
 from lit_agentrl.rl.binding import bare, bind, constants, tensor_names, with_computed
 from lit_agentrl.rl.credit.advantages import process_group
+from lit_agentrl.rl.credit.comparison_advantages import demonstration
 from lit_agentrl.rl.credit.value_loss import ValueLoss
 from lit_agentrl.rl.objective import SCORES, Objective
 from lit_agentrl.update.settings import UpdateSettings
@@ -260,6 +261,23 @@ def describe_blind_turns(objective: Objective, games: Games, overrides: Sequence
     return (
         f"{chosen[-1]} cannot see when an episode ends, which the policy may decide in {', '.join(names)}; "
         "algo/advantage=process_group_baseline can"
+    )
+
+
+def describe_own_imitation(objective: Objective, overrides: Sequence[str]) -> str:
+    """Return a line about a policy that imitates all that it plays itself.
+
+    The line is empty if the user chose data, a filter or a structure, which decide what is imitated.
+    """
+    part = getattr(objective, "advantage", None)
+    chooses = any(
+        each.key_or_group.startswith(("data", "filter", "algo/structure")) for each in parse(overrides)
+    )
+    if part is None or bare(part) is not demonstration or chooses:
+        return ""
+    return (
+        "algo/advantage=demonstration imitates every episode that the policy plays, good or bad, and learns nothing "
+        "about the game; data=demonstrations data.path=FILE imitates recorded ones"
     )
 
 

@@ -15,22 +15,12 @@ from lit_agentrl.build.assembly import Run, build, to_plain_dict
 from lit_agentrl.build.critics import describe_reweighting
 from lit_agentrl.build.overlap import add_correction, add_worker
 from lit_agentrl.build.parts import Parts
-from lit_agentrl.build.precision import describe_lost_steps, describe_uncorrected
-from lit_agentrl.build.recorded import describe_default_world
 from lit_agentrl.build.strategy import count_processes
-from lit_agentrl.build.structure import describe_missing_repeats
-from lit_agentrl.build.unused_options import (
-    describe_blind_turns,
-    describe_idle_processes,
-    describe_idle_reference,
-    describe_inactive_bounds,
-)
 from lit_agentrl.callbacks.checkpoints import BestCheckpoint, FinalExport, LastCheckpoint
 from lit_agentrl.callbacks.iteration_log import Concludes, get_iteration_metrics, rewind
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.config.composition import make_task_loader
 from lit_agentrl.data.usage import READ_AS
-from lit_agentrl.facts import READS_OLD_LOG_PROBS
 from lit_agentrl.files import has_checkpoint
 from lit_agentrl.monitor.callback import CollapseMonitor
 from lit_agentrl.report import summary as reports
@@ -39,6 +29,7 @@ from lit_agentrl.runs.card import add_card
 from lit_agentrl.runs.finished import print_summary
 from lit_agentrl.runs.record import Totals
 from lit_agentrl.runs.recovery import name_good_checkpoint
+from lit_agentrl.runs.warnings import collect_warnings
 from lit_agentrl.strategies.checkpoint_io import load_progress
 from lit_agentrl.strategies.hooks import get_hooks
 from lit_agentrl.strategies.launching import is_on_cuda
@@ -153,37 +144,6 @@ def find_checkpoint(run: Run) -> str | None:
     """Return the path of ``last.ckpt``; None for a run stopped before its first checkpoint."""
     last = run.folder / "checkpoints" / "last.ckpt"
     return str(last) if has_checkpoint(last) else None
-
-
-def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
-    """Return the warnings about options without effect, recorded data and threads."""
-    rollout = run.cfg.rollout
-    processes = run.trainer.world_size if run.stream.plays else 1
-    typed = run_folder.read_overrides(run.folder)
-    is_judged_by_world = bool(run.games.val and not run.stream.plays)
-    is_ahead = rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires
-    warnings = (
-        describe_inactive_bounds(
-            run.module,
-            is_ahead=is_ahead,
-            overrides=typed,
-        ),
-        describe_blind_turns(run.module.objective, run.games, typed) if run.stream.plays else "",
-        describe_idle_reference(
-            run.module.objective,
-            run.module.updater.settings,
-            typed,
-            is_older=is_ahead or run.recorded is not None,
-        ),
-        describe_default_world(typed, name=run.games.tasks[0].name) if is_judged_by_world else "",
-        describe_missing_repeats(run.structure, run.games, rollout.get("instances")),
-        describe_idle_processes(rollout.prompts, processes),
-        describe_uncorrected(run.cfg),
-        describe_lost_steps(run.cfg, run.module.optim) if run.module.objective.trains else "",
-        *(run.recorded.notes if run.recorded else ()),
-        threads_note,
-    )
-    return [line for line in warnings if line]
 
 
 def open_record(run: Run, job: ranks.Job, warnings: Sequence[str]) -> record.RunRecord:
