@@ -49,9 +49,8 @@ def check_base(saved: State | None, current: State | None) -> None:
             f"this checkpoint holds adapters of {saved['base']} with weights {saved['fingerprint'][:12]}; those of "
             f"model.name={current['base']} are {current['fingerprint'][:12]}: give the base that they were trained on"
         )
-    compared = [
-        name for name in {**current, **saved} if name != "base"
-    ]  # equal weights may have another name
+    # equal weights under another name are the same base
+    compared = [name for name in {**current, **saved} if name != "base"]
     name = next((name for name in compared if saved.get(name) != current.get(name)), None)
     if name is not None:
         raise ValueError(
