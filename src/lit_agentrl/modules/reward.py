@@ -145,7 +145,7 @@ class RewardModule(PolicyModule):
 
 
 def measure_scale(scores_S: Tensor) -> Tensor:
-    """Return the std of scores, at least 1e-6; 1 for a single score, which has no std."""
+    """Return the std of scores, at least 1e-6; 1 for a single score."""
     return scores_S.std().clamp(min=1e-6) if len(scores_S) > 1 else torch.ones_like(scores_S.sum())
 
 
