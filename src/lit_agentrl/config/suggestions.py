@@ -191,9 +191,8 @@ def _suggest_key(key: str, known_keys: Sequence[str], base: DictConfig, search: 
     group = max(groups, key=len, default="")  # the innermost: its option may add keys to an outer one
     if group and (others := _list_options_with(key, group, search)):
         # the option that fits the algorithm comes first
-        others.sort(
-            key=lambda option: (group, option) != ("data", _find_fitting_data(choices))
-        )  # it comes first
+        fitting = _find_fitting_data(choices) if group == "data" else ""
+        others.sort(key=lambda option: option != fitting)
         option = key[len(group) + 1 :]
         return (
             f"{group}={choices[group]} has no option {option}; {key} belongs to {group}={', '.join(others)}"
