@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 
+from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.assembly import build
 from lit_agentrl.callbacks.start_kl import StartKL
 from lit_agentrl.config.composition import compose_job, make_task_loader
 from lit_agentrl.models.lora import LEVELS
+from lit_agentrl.models.routers import Routing
+from lit_agentrl.update import microbatches
+from lit_agentrl.update.networks import Networks
+from lit_agentrl.update.settings import UpdateSettings
+from tests.conftest import tiny_network
 
 
 def measured(folder: Path, *overrides: str, moves: str = "") -> tuple[float, float, bool]:
@@ -51,6 +59,24 @@ def test_of_two_adapters_each_is_measured_against_the_base(level: str, tmp_path:
     options = ("algo=hrl_tar", "model/lora=levels", "model.lora.r=4", "algo/kl=none")
     start, moved, is_copied = measured(tmp_path, *options, moves=f".{level}.")
     assert start == 0 and 0.001 < moved < 10 and not is_copied
+
+
+def test_a_rank_without_episodes_scores_with_the_others() -> None:
+    """Scoring waits for all ranks, so a rank that left it out would be waited for without end."""
+    network = tiny_network()
+    callback, counts = StartKL(), []
+    callback._networks = Networks(
+        network, critic=None, reference=network, settings=UpdateSettings(packing=False),
+        temperature=1.0, routing=Routing(),
+    )  # fmt: skip
+    trainer = SimpleNamespace(
+        strategy=SimpleNamespace(barrier=None), precision_plugin=SimpleNamespace(forward_context=nullcontext)
+    )
+    module = SimpleNamespace(device=torch.device("cpu"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(microbatches, "max_count_over_ranks", lambda count, device: counts.append(count) or 1)
+        callback.on_validation_batch_end(trainer, module, None, StepBatch(0, [], [], []))
+    assert counts == [0, 0] and callback._sums.tolist() == [0, 0]
 
 
 def test_values_out_of_range_are_refused() -> None:

@@ -36,6 +36,7 @@ pytestmark = pytest.mark.usefixtures("in_empty_folder")
         ("train -m seed=1,2 --cfg job", "-m has no effect where the config is printed", "leave it out"),
         ("data", "show FILE must be given", "data --help shows its options"),
         ("fetch", "NAME must be given", "fetch --help shows its options"),
+        ("push runs repo=a repo=b", "repo is given twice, as repo=a and repo=b", "keep one"),
         ("convert", "FILE.gguf must be given", "convert --help shows its options"),
         (
             "label data=/no/such out=y reward=judge",

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from lit_agentrl.engines.base import Capabilities
+from lit_agentrl.engines.base import Capabilities, SamplingParams, TurnRequest
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.needs import ALONE, open_engine
 from lit_agentrl.engines.scripted import ScriptedEngine
@@ -78,3 +78,15 @@ def test_what_only_a_game_can_provide_is_not_missed_before_games_are_tried() -> 
 def test_an_engine_that_is_not_asked_for_more_is_handed_on() -> None:
     engine = open_engine(scripted, capacity=3)
     assert isinstance(engine, ScriptedEngine) and engine.capacity == 3
+
+
+def test_new_weights_forget_the_episodes_of_a_scripted_engine() -> None:
+    engine = scripted()
+    request = TurnRequest(0, [1, 2, 3], 0, SamplingParams(max_reply_tokens=3, max_context_tokens=5))
+    for version in range(2):  # two prefixes together would exceed the context
+        engine.submit(request)
+        [result] = engine.poll()
+        assert (result.num_prefilled, result.policy_version) == (3, version)
+        engine.submit(request)
+        engine.load(None, version + 1)
+        assert engine.num_pending == 0

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.native.engine import NativeEngine
-from lit_agentrl.engines.served.http import ServerError
+from lit_agentrl.engines.served.http import Server, ServerError
 from lit_agentrl.engines.served.openai import OpenAIEngine
 from lit_agentrl.episode import EndReason, FinishReason
 from lit_agentrl.models.remote import load_remote
@@ -31,6 +31,7 @@ from lit_agentrl.text.prompts import Prompt
 from tests.conftest import ROOT, nano_tokenizer, tiny_network
 from tests.engines.server import SLOW_S, Faults, Model, SGLang, answer_of, chat_of, serving
 from tests.engines.test_native import AfterToken, Never
+from tests.envs.served import saying
 from tests.rollout.test_process import rules
 from tests.rollout.test_sync import WARM, moved
 
@@ -181,6 +182,17 @@ def test_what_a_server_refuses_is_not_asked_again_and_a_key_is_never_told(
     assert "status 401: no: Bearer ***" in result.error and "sk-secret" not in result.error
     assert len(said) == 1 and said[0][2]["Authorization"] == "Bearer sk-secret-1"
     assert "sk-secret" not in json.dumps(said[0][1])
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_is_told_at_the_first_contact(status: int) -> None:
+    answer = f"HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n".encode()
+    with (
+        saying([answer]) as url,
+        Server(url, key_variable=None, timeout_s=5, retries=0, backoff_s=0) as server,
+        pytest.raises(ServerError, match=f"/v1/models: status {status}, the key is refused"),
+    ):
+        server.probe()
 
 
 @pytest.mark.parametrize(

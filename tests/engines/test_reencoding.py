@@ -85,6 +85,9 @@ def test_limits_and_close():
     eng.submit(TurnRequest(0, [6, 7, 8, 9], 2, params))
     [refused] = eng.poll()
     assert refused.finish is FinishReason.CONTEXT and (refused.tokens, refused.num_prefilled) == ([], 0)
+    for _ in range(2):  # a refused request leaves the history as it was, also one without new tokens
+        eng.submit(TurnRequest(1, [], 3, params))
+        assert eng.poll()[0].finish is FinishReason.CONTEXT
     eng.close(0)
     eng.submit(TurnRequest(0, [6, 7, 8, 9], 1, params))
     assert eng.poll()[0].tokens == first.tokens

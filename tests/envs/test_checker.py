@@ -259,6 +259,17 @@ def test_broken_games_are_caught(game, rule):
     assert len(caught.value.violations) <= 4, "one fault is not told many times"
 
 
+class TakesNoGenerator(Bandit):
+    def random_action(self):
+        return "A"
+
+
+def test_a_call_that_a_game_does_not_take_is_not_told_as_a_line_of_the_checker():
+    with pytest.raises(ContractError, match="random_action.*positional argument") as caught:
+        check_env(functools.partial(_make, TakesNoGenerator), episodes=1)
+    assert ".py:" not in str(caught.value)
+
+
 def test_what_is_no_text_game_is_refused():
     with pytest.raises(ValueError, match="not a World"):
         check_env(lambda split: object())

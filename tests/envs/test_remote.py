@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.games.frozen_lake import FrozenLake
 from lit_agentrl.envs.hosted.remote import Remote
+from lit_agentrl.envs.hosted.session_requests import RequestError
+from lit_agentrl.envs.hosted.sessions import Sessions
 from lit_agentrl.envs.levels import make_level_key
 from lit_agentrl.envs.world import World
 from lit_agentrl.rollout.scheduler import Scheduler
@@ -136,6 +139,73 @@ class Slow(FrozenLake):
     def _play(self, action: str) -> Any:
         self.goes_on.wait(60)
         return super()._play(action)
+
+
+class Ends(FrozenLake):
+    """Plays when its test lets it, and counts how often it was closed."""
+
+    num_closed = 0
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def _play(self, action: str) -> Any:
+        self.begun.set()
+        self.goes_on.wait(60)
+        return super()._play(action)
+
+    def close(self) -> None:
+        self.num_closed += 1
+
+
+class ToldLock:
+    """A lock that says when somebody waits for it, and calls a function once it was found taken."""
+
+    def __init__(self, when_taken: Callable[[], object]) -> None:
+        self._lock, self._when_taken, self.waits = threading.Lock(), when_taken, threading.Event()
+        self.release = self._lock.release
+
+    def acquire(self, timeout: float) -> bool:
+        if self._lock.locked():
+            self.waits.set()
+        return self._lock.acquire(timeout=timeout)
+
+    def locked(self) -> bool:
+        is_taken = self._lock.locked()
+        self._when_taken()
+        return is_taken
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_session_closed_while_its_game_works_ends_its_game_once(is_awaited: bool) -> None:
+    sessions = Sessions(Task("it", Ends), most=1, idle_s=60)
+    name = sessions.answer("/reset", {"split": "train", "seed": 1, "noise_seed": 1})["session"]
+    session, said = sessions._of_id[name], list[Any]()
+
+    def ask(number: int) -> None:
+        try:
+            said.append(sessions.answer("/step", {"session": name, "number": number, "action": "Up"}))
+        except RequestError as error:
+            said.append(error.status)
+
+    playing, waiting = (threading.Thread(target=ask, args=(number,)) for number in (1, 2))
+
+    def end_play() -> None:  # the request ends after its session was found at work
+        session.env.goes_on.set()
+        playing.join(0.05)
+
+    session.lock = ToldLock(end_play)  # type: ignore[assignment]
+    playing.start()
+    session.env.begun.wait(60)
+    if is_awaited:
+        waiting.start()
+        session.lock.waits.wait(60)
+    sessions.answer("/close", {"session": name})
+    for thread in (playing, waiting) if is_awaited else (playing,):
+        thread.join(60)
+    assert said[0]["now"] and said[1:] == [404] * is_awaited
+    assert session.env.num_closed == 1 and session.env not in sessions._spare["train"]
 
 
 def test_what_hangs_costs_its_episode_alone() -> None:

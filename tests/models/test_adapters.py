@@ -177,4 +177,6 @@ def test_a_checkpoint_is_refused_on_another_base_or_without_its_adapters():
 def test_the_name_of_the_base_does_not_matter_its_weights_do():
     mine = {"base": "a", "fingerprint": "f", "r": 4}
     check_base(mine, {**mine, "base": "b"})
+    with pytest.raises(ValueError, match="model.lora: this checkpoint's r is 4, here it is 8"):
+        check_base(mine, {**mine, "base": "b", "r": 8})
     check_base(None, None)

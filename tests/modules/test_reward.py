@@ -19,7 +19,7 @@ from lit_agentrl.cli.evaluate import main as main_evaluate
 from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.models.reward_model import ABOUT, load_model, read_about
-from lit_agentrl.modules.reward import RewardModule
+from lit_agentrl.modules.reward import RewardModule, measure_scale
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rewards.learned.scoring import turn_values
 from lit_agentrl.rl.preference.several_heads import SeveralHeads
@@ -92,6 +92,11 @@ def test_how_rows_are_cut_and_packed_does_not_change_the_gradient(name: str | Se
     ):
         for key, value in expected.items():
             torch.testing.assert_close(found[key], value, atol=3e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("scores", "scale"), [([3.0], 1.0), ([3.0, 3.0], 1e-6), ([1.0, 3.0], math.sqrt(2))])
+def test_the_scale_of_held_out_scores_is_a_number_above_0(scores: list[float], scale: float) -> None:
+    assert float(measure_scale(torch.tensor(scores))) == pytest.approx(scale)
 
 
 @pytest.mark.slow

@@ -196,12 +196,12 @@ class LiveDisplay(ProgressBar):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the score of a validation before training as the start."""
-        score = get_iteration_metrics(pl_module).get("val/success")
-        if score is not None and trainer.state.fn == TrainerFn.VALIDATING and trainer.current_epoch == 0:
+        if trainer.state.fn != TrainerFn.VALIDATING or trainer.current_epoch != 0:
+            return
+        row = get_iteration_metrics(pl_module)
+        if (score := row.get("val/success")) is not None:
             self._references.setdefault("start", float(score))
-        if trainer.state.fn == TrainerFn.VALIDATING and trainer.current_epoch == 0:
-            row = get_iteration_metrics(pl_module)
-            self._held_out |= {name: (None, float(row[name])) for name, _ in _HELD_OUT if name in row}
+        self._held_out |= {name: (None, float(row[name])) for name, _ in _HELD_OUT if name in row}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the panel if the output is a terminal."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lit_agentrl.batch import StepBatch
+from lit_agentrl.batch import StepBatch, TrajectoryBatch
 from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.distributed import sum_over_ranks
 from lit_agentrl.models.lora import find_adapter_layers
@@ -71,9 +71,9 @@ class StartKL(Callback):
         """Score some of the episodes under the policy and the start."""
         assert self._networks is not None, "setup() comes first"
         played = [episode for episode in batch.episodes if episode.num_action_tokens and not episode.failed]
-        if not played:
-            return
-        rows = pack(played[: self.episodes]).to(pl_module.device).trim().to_dict()
+        # a rank without episodes scores no rows, since scoring is a collective
+        packed = pack(played[: self.episodes]) if played else TrajectoryBatch.make_empty()
+        rows = packed.to(pl_module.device).trim().to_dict()
         with torch.no_grad(), trainer.precision_plugin.forward_context():
             logp_BT = self._networks.compute_logp(rows)
             ref_logp_BT = self._networks.compute_reference_logp(rows, get_hooks(trainer.strategy))

@@ -110,14 +110,17 @@ def read_pairs(name: str, words: Sequence[str], keys: Sequence[str]) -> dict[str
     """Return the options ``KEY=VALUE`` of a subcommand without a config.
 
     Raises:
-        UserError: another word, or an option without a value.
+        UserError: another word, or an option without a value or given twice.
     """
-    pairs = {key: value for key, _, value in (word.partition("=") for word in words)}
+    pairs: dict[str, str] = {}
     for word in words:
-        key = word.partition("=")[0]
-        if key not in keys or not pairs[key]:
+        key, _, value = word.partition("=")
+        if key not in keys or not value:
             valid = " ".join(f"{key}=…" for key in keys)
             raise UserError(f"{name} takes no {word}; write {get_program(name)} … {valid}")
+        if key in pairs:
+            raise UserError(f"{key} is given twice, as {key}={pairs[key]} and {word}; keep one")
+        pairs[key] = value
     return pairs
 
 

@@ -81,6 +81,8 @@ class ScriptedEngine:
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
         self._version = version
         self._turns.clear()
+        self._lengths.clear()
+        self._queue.clear()
 
     def stop(self) -> None:
         """Release nothing, since the engine holds only memory."""

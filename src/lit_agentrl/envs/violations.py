@@ -17,7 +17,7 @@ _SHOWN_ERROR = 160  # characters of an exception that a message quotes
 _REMEDY_OF_MAKE = (
     "write reset and step, and let __init__ take split= and hand it to super().__init__(split=split)"
 )
-_CHECKER_FILES = ("violations.py", "checker.py")  # their lines say nothing about a game
+_CHECKER_FILES = ("violations.py", "checker.py", "call_checks.py")  # their lines say nothing about a game
 _STEP_RESULT = "(observation, reward, terminated, truncated, info)"
 
 

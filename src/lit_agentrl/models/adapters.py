@@ -49,8 +49,10 @@ def check_base(saved: State | None, current: State | None) -> None:
             f"this checkpoint holds adapters of {saved['base']} with weights {saved['fingerprint'][:12]}; those of "
             f"model.name={current['base']} are {current['fingerprint'][:12]}: give the base that they were trained on"
         )
-    name = next((name for name in {**current, **saved} if saved.get(name) != current.get(name)), "base")
-    if name != "base":  # equal weights under another name are the same base
+    # equal weights under another name are the same base
+    compared = [name for name in {**current, **saved} if name != "base"]
+    name = next((name for name in compared if saved.get(name) != current.get(name)), None)
+    if name is not None:
         raise ValueError(
             f"model.lora: this checkpoint's {name} is {saved.get(name)}, here it is {current.get(name)}; use the former"
         )

@@ -38,7 +38,7 @@ class RewardModelInfo:
             for an episode read after a reference episode.
         fingerprint: Hash of the weights of network and head.
         tokenizer: Hash of the tokenizer's mapping from texts to ids.
-        mean, std: Mean and std of the scores of held-out episodes.
+        mean, std: Mean and std of the scores of held-out episodes; a std of 1 if there is one episode.
         algo: The algorithm that trained the model.
         heads: With several heads, each name in order with mean and std of its scores; empty for one unnamed head.
     """

@@ -102,7 +102,7 @@ class RewardModule(PolicyModule):
             self.row |= {f"{split}/{prefix}{name}": value for name, value in metrics.items()}
             tables.append(verdicts.table_PC)
             means.append(scores_S.mean())
-            stds.append(scores_S.std().clamp(min=1e-6))
+            stds.append(measure_scale(scores_S))
         verdicts = Verdicts(torch.cat(tables))
         overall = verdicts.metrics()
         self.row |= {f"{split}/{name}": value for name, value in overall.items()}
@@ -144,6 +144,11 @@ class RewardModule(PolicyModule):
         return {"heads": dict(zip(self.objective.heads, numbers, strict=True))}
 
 
+def measure_scale(scores_S: Tensor) -> Tensor:
+    """Return the std of scores, at least 1e-6; 1 for a single score."""
+    return scores_S.std().clamp(min=1e-6) if len(scores_S) > 1 else torch.ones_like(scores_S.sum())
+
+
 def _judge_head(
     rows: Tensors, prepared: Tensors, is_end_BT: Tensor
 ) -> tuple[Verdicts, Tensor, dict[str, float]]:
@@ -161,7 +166,9 @@ def _judge_head(
     gathered, _ = gather_rows({"scores": score_BT[is_end_BT].double()})
     scores_S = gathered["scores"]
     metrics = verdicts.metrics()
-    metrics |= {"score_mean": float(scores_S.mean()), "score_std": float(scores_S.std())}
+    metrics["score_mean"] = float(scores_S.mean())
+    if len(scores_S) > 1:
+        metrics["score_std"] = float(scores_S.std())
     if "is_costly_BT" in prepared:
         signs = {"score": score_BT[is_end_BT].double(), "is_costly": prepared["is_costly_BT"][is_end_BT]}
         metrics |= sign_metrics(gather_rows(signs)[0])

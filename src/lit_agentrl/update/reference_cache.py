@@ -83,7 +83,7 @@ class ReferenceCache:
             KeyError: a row is not in the data set.
         """
         is_action_BT = tensors["is_action_BT"]
-        known = [self._known[digest] for digest in _hash_take_rows(tensors)]
+        known = [self._known[digest] for digest in _hash_rows(tensors)]
         logp_BT = self._like.new_zeros(is_action_BT.shape)
         if known:
             logp_BT[is_action_BT] = torch.cat(known).to(logp_BT)
@@ -92,9 +92,7 @@ class ReferenceCache:
     def _store(self, turn: Iterable[Tensors], everyone_A: Tensor) -> None:
         start = 0
         for piece in turn:
-            for digest, size in zip(
-                _hash_take_rows(piece), piece["is_action_BT"].sum(1).tolist(), strict=True
-            ):
+            for digest, size in zip(_hash_rows(piece), piece["is_action_BT"].sum(1).tolist(), strict=True):
                 self._known.setdefault(digest, everyone_A[start : start + size])
                 start += size
 
@@ -141,7 +139,7 @@ class ReferenceCache:
             )  # fmt: skip
 
 
-def _hash_take_rows(tensors: Tensors) -> list[bytes]:
+def _hash_rows(tensors: Tensors) -> list[bytes]:
     """Hash the tokens of each row and which of them were sampled."""
     lengths = tensors["is_real_BT"].sum(1).tolist()
     tokens, chosen = tensors["tokens_BT"].cpu().numpy(), tensors["is_action_BT"].cpu().numpy()
@@ -153,7 +151,7 @@ def _hash_take_rows(tensors: Tensors) -> list[bytes]:
 
 def _get_file_name(key: str, piece: Tensors) -> str:
     """Return the file name of a piece, a hash of rows and computation."""
-    return hashlib.sha256(key.encode() + b"".join(_hash_take_rows(piece))).hexdigest() + ".safetensors"
+    return hashlib.sha256(key.encode() + b"".join(_hash_rows(piece))).hexdigest() + ".safetensors"
 
 
 def _hash_content(name: str, logp_A: Tensor) -> list[int]:

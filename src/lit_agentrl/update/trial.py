@@ -40,8 +40,9 @@ def unlearn(
 ) -> Iterator[None]:
     """Take one SGD step on the mean complement loss; undo it after the context.
 
-    The loss is `sum_complements` divided by the number of rows with sampled tokens, over all ranks.  The weights are
-    copied back afterwards, so they are bit-equal.
+    The loss is `sum_complements` divided by the number of rows with sampled tokens, over all ranks.  EEPO averages over
+    responses, arXiv 2510.05837; here each row counts as one response, so a trajectory of several rows counts several
+    times.  The weights are copied back afterwards, so they are bit-equal.
 
     Args:
         network: the policy's network, unsharded on each rank.

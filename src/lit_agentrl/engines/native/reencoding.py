@@ -70,7 +70,8 @@ class ReencodingEngine:
         if refused:
             self._waiting = [r for r in self._waiting if r not in refused]
             for request in refused:
-                del self._history[request.episode][-len(request.prefix) :]
+                history = self._history[request.episode]
+                del history[len(history) - len(request.prefix) :]
             return [self._make_result(r, finish=FinishReason.CONTEXT) for r in refused]
         if not self._waiting:
             return []

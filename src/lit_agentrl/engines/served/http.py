@@ -136,10 +136,11 @@ class Server:
             raise ServerError(
                 self._make_message(f"nothing answers there ({why}); start the server, or name another")
             ) from None
-        if answer.status_code == 401:
+        if answer.status_code in (401, 403):
             raise ServerError(
                 self._make_message(
-                    f"{path}: status 401, the key is refused; name a variable with another by key_variable"
+                    f"{path}: status {answer.status_code}, the key is refused; name a variable with another by "
+                    "key_variable"
                 )
             )
 

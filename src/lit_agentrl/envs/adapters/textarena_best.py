@@ -45,10 +45,7 @@ def press_lights(game: Any) -> list[str]:
             value ^= sum(rows[i] >> other & 1 for other in presses if other in free) & 1
             presses |= {column} if value else set()
         options.append(presses)
-    return [
-        f"[{cells[index][0]} {cells[index][1]}]"
-        for index in sorted(min(options, key=lambda presses: sum(1 for _ in presses)))
-    ]
+    return [f"[{cells[index][0]} {cells[index][1]}]" for index in sorted(min(options, key=len))]
 
 
 WAYS = {"[up]": (-1, 0), "[down]": (1, 0), "[left]": (0, -1), "[right]": (0, 1)}
@@ -106,4 +103,4 @@ def accept_greatest(game: Any) -> list[str]:
     """Continue to the greatest value and accept it; return nothing once it is gone."""
     draws, position = game.state.game_state["draws"], game.state.game_state["current_idx"] - 1
     skips = draws.index(max(draws)) - position
-    return [] if skips < 0 else ["[continue]"] * skips + ["[accept]"] * (skips + position < len(draws))
+    return [] if skips < 0 else ["[continue]"] * skips + ["[accept]"]

@@ -35,7 +35,8 @@ class Session:
     last: dict[str, Any] = field(default_factory=dict)
     now: dict[str, Any] = field(default_factory=dict)  # the last description sent to the player
     is_broken: bool = False
-    is_left: bool = False  # closed while the game was still working
+    is_left: bool = False  # closed by its player, or idle too long
+    is_ended: bool = False  # its environment is closed or has another user
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 

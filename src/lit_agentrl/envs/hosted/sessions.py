@@ -81,13 +81,16 @@ class Sessions:
             )
         name = body.get("session")
         session = self._of_id.get(name) if isinstance(name, str) else None
+        unknown = RequestError(404, "this session is not known (any more)", session="unknown")
         if session is None:
-            raise RequestError(404, "this session is not known (any more)", session="unknown")
+            raise unknown
         if path == "/close":
             return self._close(name)  # type: ignore[arg-type]  # it is a text
         if not session.lock.acquire(timeout=_BUSY_S):
             raise RequestError(409, "another request of this session is still carried out")
         try:
+            if session.is_left:  # closed while this request waited
+                raise unknown
             session.used = time.monotonic()
             return HANDLERS[path](session, body)
         except RequestError:
@@ -97,8 +100,11 @@ class Sessions:
             raise RequestError(500, f"{type(error).__name__}: {error}") from error
         finally:
             session.used = time.monotonic()
-            session.lock.release()
-            if session.is_left:
+            with self._guard:
+                session.lock.release()
+                must_end = session.is_left and not session.is_ended
+                session.is_ended |= must_end
+            if must_end:
                 _end(session.env)
 
     def close_idle(self) -> None:
@@ -151,14 +157,16 @@ class Sessions:
     def _close(self, name: str) -> dict[str, Any]:
         with self._guard:
             session = self._of_id.pop(name, None)
-        if session is None:
-            return {}
-        if session.lock.locked():
-            session.is_left = True
-        elif session.is_broken:
+            if session is None:
+                return {}
+            session.is_left = True  # before the lock is read, so that a later request finds it set
+            if session.lock.locked():  # the request at work ends the environment
+                return {}
+            session.is_ended = True
+            if not session.is_broken:
+                self._spare[session.env.split].append(session.env)
+        if session.is_broken:
             _end(session.env)
-        else:
-            self._spare[session.env.split].append(session.env)
         return {}
 
 

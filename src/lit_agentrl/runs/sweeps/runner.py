@@ -170,8 +170,8 @@ def _redirect_output(file: Path) -> Iterator[None]:
     In a terminal, the lines of several runs would be mixed.
     """
     sys.stdout.flush(), sys.stderr.flush()
-    saved = os.dup(1), os.dup(2)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+    saved = os.dup(1), os.dup(2)  # after the open, which may fail
     try:
         os.dup2(descriptor, 1), os.dup2(descriptor, 2)
         yield
