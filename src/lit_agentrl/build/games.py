@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from lit_agentrl.envs.base import Mixture, Task, TooFewActions
 from lit_agentrl.envs.levels import Levels, find_levels
 from lit_agentrl.envs.violations import list_missing
 from lit_agentrl.envs.world import World
+from lit_agentrl.episode import Episode
 from lit_agentrl.report.iteration import describe_failure
 from lit_agentrl.requirements import Part
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -102,16 +103,7 @@ def check_prompts(
                 f"the tokenizer does not know {list(tokens).count(unknown)} tokens of the prompt of {task.name}; "
                 "use prompt=compact, a game written in its vocabulary, or another model"
             )
-        observations = [turn.observation for episode in episodes for turn in episode.turns]
-        if is_local and is_spelt(chat.tokenizer, observations):
-            line = (
-                f"the model's tokenizer spells the words of {task.name} letter by letter: it has not learnt them, and "
-                "will hardly learn to play; use a pretrained one: model=smollm2, or model=hf model.name=FOLDER"
-            )
-            screen.note(line)
-            warned.append(line)
-        if lost := find_lost(chat.tokenizer, (text for episode in episodes for text in episode.prompt_texts)):
-            line = f"prompts of {task.name} hold {format_lost(lost)}; remove them from its texts, or use another model"
+        for line in _describe_unfit_words(task, episodes, chat, is_local=is_local):
             screen.note(line)
             warned.append(line)
         if (
@@ -130,6 +122,20 @@ def check_prompts(
         if rewards is not None and index < num_trained:
             rewards.try_out(episodes)
     return warned
+
+
+def _describe_unfit_words(
+    task: Task, episodes: Sequence[Episode], chat: ChatRenderer, *, is_local: bool
+) -> Iterator[str]:
+    """Yield a line each about words that are spelt, and characters that are dropped."""
+    observations = [turn.observation for episode in episodes for turn in episode.turns]
+    if is_local and is_spelt(chat.tokenizer, observations):
+        yield (
+            f"the model's tokenizer spells the words of {task.name} letter by letter: it has not learnt them, and "
+            "will hardly learn to play; use a pretrained one: model=smollm2, or model=hf model.name=FOLDER"
+        )
+    if lost := find_lost(chat.tokenizer, (text for episode in episodes for text in episode.prompt_texts)):
+        yield f"prompts of {task.name} hold {format_lost(lost)}; remove them from its texts, or use another model"
 
 
 def has_world(cfg: DictConfig) -> bool:
