@@ -6,14 +6,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
+from lit_agentrl.build.hidden_tools import describe_hidden_tools
 from lit_agentrl.build.unused_options import (
     describe_blind_turns,
     describe_idle_reference,
     describe_own_imitation,
 )
+from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.text.chat import ChatRenderer
+from lit_agentrl.text.dialects.tool_call import ToolCalls
+from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.update.settings import UpdateSettings
+from tests.conftest import ROOT, load_task_yaml, nano_tokenizer
 from tests.rl.ragged import fresh
+from tests.text.conftest import make_nano
 
 TYPED = ["algo=grpo", "algo/advantage=process_group"]
 
@@ -49,6 +59,23 @@ def test_a_reference_that_is_the_policy_itself_is_told_where_the_user_chose_one_
     assert not describe_idle_reference(fresh(name), one, typed[:1], is_older=False)
     assert not describe_idle_reference(fresh(name), one, typed, is_older=True)
     assert not describe_idle_reference(fresh("dpo"), one, typed, is_older=False)  # a frozen reference
+
+
+def test_tools_that_the_prompt_does_not_show_are_told_to_a_policy_that_can_read_them() -> None:
+    safe = instantiate(OmegaConf.load(ROOT / "examples/own_world/conf/env/safe.yaml"))
+
+    def describe(style: Any, *, tokenizer: Any = None) -> str:
+        chat = ChatRenderer(tokenizer or make_nano(), dialect=ToolCalls())
+        tasks = [safe, load_task_yaml("bandit")]
+        return describe_hidden_tools(Rules(tasks=tasks, prompt=Prompt(style), chat=chat, engine=NativeEngine))
+
+    assert (
+        describe("compact")
+        == "safe has tools, and prompt=compact does not show them to the policy: prompt=full"
+    )
+    assert "prompt=bare does not show them" in describe("bare")
+    assert not describe("full")
+    assert not describe("compact", tokenizer=nano_tokenizer())  # spells the declarations letter by letter
 
 
 def test_a_policy_that_imitates_all_that_it_plays_is_told() -> None:

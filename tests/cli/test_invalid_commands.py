@@ -99,6 +99,8 @@ MALFORMED = [  # command, what the message names, what it tells to do
         "write 'data.columns={prompt: …}'",
     ),
     ("context.turns=2", "context=full has no option turns", "belongs to context=window"),
+    ("algo=sft data.path=x", "data.path belongs to data=demonstrations, beside, pairs", ", unpaired"),
+    ("algo=dpo data.path=x", "data.path belongs to data=pairs, beside, demonstrations", ", unpaired"),
     ("context.condense.count=2", "context=full has no option condense.count", "belongs to context=single"),
     ("context=window context.trns=2", "context.trns", "did you mean context.turns"),
     (

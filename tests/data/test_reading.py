@@ -23,6 +23,7 @@ from lit_agentrl.data.ranked import Ranked
 from lit_agentrl.data.reading import Student, read
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.data.unpaired import Unpaired
+from lit_agentrl.envs.tasks.messages import read_pair
 from lit_agentrl.episode import EndReason, Episode, Segment, Source, Turn
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.text.chat import ChatRenderer
@@ -120,6 +121,13 @@ def test_margins_and_scores_are_returns(tmp_path: Path) -> None:
     assert [episode.training_return for episode in group] == [1.0, 3.0, 2.0]
 
 
+def test_texts_with_the_marks_of_hh_are_split_into_messages() -> None:
+    start = "\n\nHuman: # P\n\nAssistant: Up\n\nHuman: _ P\n\nAssistant:"
+    prompt, rests = read_pair({"chosen": f"{start} Down\n\nor Up", "rejected": f"{start} Left"})
+    assert prompt == [user("# P"), says("Up"), user("_ P")]
+    assert rests == [[says("Down\n\nor Up")], [says("Left")]]
+
+
 def test_parquet_is_read_as_jsonl_is(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     rows = [{"prompt": TALK[:1], "chosen": TALK[1:2], "rejected": [says(reply("Left"))]}]
@@ -199,6 +207,14 @@ MALFORMED: list[tuple[type[Kind], Any, str]] = [
     (Pairs, GOOD | {"rejected": GOOD["chosen"]}, "chosen and rejected are the same"),
     (Pairs, {"chosen": TALK, "rejected": TALK}, "chosen and rejected are the same"),
     (Pairs, {"chosen": [user("a")], "rejected": [user("b")]}, "no beginning in common"),
+    (
+        Pairs,
+        {"chosen": "Q: a A: b", "rejected": "Q: a A: c"},
+        "their common beginning is not taken, since it may end",
+    ),
+    (Pairs, {"a": "b"}, "name what is missing by data.columns={chosen: COLUMN, rejected: COLUMN}"),
+    (Demonstrations, {"a": "b"}, "name them by data.columns={prompt: COLUMN, completion: COLUMN}"),
+    (Ranked, {"a": "b"}, "data.columns={prompt: COLUMN, completions: COLUMN, scores: COLUMN}"),
     (Pairs, GOOD | {"margin": 0}, "both sides are worth the same"),
     (Pairs, GOOD | {"margin": -1}, "the chosen side is worth less"),
     (Pairs, GOOD | {"margin": "much"}, "column margin is 'much'; write a finite number"),
@@ -228,7 +244,11 @@ MALFORMED: list[tuple[type[Kind], Any, str]] = [
     (Unpaired, ANSWER | {"label": "good"}, "column label is 'good'; write true or false"),
     (Unpaired, ANSWER | {"label": 2}, "column label is 2; write true or false"),
     (Unpaired, ANSWER | {"score": "good"}, "column score is 'good'; write a finite number"),
-    (Ranked, ANSWER, "column completions must be a list of at least two answers"),
+    (
+        Ranked,
+        ANSWER,
+        "column completions is missing (there are prompt, completion); name them by data.columns={completions",
+    ),
     (Ranked, LIST | {"completions": [reply()]}, "column completions must be a list of at least two answers"),
     (Ranked, LIST | {"scores": [1]}, "column scores must be a list with a number for each"),
     (Ranked, LIST | {"scores": [1, None]}, "column scores is 'None'; write a finite number"),

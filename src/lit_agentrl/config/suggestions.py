@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -24,6 +24,7 @@ from lit_agentrl.config.errors import (
 )
 from lit_agentrl.config.groups import list_group_options, list_groups
 from lit_agentrl.config.overrides import get_table, parse
+from lit_agentrl.paths import find_config
 
 # names from other libraries -> ours; matched with the last word of a key, or with the whole key
 ALIASES = {
@@ -76,6 +77,8 @@ ALIASES = {
     "train_batch_size": "rollout.prompts",
     "warmup_steps": "optim.warmup_iterations",
 }
+# axis of algorithms that compare or judge recorded replies -> the option of data that they learn from
+_DATA_OF_AXES = {"algo/pairing": "pairs", "algo/label": "unpaired"}
 # options of earlier versions -> what to write instead
 REMOVED = {
     "algo/advantage=gvpo": "algo=gvpo",
@@ -187,6 +190,9 @@ def _suggest_key(key: str, known_keys: Sequence[str], base: DictConfig, search: 
     groups = [str(name) for name in choices if key.startswith(f"{str(name).replace('/', '.')}.")]
     group = max(groups, key=len, default="")  # the innermost: its option may add keys to an outer one
     if group and (others := _list_options_with(key, group, search)):
+        # the option that fits the algorithm comes first
+        fitting = _find_fitting_data(choices) if group == "data" else ""
+        others.sort(key=lambda option: option != fitting)
         option = key[len(group) + 1 :]
         return (
             f"{group}={choices[group]} has no option {option}; {key} belongs to {group}={', '.join(others)}"
@@ -215,6 +221,13 @@ def _suggest_key(key: str, known_keys: Sequence[str], base: DictConfig, search: 
     return f"unknown option {key}; {suggest(near) or listed}"
 
 
+def _find_fitting_data(choices: Mapping[str, str]) -> str:
+    """Return the option of ``data`` that the chosen algorithm learns from; empty if it plays."""
+    if choices.get("algo/advantage") == "demonstration":
+        return "demonstrations"
+    return next((data for axis, data in _DATA_OF_AXES.items() if axis in choices), "")
+
+
 def _list_options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
     """List the options of a group that have ``key``.
 
@@ -231,13 +244,17 @@ def _list_options_with(key: str, group: str, search: Sequence[str]) -> list[str]
 @cache
 def _read_option_content(group: str, option: str, search: tuple[str, ...]) -> frozenset[str]:
     """Return the keys of an option, and ``key=value`` for each value that is a string."""
-    # a file that overrides other groups cannot be composed alone; Hydra may warn about the file of a plugin
+    content: Any = {}
+    # Hydra may warn about the file of a plugin
     with suppress(HydraException, YAMLError), catch_warnings(action="ignore"):
-        cfg = compose(config_name=f"{group}/{option}", overrides=list(search))
-        entries = list(_flatten_entries(OmegaConf.to_container(cfg, resolve=False)))
-        texts = [f"{key}={value}" for key, value in entries if isinstance(value, str)]
-        return frozenset([*(key for key, _ in entries), *texts])
-    return frozenset()
+        content = compose(config_name=f"{group}/{option}", overrides=list(search))
+    # a file that overrides other groups cannot be composed alone
+    if not content and (file := find_config(f"{group}/{option}.yaml")).is_file():
+        content = OmegaConf.create()
+        OmegaConf.update(content, group.replace("/", "."), OmegaConf.load(file))
+    entries = list(_flatten_entries(OmegaConf.to_container(OmegaConf.create(content), resolve=False)))
+    texts = [f"{key}={value}" for key, value in entries if isinstance(value, str)]
+    return frozenset([*(key for key, _ in entries), *texts])
 
 
 def _flatten_entries(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,8 +1,9 @@
-"""Collect the warnings of a run: options without effect, recorded data, threads."""
+"""Collect the warnings of a run: options without effect, hidden tools, recorded data, threads."""
 
 from __future__ import annotations
 
 from lit_agentrl.build.assembly import Run
+from lit_agentrl.build.hidden_tools import describe_hidden_tools
 from lit_agentrl.build.precision import describe_lost_steps, describe_uncorrected
 from lit_agentrl.build.recorded import describe_default_world
 from lit_agentrl.build.structure import describe_missing_repeats
@@ -18,7 +19,7 @@ from lit_agentrl.runs import run_folder
 
 
 def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
-    """Return the warnings about options without effect, recorded data and threads."""
+    """Return the warnings about options without effect, hidden tools, recorded data and threads."""
     rollout = run.cfg.rollout
     processes = run.trainer.world_size if run.stream.plays else 1
     typed = run_folder.read_overrides(run.folder)
@@ -31,6 +32,7 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
             overrides=typed,
         ),
         describe_blind_turns(run.module.objective, run.games, typed) if run.stream.plays else "",
+        describe_hidden_tools(run.rules),
         describe_own_imitation(run.module.objective, typed) if run.stream.plays else "",
         describe_idle_reference(
             run.module.objective,

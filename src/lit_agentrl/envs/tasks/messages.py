@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from lit_agentrl.envs.tasks.tables import parse_json
 from lit_agentrl.episode import Message
 
 SIDES = ("chosen", "rejected")
+_MARK = re.compile(r"\n\n(Human|Assistant):")  # of Anthropic's HH data
 Messages = list[Message]
 
 
@@ -71,8 +73,8 @@ def read_dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messag
         pairs = "; data=pairs reads chosen and rejected" if set(SIDES) <= set(row) else ""
         raise BadRow(
             "no_column",
-            f"it has neither messages nor {answer} (there are {columns}); name one by "
-            f"data.columns={{{answer}: COLUMN}}{pairs}",
+            f"it has neither messages nor {answer} (there are {columns}); name them by "
+            f"{_name_absent(row, 'prompt', answer)}{pairs}",
         )
     opening, [rest] = _take_off(
         read_prompt(row), [parse_messages(row[answer], answer, "assistant")], [answer]
@@ -120,6 +122,12 @@ def _take_off(
     return prompt, rests
 
 
+def _name_absent(row: Mapping[str, Any], *names: str) -> str:
+    """Return the option that names all of these columns that a row does not have."""
+    absent = ", ".join(f"{name}: COLUMN" for name in names if row.get(name) is None)
+    return f"data.columns={{{absent}}}"
+
+
 def _require_filled(row: Mapping[str, Any], *names: str) -> None:
     """Refuse a row that has one of these columns without a value.
 
@@ -140,6 +148,9 @@ def _strip_extras(message: Message) -> Message:
 def read_pair(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Messages, list[Messages]]:
     """Read the common beginning of both sides of a pair, and the rest of each.
 
+    The beginning is column ``prompt``, or the messages that both sides share.  A text without a prompt is split into
+    messages if it has the marks of HH data, ``Human:`` and ``Assistant:``.
+
     Raises:
         BadRow: a side is missing, or one begins with the whole of the other.
     """
@@ -147,14 +158,25 @@ def read_pair(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Mes
         if row.get(side) is None:
             _require_filled(row, side)
             columns = ", ".join(map(str, row)) or "none"
-            raise BadRow("no_column", f"column {side} is missing (there are {columns})")
-    parsed = [parse_messages(row[side], side, "assistant") for side in sides]
+            needed = f"name what is missing by {_name_absent(row, *sides)}"
+            raise BadRow("no_column", f"column {side} is missing (there are {columns}); {needed}")
+    values = [row[side] for side in sides]
+    are_texts = all(isinstance(value, str) for value in values)
+    if are_texts and row.get("prompt") is None and all(map(_is_marked_dialogue, values)):
+        values = list(map(_split_at_marks, values))
+    parsed = [parse_messages(value, side, "assistant") for side, value in zip(sides, values, strict=True)]
     if row.get("prompt") is not None:
         return _take_off(read_prompt(row), parsed, sides)
     first, second = parsed
     shared = next(
         (k for k, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(map(len, parsed))
     )
+    if not shared and are_texts:
+        raise BadRow(
+            "no_prompt",
+            "chosen and rejected are texts, and there is no column prompt; their common beginning is not taken, since "
+            "it may end inside a word: name the prompt by data.columns={prompt: COLUMN}, or write lists of messages",
+        )
     if not shared:
         raise BadRow(
             "no_prompt",
@@ -164,6 +186,18 @@ def read_pair(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Mes
     if shared == len(first) == len(second):
         raise BadRow("identical", "chosen and rejected are the same")
     return _add_context(row, first[:shared]), [messages[shared:] for messages in parsed]
+
+
+def _is_marked_dialogue(text: str) -> bool:
+    """Return whether a text is a dialogue as Anthropic's HH data write it."""
+    return text.lstrip().startswith("Human:") and "\n\nAssistant:" in text
+
+
+def _split_at_marks(text: str) -> list[Message]:
+    """Split a dialogue with the marks of HH data into its messages."""
+    _, *parts = _MARK.split(f"\n\n{text.strip()}")
+    roles = ("user" if mark == "Human" else "assistant" for mark in parts[::2])
+    return [{"role": role, "content": part.strip()} for role, part in zip(roles, parts[1::2], strict=True)]
 
 
 def read_pair_scores(row: Mapping[str, Any]) -> list[float]:
@@ -196,6 +230,15 @@ def read_answers(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list
         BadRow: one of them is missing.
     """
     given = row.get("completions")
+    if given is None:
+        _require_filled(row, "completions")
+        columns, needed = (
+            ", ".join(map(str, row)) or "none",
+            _name_absent(row, "prompt", "completions", "scores"),
+        )
+        raise BadRow(
+            "no_column", f"column completions is missing (there are {columns}); name them by {needed}"
+        )
     if not isinstance(given, list) or len(given) < 2:
         raise BadRow("no_column", "column completions must be a list of at least two answers")
     parsed = [parse_messages(answer, "completions", "assistant") for answer in given]
@@ -258,7 +301,9 @@ def read_prompt(row: Mapping[str, Any]) -> Messages:
     if row.get("prompt") is None:
         _require_filled(row, "prompt")
         raise BadRow(
-            "no_prompt", f"column prompt is missing (there are {', '.join(map(str, row)) or 'none'})"
+            "no_prompt",
+            f"column prompt is missing (there are {', '.join(map(str, row)) or 'none'}); name it by "
+            "data.columns={prompt: COLUMN}",
         )
     return _add_context(row, parse_messages(row["prompt"], "prompt", "user"))
 
