@@ -98,7 +98,8 @@ def test_many_cells_and_games_are_counted(make_run: MakeRun, tmp_path: Path) -> 
 def test_nothing_measured_is_said(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("runs/0", 1, None, status="stopped")
     assert state_result(build_report(*load([tmp_path / "runs"]))) == (
-        "There is nothing to compare: no run was measured on a game."
+        "There is nothing to compare: no run was measured on a game; scores on held-out data are in the summary.json "
+        "and hf/README.md of each run."
     )
 
 

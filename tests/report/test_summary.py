@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from lit_agentrl.report.held_out import format_markdown
+from lit_agentrl.report.held_out import describe_columns, format_markdown
 from lit_agentrl.report.summary import (
     build_closing_table,
     build_closing_tables,
@@ -215,6 +215,10 @@ def test_held_out_pairs_name_the_level_of_chance_and_what_a_margin_is() -> None:
         and "margin: implicit reward" in caption
     )
     assert format_markdown({"start": pairs}, ["start"])[-1].startswith("Loss: what the algorithm minimises")
+
+
+def test_nothing_measured_has_no_columns() -> None:
+    assert describe_columns({}) == ""
 
 
 def test_the_table_fits_80_columns() -> None:

@@ -267,6 +267,12 @@ def test_metrics():
     assert found["moved_rejected"] == pytest.approx(-0.5 / 3)
 
 
+def test_a_policy_that_is_its_reference_ranks_by_chance():
+    made, tensors = objective(), three()
+    tensors["ref_logp_BT"] = tensors["logp_BT"].clone()
+    assert metric_values(made.loss(tensors | made.count(tensors))[1])["reward_accuracy"] == 0.5
+
+
 def test_groups_without_a_pair_are_dropped_and_counted():
     tensors = three()
     tensors["return_B"][2:4] = 1.0

@@ -12,7 +12,7 @@ COLUMNS = {
 }  # fmt: skip
 NOTES = {
     "loss": "loss: what the algorithm minimises, in nats if it is a log-likelihood or a log-sigmoid",
-    "reward_accuracy": "accuracy: share of pairs with a margin above 0; none where the policy is its reference",
+    "reward_accuracy": "accuracy: share of pairs with a margin above 0; ties count half, so 0.5 where the policy is its reference",
     "reward_margin": "margin: implicit reward of the chosen reply less that of the rejected one, in nats times beta",
 }
 
@@ -27,7 +27,7 @@ def _choose_columns(measured: Mapping[str, Mapping[str, float]]) -> dict[str, st
     known = {name for metrics in measured.values() for name in metrics}
     columns = {metric: name for metric, name in COLUMNS.items() if metric in known}
     pairs = [(metrics.get("loss"), metrics.get("nll")) for metrics in measured.values()]
-    if all(
+    if pairs and all(
         loss is not None and nll is not None and math.isclose(loss, nll, rel_tol=1e-4) for loss, nll in pairs
     ):
         del columns["loss"]

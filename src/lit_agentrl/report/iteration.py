@@ -204,7 +204,7 @@ def _compute_success_by_game(episodes: Sequence[Episode], task_names: Sequence[s
     """Compute the success rate of each game, if several were played."""
     counts = torch.zeros(len(task_names), 3, dtype=torch.float64)  # played, not failed, solved
     for e in episodes:
-        counts[e.task] += torch.tensor([1.0, float(not e.error), float(e.success and not e.error)])
+        counts[e.task] += torch.tensor([1.0, float(not e.failed), float(e.success and not e.failed)])
     tally = sum_over_ranks(counts).tolist()
     if sum(played > 0 for played, _, _ in tally) < 2:
         return {}

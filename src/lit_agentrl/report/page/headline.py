@@ -8,6 +8,7 @@ from lit_agentrl.report.page.cells import Cell, GameSplit
 from lit_agentrl.report.page.results import Comparison, Report, Result
 
 _LEVEL = 0.05  # adjusted p-value up to which a test is passed
+HELD_OUT_SCORES = "scores on held-out data are in the summary.json and hf/README.md of each run"
 _NAMED = 3  # most cells or games that a title names
 
 
@@ -35,7 +36,7 @@ def state_result(report: Report) -> str:
     """State for each game which cell is better, or that it is undecided."""
     names = list(dict.fromkeys(result.name for result in report.results))
     if not names:
-        return "There is nothing to compare: no run was measured on a game."
+        return f"There is nothing to compare: no run was measured on a game; {HELD_OUT_SCORES}."
     if len(names) > _NAMED:
         return _state_games(report, names)
     return " ".join(_state_game(report, name) + _state_levels(report, name) for name in names)

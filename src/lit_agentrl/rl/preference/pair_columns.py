@@ -76,7 +76,7 @@ def pair_metrics(columns: Mapping[str, Tensor]) -> Tensors:
 def compared_metrics(columns: Mapping[str, Tensor]) -> Tensors:
     """Metrics of the scores of pairs: scores, margin, accuracy and ``shorter_wins``.
 
-    ``shorter_wins`` is the share of pairs whose shorter side is chosen.
+    ``shorter_wins`` is the share of pairs whose shorter side is chosen.  A tie counts half in both shares.
     """
     chosen_P, rejected_P = columns["chosen_length_P"], columns["rejected_length_P"]
     margin_P = columns["chosen_P"] - columns["rejected_P"]
@@ -84,7 +84,7 @@ def compared_metrics(columns: Mapping[str, Tensor]) -> Tensors:
         "reward_chosen": columns["chosen_P"],
         "reward_rejected": columns["rejected_P"],
         "reward_margin": margin_P,
-        "reward_accuracy": (margin_P > 0).double(),
+        "reward_accuracy": (margin_P > 0).double() + 0.5 * (margin_P == 0).double(),
         "shorter_wins": (chosen_P < rejected_P).double() + 0.5 * (chosen_P == rejected_P).double(),
     }
     return {name: sum_and_count(value_P) for name, value_P in values.items()}
