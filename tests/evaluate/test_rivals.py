@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
 from lit_agentrl.config.errors import UserError
+from lit_agentrl.evaluate.results_file import _READ, read_compared
 from lit_agentrl.evaluate.rivals import add_ratings, require_rivals
 from lit_agentrl.report.ratings import Glicko, update_glicko2
 
@@ -49,3 +52,20 @@ def test_a_single_player_has_no_rating(
             require_rivals(cfg, compared, num_models=models)
     else:
         require_rivals(cfg, compared, num_models=models)
+
+
+@pytest.mark.parametrize("ratings", [False, True])
+def test_a_compared_file_without_outcomes_is_refused_for_ratings_alone(ratings: bool, tmp_path: Path) -> None:
+    estimate = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    record: dict[str, Any] = dict.fromkeys(_READ) | {
+        "model": "m", "env": "a", "success": estimate, "return": estimate, "temperature": 1.0, "cut_share": 0.0,
+        "levels": {"chance_success": None, "oracle_success": None},
+    }  # fmt: skip
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({"config": {"run": None}, "results": [record]}))
+    cfg = OmegaConf.create({"compare": str(path), "ratings": ratings})
+    if ratings:
+        with pytest.raises(UserError, match="old.json lacks solved; evaluate it by this version"):
+            read_compared(cfg)
+    else:
+        assert read_compared(cfg)[0]["model"] == "m"

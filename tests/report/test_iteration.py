@@ -19,6 +19,14 @@ TURN = Turn(
 GOOD = Episode(0, 0, 0, 0, "bandit", 7, turns=[TURN], end=EndReason.SUCCESS)
 
 
+def test_a_failure_without_a_text_is_no_game_played() -> None:
+    lost = replace(GOOD, end=EndReason.ERROR, turns=[])
+    won = replace(GOOD, success=True)
+    episodes = [won, lost, replace(won, task=1), replace(lost, task=2)]
+    success = iteration._compute_success_by_game(episodes, ["a", "b", "c"])
+    assert success == {"rollout/a/success": 1.0, "rollout/b/success": 1.0}
+
+
 def broken(value: float, version: int) -> Episode:
     return replace(GOOD, turns=[TURN, replace(TURN, reply_logps=[-0.1, value], policy_version=version)])
 

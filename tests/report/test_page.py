@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shutil
 from html.parser import HTMLParser
@@ -11,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from lit_agentrl.__main__ import main
+from lit_agentrl.report.page import figures
 from lit_agentrl.report.page import files as page
-from tests.report.conftest import MakeRun
+from lit_agentrl.report.page.results import build_report
+from lit_agentrl.report.page.runs import load
+from tests.report.conftest import MakeRun, edit
 
 EVIL = "<script>alert(1)</script>|`=cmd()`"
 
@@ -194,3 +198,14 @@ def test_no_file_of_others_is_overwritten(
     assert "--help shows its options" in capsys.readouterr().err
     for _ in range(2):  # an earlier report is replaced
         main(["report", str(grid / "0"), "--out", str(tmp_path / "again")])
+
+
+@pytest.mark.slow
+def test_the_legend_has_a_stage_that_the_first_cell_lacks(make_run: MakeRun, tmp_path: Path) -> None:
+    first = make_run("sweep/0", lr=1) / "summary.json"
+    make_run("sweep/1", lr=2)
+    (game,) = json.loads(first.read_text())["games"]
+    edit(first, games=[game | {"best": None}])
+    report = build_report(*load([tmp_path / "sweep"]))
+    figure = figures._draw_stages("stages", report, report.results[0].name)
+    assert set(figure.drawing.axes[0].get_legend_handles_labels()[1]) == {"start", "best", "last"}

@@ -12,7 +12,7 @@ COLUMNS = {
 }  # fmt: skip
 NOTES = {
     "loss": "loss: what the algorithm minimises, in nats if it is a log-likelihood or a log-sigmoid",
-    "reward_accuracy": "accuracy: share of pairs with a margin above 0; ties count half, so 0.5 where the policy is its reference",
+    "reward_accuracy": "accuracy: share of pairs with a margin above 0; ties, as at the start, count half",
     "reward_margin": "margin: implicit reward of the chosen reply less that of the rejected one, in nats times beta",
 }
 

@@ -161,18 +161,20 @@ def _draw_stages(label: str, report: Report, name: GameSplit) -> Figure:
         label, f"Success on {name.game} at start, best and last, one row per cell", height=height
     ) as drawn:
         (axes,) = drawn.axes
+        labelled = set[str]()  # stages that are in the legend
         for row, result in enumerate(results):
             for shift, stage in zip((-0.2, 0.0, 0.2), STAGES, strict=True):
                 bounds = result.stages[stage]
                 if bounds is None:
                     continue
-                is_first = row == 0
+                label_of_stage = None if stage in labelled else stage
+                labelled.add(stage)
                 span = [[bounds.value - (bounds.low if bounds.low is not None else bounds.value)],
                         [(bounds.high if bounds.high is not None else bounds.value) - bounds.value]]  # fmt: skip
                 axes.errorbar(
                     [bounds.value], [row + shift], xerr=np.maximum(span, 0), fmt=MARKS[stage], capsize=3,
                     color=INK if stage == "start" else SERIES[0] if stage == "best" else SERIES[1],
-                    markerfacecolor="none" if stage == "start" else None, label=stage if is_first else None,
+                    markerfacecolor="none" if stage == "start" else None, label=label_of_stage,
                 )  # fmt: skip
         _draw_references(axes, results[0].cell, name, is_upright=True)
         axes.set(
