@@ -302,15 +302,3 @@ def test_hparams_are_flat_and_fix_no_metric(tmp_path: Path) -> None:
     log.log_hyperparams({"seed": 3})
     log.finalize("failed")
     assert set(read()[1]) == {"0_seed"}
-
-
-def test_text_and_images_reach_their_tabs(tmp_path: Path) -> None:
-    log = TensorBoardLog(tmp_path)
-    log.log_text("note", "**hello**", step=3)
-    log.log_image("board", np.zeros((4, 6, 3), dtype=np.uint8), step=3)
-    log.finalize("failed")
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert events.Tensors("note/text_summary")[0].tensor_proto.string_val[0] == b"**hello**"
-    (image,) = events.Images("board")
-    assert (image.height, image.width, image.step) == (4, 6, 3)

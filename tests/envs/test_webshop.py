@@ -22,12 +22,12 @@ from lit_agentrl.envs.webshop.goals import compute_reward, draw_goal, has_goals
 from lit_agentrl.envs.webshop.invented import invent
 from lit_agentrl.envs.webshop.pages import Page, View
 from lit_agentrl.envs.webshop.search import HITS, Search, Shop
-from lit_agentrl.envs.webshop.shopper import play_by_rules
 from lit_agentrl.envs.webshop.stock import OPTIONS
 from lit_agentrl.envs.webshop.words import are_similar, compute_similarity, extract_colour, find_content_words
 from tests.conftest import thinned
 from tests.envs.processes import printed_alike
 from tests.envs.webshop_reward import reward, token_set_ratio
+from tests.envs.webshop_rules import play_by_rules
 
 REAL = os.environ.get("LIT_AGENTRL_WEBSHOP", "")
 needs_real = pytest.mark.skipif(not REAL, reason="LIT_AGENTRL_WEBSHOP names no folder of WebShop's files")

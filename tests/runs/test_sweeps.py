@@ -24,7 +24,7 @@ from lit_agentrl.cli.train import main as main_train
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.report import summary as reports
 from lit_agentrl.report.sweep import Entry, append, list_latest, read
-from lit_agentrl.runs.sweeps import resumption, sweepers
+from lit_agentrl.runs.sweeps import resumption, runner, sweepers
 from tests.commands import SMALL
 from tests.conftest import ROOT
 
@@ -215,3 +215,10 @@ def test_only_the_sweep_that_was_begun_goes_on(tmp_path: Path) -> None:
         resumption.split_resume_options([*given[:1], "hydra.sweep.dir=other"])
     with pytest.raises(UserError, match="is not a sweep: there is no runs.jsonl"):
         resumption.split_resume_options([f"resume={tmp_path.parent}"])
+
+
+def test_output_that_cannot_be_redirected_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = psutil.Process().num_fds()
+    with pytest.raises(FileNotFoundError), runner._redirect_output(tmp_path / "none" / "printed.txt"):
+        pass
+    assert psutil.Process().num_fds() == before

@@ -13,11 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
-from numpy.typing import NDArray
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
@@ -239,16 +237,6 @@ class TensorBoardLog(TensorBoardLogger):
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Add the row of iteration ``step``."""
         super().log_metrics(board.add_overview(add_references(metrics, self._references)), step)
-
-    @rank_zero_only
-    def log_text(self, tag: str, markdown: str, step: int) -> None:
-        """Show ``markdown`` in the TEXT tab."""
-        self.experiment.add_text(tag, markdown, step)
-
-    @rank_zero_only
-    def log_image(self, tag: str, image_HWC: NDArray[np.uint8], step: int) -> None:
-        """Show an image (height, width, 3 colours; bytes) in the IMAGES tab."""
-        self.experiment.add_image(tag, image_HWC, step, dataformats="HWC")
 
     @rank_zero_only
     def conclude(self, summary: Summary) -> None:

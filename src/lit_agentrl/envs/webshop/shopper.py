@@ -1,17 +1,15 @@
-"""Scripted shoppers: one that knows the product, and one that follows rules."""
+"""A scripted shopper that knows the product."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from lit_agentrl.envs.webshop.goals import Goal
 from lit_agentrl.envs.webshop.pages import BACK, BUY, NEXT, PREVIOUS, Page, View
-from lit_agentrl.envs.webshop.words import are_similar, extract_colour, find_search_words
+from lit_agentrl.envs.webshop.words import are_similar, extract_colour
 
 Find = Callable[[str], tuple[int, ...]]
-_BOUND = re.compile(r", and price lower than (\d+\.\d\d) dollars$")
 
 
 def plan_purchase(goal: Goal, target: int, view: View, find: Find) -> list[str] | None:
@@ -64,37 +62,3 @@ def _plan_clicks(goal: Goal, view: View, chosen: Mapping[str, str]) -> list[str]
 
 def _click(button: str) -> str:
     return f"click[{button}]"
-
-
-def play_by_rules(observation: str) -> str:
-    """Return the next action of a shopper that reads only the observation.
-
-    It searches with the words of the instruction, takes the first result within the price limit, else the first one,
-    chooses the options that the instruction names, and buys.
-    """
-    first, *lines = observation.split("\n")
-    instruction = first.removeprefix("Instruction: ")
-    bound = _BOUND.search(instruction)
-    if lines[0].startswith("Search the shop"):
-        return f"search[{instruction[: bound.start()] if bound else instruction}]"
-    if lines[0].startswith("Nothing was found"):
-        return _click(BACK)
-    if lines[0].startswith("Results"):
-        rows = [re.match(r"\[(\w+)\] .*, \$([\d.]+)[^,]*$", line) for line in lines]
-        results = [(row[1], float(row[2])) for row in rows if row]
-        cheap = [id for id, price in results if not bound or price <= float(bound[1])]
-        return _click(cheap[0] if cheap else results[0][0])
-    wanted = f" {' '.join(find_search_words(instruction))} "
-    for line in lines:
-        group = re.match(r"[^:\[]+: (\[.+\]) chosen: none$", line)
-        if not group:
-            continue
-        buttons = re.findall(r"\[([^\]]+)\]", group[1])
-        named = [
-            button
-            for button in buttons
-            if f" {' '.join(find_search_words(button))} " in wanted and find_search_words(button)
-        ]
-        if named:
-            return _click(max(named, key=len))
-    return _click(BUY)
