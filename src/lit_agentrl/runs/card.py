@@ -30,9 +30,6 @@ reply = model.generate(**prompt, max_new_tokens=40)[0, prompt["input_ids"].shape
 print(tokenizer.decode(reply))"""
 
 
-_PLAYED_BESIDE = "coef"  # an option of data that is imitated while training plays
-
-
 def add_card(folder: Path) -> None:
     """Write the card of a run that has ended, if it has exported weights.
 
@@ -91,7 +88,8 @@ def build_card(summary: reports.Summary, settings: Mapping[str, Any], kind: str 
     metadata |= {"pipeline_tag": "text-generation"} if kind == "policy" else {}
     metadata |= {"base_model": hub_id} if hub_id else {}
     metadata |= {"license": license_name} if license_name else {}
-    is_on_data = bool(_select(settings, "data", "path")) and _select(settings, "data", _PLAYED_BESIDE) is None
+    # data with a coefficient are imitated while training plays
+    is_on_data = bool(_select(settings, "data", "path")) and _select(settings, "data", "coef") is None
     worlds = sorted({game["name"] for game in summary["games"]})
     shown = "what the world shows" if summary["games"] else "a prompt, as in the data"
     rows = {
