@@ -129,8 +129,9 @@ def test_calls_of_a_tool_world_without_random_play_are_measured_too(
     rules = Rules(
         tasks=[safe], prompt=Prompt("compact"), chat=chat, engine=NativeEngine, max_context_tokens=4096
     )
-    check_prompts(rules, num_trained=1, max_reply_tokens=4)
-    assert "rollout.max_reply_tokens=4 cuts every action of safe" in capsys.readouterr().out
+    limit, spelling = check_prompts(rules, num_trained=1, max_reply_tokens=4)
+    assert limit.startswith("rollout.max_reply_tokens=4 cuts every action of safe") and "spells" in spelling
+    assert f"warning: {limit}\n{spelling}\n" == capsys.readouterr().out
     check_prompts(rules, num_trained=1, max_reply_tokens=400)
     assert "max_reply_tokens" not in capsys.readouterr().out
 

@@ -68,3 +68,4 @@ def test_cut_replies_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
                 text.startswith("100% of the replies were cut at rollout.max_reply_tokens=40")
                 and "raise the limit" in text
             )
+            assert callback.warnings == [text]  # for the summary of the run

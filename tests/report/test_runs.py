@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,19 @@ def test_cells_are_runs_that_differ_in_their_seed_alone(make_run: MakeRun, tmp_p
     make_run("other", 1, env="sokoban", lr=2)
     runs = load([tmp_path])[0]
     assert len(group_runs(runs)) == 3 and len(group_runs(runs, ignored=("env",))) == 2
+
+
+def test_equal_seeds_of_a_cell_count_once(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("a", 0, None, status="failed")
+    for name, seed in (("b", 0), ("c", 0), ("d", 1)):
+        make_run(name, seed)
+    make_run("e", 0, env="sokoban")  # another cell
+    report = build_report(*load([tmp_path]))
+    assert [[run.name[-1] for run in cell.runs] for cell in report.cells] == [["b", "d"], ["e"]]
+    told = [line for line in report.warnings if "is repeated" in line]
+    assert len(told) == 2 and "/a is left out" in told[1]
+    assert told[0].startswith("seed 0 is repeated in bandit: ")
+    assert re.search("/c is left out, since it has all settings of .*/b, and equal seeds are not", told[0])
 
 
 def test_what_a_choice_brings_with_it_is_told(make_run: MakeRun, tmp_path: Path) -> None:

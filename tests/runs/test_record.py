@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from lit_agentrl.runs.record import (
     flatten_hyperparameters,
     get_peak_memory_bytes,
 )
+from lit_agentrl.runs.training import open_record
 
 
 def test_hyperparameters_name_parts_by_their_function_and_leave_out_what_does_not_affect_learning() -> None:
@@ -61,3 +64,16 @@ def test_levels_that_were_looked_for_and_not_found_are_kept_as_such(tmp_path: Pa
     tracker = RunRecord(tmp_path, Games(), Totals(), command="train", seed=0, planned=1)
     kept = {game["name"]: game.get("levels_episodes") for game in tracker.finish("stopped")["games"]}
     assert kept == {"safe": 2000, "new": None, "maze": None}
+
+
+def test_the_summary_has_every_warning_and_no_information(tmp_path: Path) -> None:
+    games = SimpleNamespace(get_levels=lambda split: {})
+    run: Any = SimpleNamespace(
+        folder=tmp_path, held_out=None, games=games, cfg=SimpleNamespace(seed=0),
+        trainer=SimpleNamespace(callbacks=[Totals()], max_epochs=1), rollouts=SimpleNamespace(warnings=["cut"]),
+    )  # fmt: skip
+    job: Any = SimpleNamespace(command="train")
+    tracker = open_record(
+        run, job, ["data: read 28 rows as texts: columns text", "data: 2 episodes were cut off"]
+    )
+    assert tracker.finish("completed")["warnings"] == ["data: 2 episodes were cut off", "cut"]

@@ -101,6 +101,7 @@ class Run:
     folder: Path
     recorded: Recordings | None = None  # data set trained on, alone or mixed with rollouts
     held_out: HeldOut | None = None  # pairs that evaluations compare instead of playing
+    warnings: Sequence[str] = ()  # lines about the prompts of the games, which were printed
 
 
 # long: linear code, with one statement for each object of a run
@@ -143,7 +144,7 @@ def build(
         seed=cfg.seed, max_context_tokens=settings.max_context_tokens, probes=parts.rewards.probes,
         worlds=parts.worlds,
     )  # fmt: skip
-    check_prompts(
+    warnings = check_prompts(
         rules, rewards=parts.rewards, num_trained=len(games.weights), parts=other_parts,
         max_reply_tokens=settings.max_reply_tokens, max_positions=find_positions(policy.network),
         exceeded=games.exceeded,
@@ -203,7 +204,8 @@ def build(
                 part.compare_with(chance=chance, oracle=oracle)
     trainer = build_trainer(cfg, callbacks, loggers)
     return Run(
-        cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder, data_set, held_out
+        cfg, games, rules, parts.structure, module, stream, rollouts, trainer, loggers, folder, data_set, held_out,
+        warnings,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from lit_agentrl.envs.base import Mixture, Task, TooFewActions
 from lit_agentrl.envs.levels import Levels, find_levels
 from lit_agentrl.envs.violations import list_missing
 from lit_agentrl.envs.world import World
+from lit_agentrl.episode import Episode
 from lit_agentrl.report.iteration import describe_failure
 from lit_agentrl.requirements import Part
 from lit_agentrl.rewards.pipeline import RewardPipeline
@@ -57,7 +58,7 @@ def check_prompts(
     max_reply_tokens: int | None = None,
     max_positions: int | None = None,
     exceeded: Mapping[int, str] = MappingProxyType({}),
-) -> None:
+) -> list[str]:
     """Refuse games that fail or lack required facts, and prompts that do not fit.
 
     A prompt does not fit if the tokenizer does not know a token of it, or if it leaves no room for a reply.
@@ -73,6 +74,9 @@ def check_prompts(
         max_positions: positions that the model has; None if not known.
         exceeded: index of a game -> a line about the limit that `try_games` found too low for best play.
 
+    Returns:
+        The warnings that were printed, without "warning: ".
+
     Raises:
         ValueError: a game or a prompt is refused; the message names the game or the part, and the remedy.
     """
@@ -81,6 +85,7 @@ def check_prompts(
     if unknown in chat.end_of_turn_ids:  # byte-level tokenizers end turns with their unknown token
         unknown = None
     has_noted_role = False
+    warned: list[str] = []
     for index, task in enumerate(rules.tasks):
         episodes = list(rehearse(rules, index, is_trained=index < num_trained))
         if all(episode.failed for episode in episodes):
@@ -89,7 +94,7 @@ def check_prompts(
             )
         first = next(episode.turns[0] for episode in episodes if episode.turns)
         tokens = first.prefix_tokens
-        check_limits(
+        warned += check_limits(
             task, episodes, rules, max_reply_tokens=max_reply_tokens if is_local else None,
             max_positions=max_positions, exceeded=[exceeded[index]] if index in exceeded else [],
         )  # fmt: skip
@@ -100,16 +105,9 @@ def check_prompts(
                 f"the tokenizer does not know {list(tokens).count(unknown)} tokens of the prompt of {task.name}; "
                 "use prompt=compact, a game written in its vocabulary, or another model"
             )
-        observations = [turn.observation for episode in episodes for turn in episode.turns]
-        if is_local and is_spelt(chat.tokenizer, observations):
-            screen.note(
-                f"the model's tokenizer spells the words of {task.name} letter by letter: it has not learnt them, and "
-                "will hardly learn to play; use a pretrained one: model=smollm2, or model=hf model.name=FOLDER"
-            )
-        if lost := find_lost(chat.tokenizer, (text for episode in episodes for text in episode.prompt_texts)):
-            screen.note(
-                f"prompts of {task.name} hold {format_lost(lost)}; remove them from its texts, or use another model"
-            )
+        for line in _describe_unfit_words(task, episodes, chat, is_local=is_local):
+            screen.note(line)
+            warned.append(line)
         if (
             chat.folds_system
             and any(m["role"] == "system" for m in episodes[0].opening)
@@ -125,6 +123,21 @@ def check_prompts(
             )
         if rewards is not None and index < num_trained:
             rewards.try_out(episodes)
+    return warned
+
+
+def _describe_unfit_words(
+    task: Task, episodes: Sequence[Episode], chat: ChatRenderer, *, is_local: bool
+) -> Iterator[str]:
+    """Yield a line each about words that are spelt, and characters that are dropped."""
+    observations = [turn.observation for episode in episodes for turn in episode.turns]
+    if is_local and is_spelt(chat.tokenizer, observations):
+        yield (
+            f"the model's tokenizer spells the words of {task.name} letter by letter: it has not learnt them, and "
+            "will hardly learn to play; use a pretrained one: model=smollm2, or model=hf model.name=FOLDER"
+        )
+    if lost := find_lost(chat.tokenizer, (text for episode in episodes for text in episode.prompt_texts)):
+        yield f"prompts of {task.name} hold {format_lost(lost)}; remove them from its texts, or use another model"
 
 
 def has_world(cfg: DictConfig) -> bool:

@@ -25,10 +25,10 @@ def check_limits(
     max_reply_tokens: int | None,
     max_positions: int | None = None,
     exceeded: Sequence[str] = (),
-) -> None:
+) -> list[str]:
     """Refuse a game that exceeds its limits, with all of them in one message.
 
-    If an episode can continue beyond all exceeded limits, they are only a warning.
+    If an episode can continue beyond all exceeded limits, they are only warnings, which are printed and returned.
 
     Args:
         task: the game.
@@ -71,7 +71,7 @@ def check_limits(
     if not refused:
         for line in warned:
             screen.note(f"warning: {line}")
-        return
+        return warned
     lines = [*refused, *warned]
     if len(lines) > 1:
         lines = [f"({number}) {line}" for number, line in enumerate(lines, 1)]

@@ -40,12 +40,16 @@ class RolloutCallback(Callback):
         collector: fills the batches of training.
         player: plays episodes.
         val, test: fill the batches of validation and test; the attribute ``test`` may be replaced.
+
+    Attributes:
+        warnings: lines that this process has printed as warnings.
     """
 
     def __init__(self, collector: Collector, player: Player, *, val: Evaluation, test: Evaluation) -> None:
         self.settings, self.val, self.test = collector.settings, val, test
         self.collector, self._player = collector, player
         self._restored: Any = None
+        self.warnings: list[str] = []
         self._has_warned = self._has_warned_of_lost = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -150,13 +154,17 @@ class RolloutCallback(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._warn_of_cut_replies("val", as_agent(pl_module).row)
 
+    def _warn(self, line: str) -> None:
+        self.warnings.append(line)
+        rank_zero_warn(line)
+
     def _warn_of_cut_replies(self, kind: str, row: Mapping[str, float]) -> None:
         """Warn once in a run if nearly all replies reached their limit."""
         share = row.get(f"{kind}/cut_share", 0.0)
         if share < MOSTLY_CUT or self._has_warned:
             return
         self._has_warned = True
-        rank_zero_warn(
+        self._warn(
             f"{share:.0%} of the replies were cut at rollout.max_reply_tokens={self.settings.max_reply_tokens}, "
             f"and a cut reply is rarely valid ({kind}/cut_share): raise the limit, or imitate short replies first "
             "(algo=sft)"
@@ -169,7 +177,7 @@ class RolloutCallback(Callback):
         self._has_warned_of_lost = True
         texts = (text for episode in batch.episodes for text in episode.prompt_texts)
         lost = find_lost(agent.policy.tokenizer, texts)
-        rank_zero_warn(
+        self._warn(
             f"prompts hold {format_lost(lost)} ({kind}/lost_characters); remove them from the texts of the game, or "
             "use another model"
         )

@@ -66,7 +66,7 @@ def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> rep
         run, correction_note = build_run(cfg, job, parts)
         checkpoint = find_checkpoint(run) if job.is_resume else None
         warnings = collect_warnings(run, None if checkpoint else threads_note)
-        tracker = open_record(run, job, warnings)
+        tracker = open_record(run, job, [*run.warnings, *warnings])
         restore_progress(run, tracker, checkpoint, is_resume=job.is_resume)
         print_notes(cfg, correction_note, warnings)
         with record_failure(run, tracker):
@@ -157,8 +157,8 @@ def open_record(run: Run, job: ranks.Job, warnings: Sequence[str]) -> record.Run
         command=job.command,
         seed=run.cfg.seed,
         planned=run.trainer.max_epochs or 0,
-        at_start=warnings,
-        warnings=[monitor.warnings] if monitor else [],
+        at_start=[line for line in warnings if not line.startswith(READ_AS)],
+        warnings=[run.rollouts.warnings, *([monitor.warnings] if monitor else [])],
         best=find_callback(run, BestCheckpoint),
         last=find_callback(run, LastCheckpoint),
         is_writing=ranks.is_first(),

@@ -146,6 +146,30 @@ def group_runs(runs: Sequence[Run], *, ignored: Sequence[str] = ()) -> list[Cell
     ]
 
 
+def leave_out_repeats(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """Leave out runs with the settings and the seed of another run.
+
+    Such runs, as copies of a folder, are no independent samples.  The first by name is kept; one that
+    completed or collapsed comes before one that failed or was stopped.  Runs of unknown seed are kept.
+
+    Returns:
+        The runs that are kept, in their order, and a line about each one left out.
+    """
+    lines, left_out = [], set()
+    for cell in group_runs(runs):
+        kept: dict[int, Run] = {}
+        for run in sorted(cell.runs, key=lambda run: run.status not in ("completed", "collapsed")):
+            if run.seed is None:
+                continue
+            first = kept.setdefault(run.seed, run)
+            if first is not run:
+                left_out.add(run.folder)
+                why = f"it has all settings of {first.name}, and equal seeds are not independent"
+                message = f"seed {run.seed} is repeated in {cell.name}: {run.name} is left out, since {why}"
+                lines.append(escape_unprintable(message))
+    return [run for run in runs if run.folder not in left_out], lines
+
+
 def find_unnamed_differences(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
     """Find the settings that differ between cells although no override names them.
 

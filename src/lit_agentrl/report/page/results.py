@@ -13,7 +13,13 @@ import numpy as np
 
 from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.report.page import inference, power
-from lit_agentrl.report.page.cells import Cell, GameSplit, find_unnamed_differences, group_runs
+from lit_agentrl.report.page.cells import (
+    Cell,
+    GameSplit,
+    find_unnamed_differences,
+    group_runs,
+    leave_out_repeats,
+)
 from lit_agentrl.report.page.inference import Bounds, Difference
 from lit_agentrl.report.page.runs import Run
 
@@ -105,10 +111,11 @@ def build_report(runs: Sequence[Run], damaged: Sequence[str], stage: str = "last
     """Build the report of these runs.
 
     Args:
-        runs: runs of any number of cells.
+        runs: runs of any number of cells; of those with equal settings and seed, one is kept.
         damaged: lines about files that could not be read.
         stage: ``last`` or ``best``, the weights by which cells are compared.
     """
+    runs, repeats = leave_out_repeats(runs)
     cells = group_runs(runs)
     results = [
         _compute_result(cell, name, stage)
@@ -121,7 +128,7 @@ def build_report(runs: Sequence[Run], damaged: Sequence[str], stage: str = "last
         for a, b in _choose_pairs([cell for cell in cells if name in cell.games])
         if (comparison := _compare(a, b, name, stage)) is not None
     ])  # fmt: skip
-    report = Report(stage, cells, results, comparisons, _compute_overall(runs, stage), list(damaged))
+    report = Report(stage, cells, results, comparisons, _compute_overall(runs, stage), list(damaged), repeats)
     report.warnings.extend(_list_warnings(report))
     return report
 
