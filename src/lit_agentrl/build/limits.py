@@ -80,7 +80,7 @@ def check_limits(
 
 
 def _name_size(needed: int, max_positions: int | None) -> str:
-    """Name the tokens that are needed, and the positions of the model where they are fewer."""
+    """Name the needed tokens, and the positions of the model if they are fewer."""
     if max_positions is None or needed <= max_positions:
         return str(needed)
     return f"{needed}, for which the model has too few positions ({max_positions}): take another model"
