@@ -21,7 +21,7 @@ _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # difference of logits,
 
 
 def find_positions(network: PreTrainedModel | None) -> int | None:
-    """Return the number of positions of a model; None if it is not known, or without a network."""
+    """Return the number of positions of a network; None if not known."""
     if network is None:
         return None
     positions: int | None = getattr(network.config.get_text_config(), "max_position_embeddings", None)
