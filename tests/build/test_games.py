@@ -107,6 +107,20 @@ def test_all_limits_that_an_own_world_exceeds_are_one_message(capsys: pytest.Cap
     assert capsys.readouterr().out == ""
 
 
+def test_a_needed_limit_beyond_the_positions_of_the_model_names_them() -> None:
+    chat = ChatRenderer(nano_tokenizer())
+    lake = load_task_yaml("frozen_lake")
+    rules = Rules(
+        tasks=[lake], prompt=Prompt("compact"), chat=chat, engine=NativeEngine, max_context_tokens=20
+    )
+    for positions, said in (
+        (30, r"raise it to \d+, for which the model has too few positions \(30\): take another model$"),
+        (9999, r"raise it to \d+$"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            check_prompts(rules, num_trained=1, max_reply_tokens=8, max_positions=positions)
+
+
 def test_calls_of_a_tool_world_without_random_play_are_measured_too(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -139,7 +139,8 @@ def test_a_run_without_a_world_is_continued_and_evaluated(
     main_train(shlex.split("resume=parts trainer.max_epochs=3"))
     parts = read_summary("parts")
     assert parts["held_out"] == whole["held_out"] and parts["monitored"] == whole["monitored"]
-    assert "run=parts names no world" in refused("run=parts episodes=1", main_evaluate)
+    said = refused("run=parts episodes=1", main_evaluate)
+    assert "run=parts names no world" in said and "transformers, as parts/hf/README.md shows" in said
     main_evaluate(shlex.split("run=parts env=bandit episodes=1"))
     assert "bandit" in capsys.readouterr().out
 

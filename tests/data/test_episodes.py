@@ -86,6 +86,14 @@ def _manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[EpisodeFo
             "is of version 9 of episode folders, and this program reads 1",
         ),
         (_manifest(lambda m: m.update(planned=-1)), "is damaged (planned=-1 is less than 0)"),
+        (
+            _manifest(lambda m: m.update(planned="x")),
+            "is damaged (TypeError: planned='x' is not a whole number",
+        ),
+        (
+            _manifest(lambda m: m["shards"][0].update(episodes="x")),
+            "episodes of a shard='x' is not a whole number",
+        ),
         (_manifest(lambda m: m.pop("shards")), "is damaged (KeyError"),
         (
             _manifest(lambda m: m.update(described={"policy": "x"})),

@@ -427,6 +427,12 @@ def test_a_state_that_is_met_in_another_turn_is_another(tmp_path: Path) -> None:
         (played(0, 0, 1.0, end=EndReason.ERROR, error="boom"), "its game failed (boom)"),
         (played(0, 0, 1.0, turns=[]), "it has no sampled token"),
         (
+            played(
+                0, 0, 1.0, turns=[*played(0, 0, 1.0).turns, Turn("", prefix_tokens=[], prefix_segments=[])]
+            ),  # type: ignore[arg-type]
+            "a turn has no token",
+        ),
+        (
             replace(
                 played(0, 0, 1.0),
                 turns=[replace(turn, shaped_reward="x") for turn in played(0, 0, 1.0).turns],
@@ -511,5 +517,10 @@ def test_ranks_get_shares_of_the_same_iteration(tmp_path: Path) -> None:
 
 def test_a_reader_counts_what_it_read() -> None:
     reader = Reader(student().chat, 200)
-    reader.make_episode([], TALK)  # type: ignore[arg-type]
+    whole = reader.make_episode([], TALK)  # type: ignore[arg-type]
     assert (reader.num_read, reader.num_truncated) == (1, 0)
+    size = sum(len(turn.prefix_tokens) + len(turn.reply_tokens) for turn in whole.turns)
+    for limit, cut in ((size, 0), (size - 1, 1)):  # a reply that fits exactly is whole
+        exact = Reader(student().chat, limit)
+        exact.make_episode([], TALK)  # type: ignore[arg-type]
+        assert exact.num_truncated == cut

@@ -76,6 +76,15 @@ def test_a_card_has_what_held_out_data_measured() -> None:
     assert "Held-out" not in build_card(make_summary(), make_settings())
 
 
+def test_a_card_of_a_run_on_data_speaks_of_data() -> None:
+    on_data = make_settings() | {"data": {"path": "pairs.jsonl"}}
+    card = build_card(make_summary(games=[]), on_data)
+    assert "10000 learnt tokens" in card and "a prompt, as in the data" in card and "world shows" not in card
+    beside = make_settings() | {"data": {"path": "texts.jsonl", "coef": 1.0}}
+    assert "10000 sampled tokens" in build_card(make_summary(), beside)
+    assert '"what the world shows"' in build_card(make_summary(), make_settings())
+
+
 def test_a_card_says_what_a_reader_of_the_weights_asks() -> None:
     card = build_card(make_summary(), make_settings())
     assert read_metadata(card)["base_model"] == "org/base" and "license" not in read_metadata(card)

@@ -35,7 +35,7 @@ from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.engines.base import Engine
 from lit_agentrl.engines.levels import LevelEngine
-from lit_agentrl.engines.native.support import require_positions
+from lit_agentrl.engines.native.support import find_positions, require_positions
 from lit_agentrl.engines.needs import check_server, open_engine
 from lit_agentrl.loggers.files import add_csv_log
 from lit_agentrl.models.lora import get_levels
@@ -146,7 +146,8 @@ def build(
     )  # fmt: skip
     warnings = check_prompts(
         rules, rewards=parts.rewards, num_trained=len(games.weights), parts=other_parts,
-        max_reply_tokens=settings.max_reply_tokens, exceeded=games.exceeded,
+        max_reply_tokens=settings.max_reply_tokens, max_positions=find_positions(policy.network),
+        exceeded=games.exceeded,
     )  # fmt: skip
     parts.worker.check(rules)
     is_judged = parts.algorithm.reads == SCORES

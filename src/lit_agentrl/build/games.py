@@ -56,6 +56,7 @@ def check_prompts(
     parts: Sequence[Part] = (),
     is_local: bool = True,
     max_reply_tokens: int | None = None,
+    max_positions: int | None = None,
     exceeded: Mapping[int, str] = MappingProxyType({}),
 ) -> list[str]:
     """Refuse games that fail or lack required facts, and prompts that do not fit.
@@ -70,6 +71,7 @@ def check_prompts(
         is_local: whether the model is in this process, so that its tokenizer is known; if it spells the words of a
             game letter by letter, a line says so.
         max_reply_tokens: tokens of a reply of the policy; None: not checked.
+        max_positions: positions that the model has; None if not known.
         exceeded: index of a game -> a line about the limit that `try_games` found too low for best play.
 
     Returns:
@@ -94,7 +96,7 @@ def check_prompts(
         tokens = first.prefix_tokens
         warned += check_limits(
             task, episodes, rules, max_reply_tokens=max_reply_tokens if is_local else None,
-            exceeded=[exceeded[index]] if index in exceeded else [],
+            max_positions=max_positions, exceeded=[exceeded[index]] if index in exceeded else [],
         )  # fmt: skip
         if index < num_trained:
             match_game(task, episodes, parts)

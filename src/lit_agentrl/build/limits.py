@@ -23,6 +23,7 @@ def check_limits(
     rules: Rules,
     *,
     max_reply_tokens: int | None,
+    max_positions: int | None = None,
     exceeded: Sequence[str] = (),
 ) -> list[str]:
     """Refuse a game that exceeds its limits, with all of them in one message.
@@ -34,6 +35,7 @@ def check_limits(
         episodes: episodes of random play, of which at least one has a turn.
         rules: the rules of play, with the tokens of a prompt and its reply.
         max_reply_tokens: tokens of a reply; None if not known.
+        max_positions: positions that the model has, more than which no limit may allow; None if not known.
         exceeded: limits that were exceeded before, each with its remedy.
 
     Raises:
@@ -54,12 +56,12 @@ def check_limits(
     if opening >= max_context_tokens:
         refused.append(
             f"{limit} leaves no room for a reply: the prompt of {task.name} alone has {opening} tokens; raise it to "
-            f"{max([opening, *longest]) + room}"
+            f"{_name_size(max([opening, *longest]) + room, max_positions)}"
         )
     elif longest and min(longest) >= max_context_tokens:
         warned.append(
             f"{limit} ends every episode of {task.name} that was tried: its prompts grow to {min(longest)} tokens; "
-            f"raise it to {max(longest) + room}, or choose context=window"
+            f"raise it to {_name_size(max(longest) + room, max_positions)}, or choose context=window"
         )
     if replies and max_reply_tokens is not None and min(replies) > max_reply_tokens:
         warned.append(
@@ -75,6 +77,13 @@ def check_limits(
         lines = [f"({number}) {line}" for number, line in enumerate(lines, 1)]
         raise ValueError(f"env: {len(lines)} limits are too low for {task.name}: {'; '.join(lines)}")
     raise ValueError(lines[0])
+
+
+def _name_size(needed: int, max_positions: int | None) -> str:
+    """Name the needed tokens, and the positions of the model if they are fewer."""
+    if max_positions is None or needed <= max_positions:
+        return str(needed)
+    return f"{needed}, for which the model has too few positions ({max_positions}): take another model"
 
 
 def _measure_prompts(episode: Episode) -> Iterator[int]:

@@ -212,7 +212,7 @@ class Reader:
             left -= len(turn.prefix_tokens)
             if left <= 0:
                 break
-            is_cut = is_cut or len(turn.reply_tokens) >= left
+            is_cut = is_cut or len(turn.reply_tokens) > left
             if len(turn.reply_tokens) > left:
                 for name in ("reply_tokens", "reply_segments", "reply_logps", "reply_entropies"):
                     setattr(turn, name, getattr(turn, name)[:left])

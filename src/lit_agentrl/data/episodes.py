@@ -113,7 +113,7 @@ def open_folder(path: Path) -> EpisodeFolder | None:
                 f"{VERSION}; collect again"
             )
         shards = tuple(_parse_shard(entry) for entry in manifest["shards"])
-        described, planned = dict(manifest["described"]), int(manifest["planned"])
+        described, planned = dict(manifest["described"]), _parse_count(manifest["planned"], "planned")
         if not isinstance(described.get("policy", {}), Mapping):
             raise TypeError("policy is not a mapping")
         if planned < 0:
@@ -123,8 +123,16 @@ def open_folder(path: Path) -> EpisodeFolder | None:
     return EpisodeFolder(path, described, shards, planned)
 
 
+def _parse_count(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={str(value)[:40]!r} is not a whole number")
+    return value
+
+
 def _parse_shard(entry: Mapping[str, Any]) -> Shard:
-    shard = Shard(str(entry["file"]), int(entry["episodes"]), str(entry["sha256"]))
+    shard = Shard(
+        str(entry["file"]), _parse_count(entry["episodes"], "episodes of a shard"), str(entry["sha256"])
+    )
     if Path(shard.file).name != shard.file or not shard.file.endswith(".jsonl.gz"):
         raise ValueError(f"{MANIFEST} names a shard {shard.file}, which is not a file in its folder")
     return shard

@@ -225,6 +225,8 @@ def _check(episode: Episode, student: Student) -> None:
         raise BadRow("empty", "it has no sampled token")
     largest_id = -1
     for turn in episode.turns:
+        if not len(turn.prefix_tokens) + len(turn.reply_tokens):
+            raise BadRow("empty", "a turn has no token")
         reward = turn.training_reward
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
             raise BadRow("bad_reward", f"the reward of a turn is {str(reward)[:40]!r}, not a finite number")

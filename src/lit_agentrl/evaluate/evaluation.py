@@ -236,7 +236,8 @@ def rebuild_run(
     if not has_world(saved) and cfg.env is None:
         raise UserError(
             f"run={cfg.run} names no world: it was judged by held-out data, whose scores are in its summary.json; name "
-            "the one to play with env=WORLD"
+            f"the one to play with env=WORLD, or read what the model writes with transformers, as "
+            f"{cfg.run}/hf/README.md shows"
         )
     with open_dict(saved):
         if not has_world(saved):

@@ -24,7 +24,7 @@ USE = """from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = AutoModelForCausalLM.from_pretrained("FOLDER")
-messages = [{"role": "user", "content": "what the world shows"}]
+messages = [{"role": "user", "content": "SHOWN"}]
 prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, return_tensors="pt")
 reply = model.generate(**prompt, max_new_tokens=40)[0, prompt["input_ids"].shape[1] :]
 print(tokenizer.decode(reply))"""
@@ -88,14 +88,17 @@ def build_card(summary: reports.Summary, settings: Mapping[str, Any], kind: str 
     metadata |= {"pipeline_tag": "text-generation"} if kind == "policy" else {}
     metadata |= {"base_model": hub_id} if hub_id else {}
     metadata |= {"license": license_name} if license_name else {}
+    # data with a coefficient are imitated while training plays
+    is_on_data = bool(_select(settings, "data", "path")) and _select(settings, "data", "coef") is None
     worlds = sorted({game["name"] for game in summary["games"]})
+    shown = "what the world shows" if summary["games"] else "a prompt, as in the data"
     rows = {
         "base model": format_code_span(base),
         "licence of the base": format_code_span(license_name) if license_name else "not known",
         "algorithm": format_code_span(algorithm),
         "worlds": ", ".join(map(format_code_span, worlds)) or "none",
         "training": f"{summary['iterations']} of {summary['planned_iterations']} iterations, {summary['episodes']} "
-        f"episodes, {summary['action_tokens']} sampled tokens",
+        f"episodes, {summary['action_tokens']} {'learnt' if is_on_data else 'sampled'} tokens",
         "weights": describe_weights(summary),
         "end of the run": format_code_span(" ".join(filter(None, [summary["status"], summary["error"]]))),
         "seed": str(summary["seed"]),
@@ -109,7 +112,7 @@ def build_card(summary: reports.Summary, settings: Mapping[str, Any], kind: str 
         "| | |", "|---|---|", *(f"| {name} | {_format_cell(text)} |" for name, text in rows.items()), "",
         *format_scores(summary),
         "## Command", "", format_code_block(summary["command"]), "",
-        *(["## Use", "", format_code_block(USE), ""] if kind == "policy" else []),
+        *(["## Use", "", format_code_block(USE.replace("SHOWN", shown)), ""] if kind == "policy" else []),
     ])  # fmt: skip
 
 

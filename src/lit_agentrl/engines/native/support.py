@@ -20,15 +20,21 @@ _LENGTHS = (5, 3)  # initial tokens of the two trial episodes; each then gets tw
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # difference of logits, relative to the largest logit
 
 
+def find_positions(network: PreTrainedModel | None) -> int | None:
+    """Return the number of positions of a network; None if not known."""
+    if network is None:
+        return None
+    positions: int | None = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+    return positions
+
+
 def require_positions(network: PreTrainedModel | None, max_context_tokens: int) -> None:
     """Refuse contexts longer than the model's positions; without a network, check nothing.
 
     Raises:
         ValueError: If ``max_context_tokens`` exceeds the number of positions.
     """
-    if network is None:
-        return
-    longest = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+    longest = find_positions(network)
     if longest is not None and longest < max_context_tokens:
         raise ValueError(
             f"rollout.max_context_tokens={max_context_tokens} is more than the {longest} positions that the model has; "

@@ -45,7 +45,8 @@ def press_lights(game: Any) -> list[str]:
             value ^= sum(rows[i] >> other & 1 for other in presses if other in free) & 1
             presses |= {column} if value else set()
         options.append(presses)
-    return [f"[{cells[index][0]} {cells[index][1]}]" for index in sorted(min(options, key=len))]
+    fewest = min(options, key=len)
+    return [f"[{cells[index][0]} {cells[index][1]}]" for index in sorted(fewest)]
 
 
 WAYS = {"[up]": (-1, 0), "[down]": (1, 0), "[left]": (0, -1), "[right]": (0, 1)}

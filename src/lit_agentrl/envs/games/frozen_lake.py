@@ -150,8 +150,8 @@ class FrozenLake(TextEnv):
 
     def _propose(self, seed: int, attempt: int) -> Iterator[tuple[Lake, int]]:
         rng = keyed_rng(seed, attempt, _MAP)
-        rows = generate_random_map(self.size, self.frozen_share, seed=int(rng.integers(2**31)))
-        squares = "".join(rows).replace("S", "F").replace("G", "F")
+        drawn = generate_random_map(self.size, self.frozen_share, seed=int(rng.integers(2**31)))
+        squares = "".join(drawn).replace("S", "F").replace("G", "F")
         ice = [square for square, kind in enumerate(squares) if kind == "F"]
         for _ in range(_PAIRS_PER_MAP):
             start, goal = rng.choice(ice, size=2, replace=False).tolist()
