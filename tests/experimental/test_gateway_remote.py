@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
@@ -187,3 +188,14 @@ def test_the_endpoint_listens_where_it_is_told_alone(serve: Any) -> None:
         world.reset(seed=0)
         _, reward, _, _, _ = world.step(make_reply())
         assert reward == 1.0 and world._open_gateway().url.startswith("http://127.0.0.2:")
+
+
+def test_answers_are_sent_without_delay() -> None:
+    """Else each call of a connection that is kept waits for a delayed acknowledgement, 40 ms."""
+    gateway = Gateway()
+    with closing(HTTPConnection(gateway.url.split("/")[2])) as line:
+        line.request("GET", "/v1/models")
+        line.getresponse().read()
+        [kept] = gateway._server.server_state.connections
+        place = kept.transport.get_extra_info("socket")  # type: ignore[union-attr]
+        assert place.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

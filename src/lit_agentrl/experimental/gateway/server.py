@@ -169,7 +169,8 @@ def _listen(host: str) -> socket.socket:
     Raises:
         ValueError: See `Gateway`.
     """
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # asyncio sends without delay only where the protocol is named; else each call of a kept connection waits 40 ms
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if host in ("", "0.0.0.0"):
             raise OSError("a program needs one address to call")
