@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from lit_agentrl.build.games import check_prompts
 from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.engines.served.openai import OpenAIEngine
 from lit_agentrl.envs.hosting import Hosting
 from lit_agentrl.episode import EndReason
 from lit_agentrl.experimental.gateway.context import Calls
@@ -34,6 +36,7 @@ from lit_agentrl.text.context import FULL
 from lit_agentrl.text.ledger import check_ledger
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import nano_tokenizer, tiny_policy
+from tests.engines.server import Model, serving
 
 PARAMS = SamplingParams(max_reply_tokens=6, max_context_tokens=200)
 # plain HTTP, as a program of any language would speak it
@@ -321,6 +324,25 @@ def test_rows_of_a_program_are_packed_as_one_trajectory(scheduler: Any) -> None:
     assert batch.return_B.tolist() == [1.0] * 6 and batch.reward_BT.sum() == 2.0
     again = scheduler(make_rules("wander")).play(Wave("train", 0, PARAMS, specs(2)))
     assert [e.turns for e in again] == [e.turns for e in episodes]
+
+
+@pytest.mark.slow
+def test_a_program_before_a_server_of_tokens_plays_as_before_the_native_engine() -> None:
+    greedy = replace(PARAMS, temperature=0.0)
+    wave, network = Wave("val", 0, greedy, specs(2)), tiny_policy().network
+    native = make_rules("wander")
+    with serving(Model(network, native.chat.end_of_turn_ids)) as url:
+        remote = replace(native, engine=partial(OpenAIEngine, url=url, mode="tokens", model=""))
+        played = []
+        for rules in (native, remote):
+            with closing(Scheduler(rules, rules.open_engine(network))) as scheduler:
+                played.append(scheduler.play(wave))
+    for ours, theirs in zip(*played, strict=True):
+        assert theirs.end is EndReason.SUCCESS and ours.total_reward == theirs.total_reward == 1.0
+        for one, other in zip(ours.turns, theirs.turns, strict=True):
+            assert one.prefix_tokens.tolist() == other.prefix_tokens.tolist()
+            assert one.reply_tokens.tolist() == other.reply_tokens.tolist()
+            assert one.reply_logps == pytest.approx(other.reply_logps, abs=1e-5)
 
 
 @pytest.mark.slow
