@@ -37,7 +37,7 @@ def test_the_bot_solves_levels_that_keep_the_contract(level: str, capsys: pytest
                 break
         assert over and info["success"] and points == 1.0 and env.optimal_actions(horizon=1) is None
     check_env(lambda split: BabyAI(id=f"BabyAI-{level}", split=split), episodes=2)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out.count("\n") == 1  # of check_env; the library prints nothing
 
 
 def test_a_mission_played_by_hand() -> None:

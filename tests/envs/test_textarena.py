@@ -31,6 +31,7 @@ def test_a_game_keeps_the_contract_and_is_won_by_best_play(
     id: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check_env(lambda split: TextArena(id=id, split=split), episodes=3)
+    capsys.readouterr()  # the line of check_env
     env = TextArena(id=id, partial=False)
 
     def play() -> None:

