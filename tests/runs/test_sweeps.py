@@ -84,6 +84,7 @@ def test_runs_in_other_processes(launcher: str, tiny_model_folder: Path, in_empt
     """Each has its folder, its value and its lines; one that fails is one line, and the others go on."""
     empty = in_empty_folder / "empty"
     empty.mkdir()
+    (empty / "config.json").write_text("{}")  # else the sweep is refused before its first run
     options = (
         f"hydra/launcher={launcher} model=hf model.name={tiny_model_folder},{empty} hydra.sweep.dir=sweep"
     )

@@ -13,6 +13,7 @@ from lit_agentrl.rl.objective import Tensors
 from lit_agentrl.rl.preference.pairing import Pairs
 
 _SIDES = ("chosen", "rejected")
+_TIE = 1e-5  # largest margin of a tie, because micro-batches round equal log-probs differently
 
 
 def kept_pairs(pairs: Pairs, tensors: Tensors) -> Tensors:
@@ -76,7 +77,8 @@ def pair_metrics(columns: Mapping[str, Tensor]) -> Tensors:
 def compared_metrics(columns: Mapping[str, Tensor]) -> Tensors:
     """Metrics of the scores of pairs: scores, margin, accuracy and ``shorter_wins``.
 
-    ``shorter_wins`` is the share of pairs whose shorter side is chosen.  A tie counts half in both shares.
+    ``shorter_wins`` is the share of pairs whose shorter side is chosen.  A tie counts half in both shares.  A margin of
+    at most 1e-5 is a tie.
     """
     chosen_P, rejected_P = columns["chosen_length_P"], columns["rejected_length_P"]
     margin_P = columns["chosen_P"] - columns["rejected_P"]
@@ -84,7 +86,7 @@ def compared_metrics(columns: Mapping[str, Tensor]) -> Tensors:
         "reward_chosen": columns["chosen_P"],
         "reward_rejected": columns["rejected_P"],
         "reward_margin": margin_P,
-        "reward_accuracy": (margin_P > 0).double() + 0.5 * (margin_P == 0).double(),
+        "reward_accuracy": (margin_P > _TIE).double() + 0.5 * (margin_P.abs() <= _TIE).double(),
         "shorter_wins": (chosen_P < rejected_P).double() + 0.5 * (chosen_P == rejected_P).double(),
     }
     return {name: sum_and_count(value_P) for name, value_P in values.items()}
