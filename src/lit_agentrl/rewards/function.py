@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from lit_agentrl.checks import require, require_one_of
 from lit_agentrl.envs.tasks.functions import get_function_name, list_arguments
@@ -49,13 +49,7 @@ class Function(Shaping):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
         if not self.keep_penalties and not self.replaces:
             raise ValueError("keep_penalties=false has no effect under replaces=false; leave it out")
-        require(callable(self.fn), "fn", self.fn, "a function: a _target_ with _partial_: true")
-        self._names = list_arguments(self.fn, "fn")
-        if unknown := [name for name, is_needed in self._names.items() if is_needed and name not in GIVEN]:
-            raise ValueError(
-                f"fn={get_function_name(self.fn)} asks for {unknown[0]}; it may ask for {', '.join(GIVEN)}, and "
-                "constants are set next to its _target_"
-            )
+        self._names = list_names(self.fn, GIVEN)
         self.stage = Stage.TASK if self.replaces else Stage.SHAPING  # type: ignore[misc]  # an option decides it
 
     def score(self, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
@@ -83,14 +77,41 @@ class Function(Shaping):
             "points": turn.reward, "is_valid": turn.is_valid, "turn": index,
             "is_last": index + 1 == len(episode.turns), "success": episode.success, "episode": episode,
         }  # fmt: skip
-        try:
-            value = self.fn(**{name: given[name] for name in self._names if name in given})
-            if isinstance(value, str) or not math.isfinite(value):
-                raise ValueError(f"it returned {value!r}, and must return a finite number")
-        except (Exception, SystemExit) as error:  # user code may raise anything
-            message = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ValueError(
-                f"fn={get_function_name(self.fn)} fails on {episode.task_name} instance seed {episode.instance_seed}, "
-                f"turn {index + 1} ({message}); mend the function"
-            ) from error
-        return float(value)
+        return call_function(self.fn, self._names, given, episode, f"turn {index + 1}")
+
+
+def list_names(fn: Callable[..., float], given: Sequence[str]) -> list[str]:
+    """Return the arguments of a user's function that a reward part gives.
+
+    Raises:
+        ValueError: ``fn`` is no function, or needs an argument that is not among ``given``.
+    """
+    require(callable(fn), "fn", fn, "a function: a _target_ with _partial_: true")
+    names = list_arguments(fn, "fn")
+    if unknown := [name for name, is_needed in names.items() if is_needed and name not in given]:
+        raise ValueError(
+            f"fn={get_function_name(fn)} asks for {unknown[0]}; it may ask for {', '.join(given)}, and "
+            "constants are set next to its _target_"
+        )
+    return [name for name in names if name in given]
+
+
+def call_function(
+    fn: Callable[..., float], names: Sequence[str], given: Mapping[str, Any], episode: Episode, place: str
+) -> float:
+    """Return the value of a user's function, called with the arguments that it names.
+
+    Raises:
+        ValueError: it raises an error, or returns no finite number; the message names episode and ``place``.
+    """
+    try:
+        value = fn(**{name: given[name] for name in names})
+        if isinstance(value, str) or not math.isfinite(value):
+            raise ValueError(f"it returned {value!r}, and must return a finite number")
+    except (Exception, SystemExit) as error:  # user code may raise anything
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(
+            f"fn={get_function_name(fn)} fails on {episode.task_name} instance seed {episode.instance_seed}, "
+            f"{place} ({message}); mend the function"
+        ) from error
+    return float(value)

@@ -7,12 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
 
-from lit_agentrl.checks import require
-from lit_agentrl.envs.tasks.functions import get_function_name, list_arguments
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.rewards.base import Places, RewardContext, Rewards, Shaping
+from lit_agentrl.rewards.function import call_function, list_names
 from lit_agentrl.text.token_bytes import get_token_pieces
 
 GIVEN = ("sentence", "index", "reply", "turn", "success", "episode")  # arguments that a function may take
@@ -77,13 +75,7 @@ class Sentences(Shaping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(callable(self.fn), "fn", self.fn, "a function: a _target_ with _partial_: true")
-        self._names = list_arguments(self.fn, "fn")
-        if unknown := [name for name, is_needed in self._names.items() if is_needed and name not in GIVEN]:
-            raise ValueError(
-                f"fn={get_function_name(self.fn)} asks for {unknown[0]}; it may ask for {', '.join(GIVEN)}, and "
-                "constants are set next to its _target_"
-            )
+        self._names = list_names(self.fn, GIVEN)
         try:
             self._split = re.compile(self.split)
         except (re.error, TypeError) as error:
@@ -119,21 +111,10 @@ class Sentences(Shaping):
                 "reply": _replace_escapes(text), "turn": number,
                 "success": episode.success, "episode": episode,
             }  # fmt: skip
-            found[place] = found.get(place, 0.0) + self._call(given, episode)
+            found[place] = found.get(place, 0.0) + call_function(
+                self.fn, self._names, given, episode, f"turn {number + 1}, sentence {index + 1}"
+            )
         return found
-
-    def _call(self, given: dict[str, Any], episode: Episode) -> float:
-        try:
-            value = self.fn(**{name: given[name] for name in self._names if name in given})
-            if isinstance(value, str) or not math.isfinite(value):
-                raise ValueError(f"it returned {value!r}, and must return a finite number")
-        except (Exception, SystemExit) as error:  # user code may raise anything
-            message = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ValueError(
-                f"fn={get_function_name(self.fn)} fails on {episode.task_name} instance seed {episode.instance_seed}, "
-                f"turn {given['turn'] + 1}, sentence {given['index'] + 1} ({message}); mend the function"
-            ) from error
-        return float(value)
 
 
 def _replace_escapes(text: str) -> str:
