@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -141,7 +141,7 @@ def format_seconds(rounds: Sequence[Round], quantities: Sequence[str], *, ours: 
 
 
 @contextmanager
-def time_block(into: Measured, name: str, device: str | torch.device = "cpu"):  # type: ignore[no-untyped-def]
+def time_block(into: Measured, name: str, device: str | torch.device = "cpu") -> Iterator[None]:
     """Add the seconds of the block to ``into[name]``, waiting for a GPU at both ends."""
     _wait(device)
     started = time.perf_counter()

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,7 +38,7 @@ PHASES = ("rollout", "update", "validate")
 
 
 @contextmanager
-def check_out(revision: str, folder: Path):  # type: ignore[no-untyped-def]
+def check_out(revision: str, folder: Path) -> Iterator[None]:
     """Check out ``revision`` in ``folder`` for the duration of the block."""
     git = ["git", "-C", str(ROOT), "worktree"]
     subprocess.run([*git, "add", "--quiet", "--detach", str(folder), revision], check=True)

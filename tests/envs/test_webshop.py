@@ -251,7 +251,7 @@ def test_a_shopper_by_rules_and_files_of_the_original(tmp_path: Path) -> None:
         (
             "items_ins_v2.json",
             '{"B0": []}',
-            "goals=synthetic must be a kind of which the split train has one",
+            "goals=synthetic must be a kind that the split train has",
         ),
     ],
 )

@@ -32,7 +32,7 @@ def check_limits(
 
     Args:
         task: the game.
-        episodes: episodes of random play, of which at least one has a turn.
+        episodes: episodes of random play; at least one has a turn.
         rules: the rules of play, with the tokens of a prompt and its reply.
         max_reply_tokens: tokens of a reply; None if not known.
         max_positions: positions that the model has, more than which no limit may allow; None if not known.

@@ -43,7 +43,7 @@ from lit_agentrl.envs.world import World
 
 __all__ = ["ContractError", "Violation", "check_env"]
 
-_ATTEMPTS = 10  # largest number of plays, one of which must leave the global generators unchanged
+_ATTEMPTS = 10  # most plays; one of them must leave the global generators unchanged
 _SLOW_S = 1.0  # if an episode takes longer, each rule is checked on one episode
 _log = logging.getLogger(__name__)
 

@@ -57,8 +57,8 @@ class ScienceWorld(Replayed):
     Args:
         tasks: names from `TASKS`, drawn equally often; None: all.
         simplifications: names from `SIMPLIFICATIONS`; ``easy`` stands for several.
-        shows: what follows each message: ``look`` (the room), ``inventory``, ``actions`` (hundreds
-            that the library lists, some of which it does not understand).
+        shows: what follows each message: ``look`` (the room), ``inventory``, ``actions`` (the library
+            lists hundreds, and does not understand some).
         partial: whether an unsolved task earns its score; False: only 1 for a solved one.
         memory_mb: most memory of the Java process, MB.
         split: ``train``, ``val`` or ``test``: the library's variations for training, development and test.

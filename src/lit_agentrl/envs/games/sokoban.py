@@ -19,7 +19,7 @@ BOX_OFF_REWARD = -1.0
 COMPLETION_REWARD = 10.0
 
 _ROOM, _LENGTH = 11, 12  # purpose keys
-LENGTHS = {"falling": 2, "uniform": 1}  # number of uniform draws, the smallest of which is the length
+LENGTHS = {"falling": 2, "uniform": 1}  # number of uniform draws; their smallest is the length
 _ATTEMPTS_PER_LENGTH = 20  # layouts tried for one solution length before another length is drawn
 
 KINDS = ("wall", "floor", "target", "box on target", "box", "player", "player on target")

@@ -70,7 +70,7 @@ class WebShop(TextEnv):
         self._kind, self._results, self._partial, self._search = goals, results, partial, search
         self._eligible = [product for product in self._shop.products if has_goals(product, goals)]
         of_split = [product for product in self._eligible if split_of(product.id) == split]
-        require(bool(of_split), "goals", goals, f"a kind of which the split {split} has one")
+        require(bool(of_split), "goals", goals, f"a kind that the split {split} has")
         self.max_solution = 3 + max(len(product.options) for product in self._eligible)
         self._goal = Goal("", "", (), (), None)
         self._page = Page()
