@@ -19,7 +19,10 @@ from lit_agentrl.engines.native.rows import Rows
 
 _LENGTHS = (5, 3)  # initial tokens of the two trial episodes; each then gets two more
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # difference of logits, relative to the largest logit
-_COPY_GAP, _COPY_GAP_IN_HALF = {torch.float32: 1e-3, torch.float64: 1e-6}, 0.1  # nats, see `describe_copy_gap`
+_COPY_GAP, _COPY_GAP_IN_HALF = (
+    {torch.float32: 1e-3, torch.float64: 1e-6},
+    0.1,
+)  # nats, see `describe_copy_gap`
 
 
 def find_positions(network: PreTrainedModel | None) -> int | None:
@@ -90,9 +93,7 @@ def _measure_gap(network: PreTrainedModel, context: Callable[[], AbstractContext
     return largest_gap / _TOLERANCE.get(logits_AV.dtype, 5e-2)
 
 
-def _read_trial(
-    read: Callable[[SlotCache, Packed], Tensor], network: PreTrainedModel
-) -> tuple[Rows, Tensor]:
+def _read_trial(read: Callable[[SlotCache, Packed], Tensor], network: PreTrainedModel) -> tuple[Rows, Tensor]:
     """Read two episodes packed, in two parts each.
 
     Returns:
@@ -136,7 +137,9 @@ def describe_copy_gap(
     """
     casts_to, bound = find_autocast_dtype(network.device), _COPY_GAP.get(dtype, _COPY_GAP_IN_HALF)
     # casts that autocast keeps would take the memory of another copy
-    uncached = torch.autocast(network.device.type, casts_to, cache_enabled=False) if casts_to else nullcontext()
+    uncached = (
+        torch.autocast(network.device.type, casts_to, cache_enabled=False) if casts_to else nullcontext()
+    )
     with uncached:
         log_p_AV, log_q_AV = (
             _read_trial(each, network)[1].float().log_softmax(-1) for each in (read, read_copy)
