@@ -1,4 +1,4 @@
-"""Whether a run that is killed and resumed ends as one that nobody killed, on this device.
+"""Compare a run that is killed and resumed with one that nobody killed.
 
     python -m scripts.bench.resume [--device cuda] [-- more options of train.py]
 
@@ -44,7 +44,7 @@ def run(options: Sequence[str]) -> None:
 
 
 def kill(options: Sequence[str], folder: Path, iterations: int) -> int:
-    """Kill a run when it has logged so many iterations; return how many it had logged.
+    """Kill a run when it has logged ``iterations``; return how many it had logged.
 
     Raises:
         SystemExit: the run ended, or took too long, before that.
@@ -75,14 +75,17 @@ def read_rows(folder: Path) -> list[dict[str, str]]:
 
 
 def compare_columns(first: Path, second: Path) -> list[str]:
-    """Return the columns of ``metrics.csv`` of the first run that differ in the second, except those of clocks."""
+    """Return the columns of ``metrics.csv`` that differ, except those of clocks."""
     before, after = read_rows(first), read_rows(second)
     names = [name for name in before[0] if not name.startswith(CLOCKS)]
     return [name for name in names if [r[name] for r in before] != [r.get(name) for r in after]]
 
 
 def compare(first: Path, second: Path) -> list[str]:
-    """Return the columns and tensors that differ between two runs, with the greatest differences of tensors."""
+    """Return the columns and tensors that differ between two runs.
+
+    A tensor's greatest difference follows its name.
+    """
     before, after = (
         dict(_iterate_tensors(torch.load(folder / "checkpoints" / "last.ckpt", map_location="cpu")))
         for folder in (first, second)

@@ -110,9 +110,10 @@ def make_config(model: str, pad: int | None = None, end: int | None = None) -> Q
 
 
 def choose_sizes(model: str, options: Sequence[str]) -> list[str]:
-    """Return what a run with a network of this shape chooses for its GPU, as options; nothing on a CPU.
+    """Return the options that a run with such a network chooses for its GPU.
 
-    The memory of :func:`policy` cannot be planned, so a run with it would keep the micro-batches of a CPU.
+    On a CPU there are none.  The memory of :func:`policy` itself cannot be planned, so a run with it would keep the
+    micro-batches of a CPU.
 
     Args:
         model: One of :data:`SHAPES`; nothing is chosen for the embedded policy.

@@ -19,10 +19,8 @@ from lit_agentrl.engines.native.rows import Rows
 
 _LENGTHS = (5, 3)  # initial tokens of the two trial episodes; each then gets two more
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # difference of logits, relative to the largest logit
-_COPY_GAP, _COPY_GAP_IN_HALF = (
-    {torch.float32: 1e-3, torch.float64: 1e-6},
-    0.1,
-)  # nats, see `describe_copy_gap`
+# nats, see `describe_copy_gap`
+_COPY_GAP, _COPY_GAP_IN_HALF = {torch.float32: 1e-3, torch.float64: 1e-6}, 0.1
 
 
 def find_positions(network: PreTrainedModel | None) -> int | None:
@@ -120,11 +118,11 @@ def describe_copy_gap(
     network: PreTrainedModel,
     dtype: torch.dtype,
 ) -> str:
-    """Compare the log-probs of a copy of the weights with those of the network on two short texts.
+    """Compare log-probs of a copy of the weights with those of the network.
 
-    The gap is the mean of ``sum p |log p - log q|`` in nats, for the distributions ``p`` of the network and ``q`` of
-    the copy, as it is measured for sampled tokens in each update (``train/logp_gap``).  The inference context of the
-    network must be open.
+    Two short texts are read.  The gap is the mean of ``sum p |log p - log q|`` in nats, for the distributions ``p`` of
+    the network and ``q`` of the copy, as it is measured for sampled tokens in each update (``train/logp_gap``).  The
+    inference context of the network must be open.
 
     Args:
         read: `Inference.read` of the network.
