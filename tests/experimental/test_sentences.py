@@ -157,7 +157,7 @@ class Misplaced(Sentences):
 def test_wrong_options_are_one_line() -> None:
     with pytest.raises(ValueError, match="asks for world; it may ask for sentence, index, reply"):
         Sentences(fn=lambda world: 0.0)
-    with pytest.raises(ValueError, match=r"split=\( is no regular expression"):
+    with pytest.raises(ValueError, match=r"split=\( is not a valid regular expression"):
         Sentences(fn=rate, split="(")
     with pytest.raises(ValueError, match="turn 1, sentence 2 .*KeyError.*mend the function"):
         make(lambda sentence: {"Up": 1.0}[sentence], split=r"\n").score(play(), iteration=0)
