@@ -33,7 +33,10 @@ def _join(names: Sequence[str], last: str = " and ", noun: str = "games") -> str
 
 
 def state_result(report: Report) -> str:
-    """State for each game which cell is better, or that it is undecided; without games, do so for held-out data."""
+    """State for each game which cell is better, or that it is undecided.
+
+    If no run was measured on a game, do so for held-out data.
+    """
     names = list(dict.fromkeys(result.name for result in report.results))
     if not names:
         return state_held_out(report.held_out, report.stage) or (

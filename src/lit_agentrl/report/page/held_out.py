@@ -15,7 +15,7 @@ _SHOWN = 3  # most cells whose scores a sentence names
 
 
 class HeldOutResult(NamedTuple):
-    """A metric of a cell on held-out data: the mean over its runs at each stage that was measured."""
+    """A metric of a cell on held-out data: its mean over runs, by stage."""
 
     cell: Cell
     metric: str
@@ -41,7 +41,7 @@ def list_results(cells: Sequence[Cell], stages: Sequence[str]) -> list[HeldOutRe
 
 
 def state_held_out(results: Sequence[HeldOutResult], stage: str) -> str:
-    """State the scores on held-out data, and which cell has the best; empty if there are none."""
+    """State which cell is best on held-out data; empty if no cell was measured."""
     known = [result for result in results if stage in result.stages]
     if not known:
         return ""
