@@ -294,8 +294,10 @@ def format_judge(summary: Summary) -> str:
     note = ""
     if best["name"] == "val/success" and len(played) == 1:
         note = f" over {played[0]['n']} episodes"
-        if abs(played[0]["mean"] - best["value"]) > 1e-6:  # the highest of several draws is usually too high
-            note += "; played again for this table"
+    if (
+        played and best["iteration"] != summary["iterations"]
+    ):  # the highest of several draws is usually too high
+        note += f"; its rows play again, with the noise of iteration {summary['iterations']}: resumed, they change"
     extreme = "highest" if best["mode"] == "max" else "lowest"
     start = held_out.find_start(summary, best["name"])
     if start is not None and (start > best["value"] if best["mode"] == "max" else start < best["value"]):
