@@ -143,7 +143,7 @@ def test_a_later_part_changes_what_the_last_token_is_paid() -> None:
 
 def test_bytes_that_are_no_text_are_read() -> None:
     made = make(lambda reply: float(len(reply)))
-    made._piece_of = {1: b"\xff.", 2: b" a"}.__getitem__
+    made._get_piece = {1: b"\xff.", 2: b" a"}.__getitem__
     episodes = [episode([turn(sampled=[1, 2])])]
     assert made.score(episodes, iteration=0) == [[8.0]]
     assert made.places(episodes) == [[{1: 8.0}]]

@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_agentrl.checks import require
 from lit_agentrl.rl.credit.advantages import Advantage, broadcast_to_actions
 from lit_agentrl.rl.credit.comparison_advantages import count_compared
-from lit_agentrl.rl.masked import Trajectories, check_shapes, find_trajectories, segment_sum
+from lit_agentrl.rl.masked import Trajectories, check_shapes, find_trajectories
 from lit_agentrl.rl.objective import Tensors
 from lit_agentrl.rl.policy.penalties import cleaned, policy_metrics
 from lit_agentrl.rl.preference.objective import PreferenceLoss
@@ -177,9 +177,7 @@ def against_opponent_regularised(
     check_shapes(old_logp_BT=old_logp_BT, ref_logp_BT=ref_logp_BT, is_action_BT=is_action_BT)
     trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     value_S, is_compared_S = _compare_with_opponents(trajectories, is_opponent_B, baseline)
-    ratio_B = torch.where(is_action_BT, old_logp_BT - ref_logp_BT, 0.0).detach().double().sum(1)
-    is_scored_B = trajectories.index_B >= 0
-    ratio_S = segment_sum(ratio_B[is_scored_B], trajectories.index_B[is_scored_B], len(value_S))
+    ratio_S = trajectories.sum_tokens((old_logp_BT - ref_logp_BT).detach(), is_action_BT)
     value_S = torch.where(is_compared_S, value_S - coef * ratio_S, value_S)
     return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 

@@ -1,4 +1,4 @@
-"""A planner and an executor as levels of one policy, each of which can be frozen."""
+"""A planner and an executor: two levels of one policy, each possibly frozen."""
 
 from __future__ import annotations
 
