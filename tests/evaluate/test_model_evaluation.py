@@ -125,7 +125,7 @@ def test_a_model_of_this_machine_is_measured(
 ) -> None:
     main_evaluate(["model=nano", "env=bandit", "episodes=4", "baselines=true", "shots=2"])
     told = capsys.readouterr().out
-    assert "nano, split test" in told and "few-shot" in told and "policy is better by" in told
+    assert "nano, split test" in told and "few-shot" in told and "lead of the policy" in told
     [file] = Path("outputs/evaluations").iterdir()
     record, shown = json.loads(file.read_text())["results"]
     assert [each["shots"] for each in (record, shown)] == [0, 2] and list(shown["baselines"]) == [
