@@ -32,7 +32,7 @@ _EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", COUNTED, "rating")
 def build_table(
     cfg: DictConfig, records: Sequence[dict[str, Any]], used: Mapping[str, float]
 ) -> RenderableType:
-    """Build the tables of success, of other players of the same tasks, and of all other scores.
+    """Build the tables of success, of other players, and of all other scores.
 
     All fit 80 columns.  The last has one line per score.
 
@@ -98,7 +98,7 @@ def _estimate_level(levels: Mapping[str, Any], name: str) -> Estimate | None:
 
 
 def _build_baselines(records: Sequence[dict[str, Any]], models: Sequence[str]) -> Table:
-    """Build the table of who else played the tasks of each record, and of the policy's lead."""
+    """Build the table of other players of the same tasks, with the policy's lead."""
     table = Table(
         title="who else played the same tasks",
         caption="success: share of tasks solved; lead: success of the first line less that of this one, paired by "
