@@ -299,7 +299,7 @@ class Episode:
 
     @property
     def answers(self) -> list[tuple[str, ...]]:
-        """The actions of each turn with a valid reply, without those of plans and drafts, which have none."""
+        """The actions of each played turn with a valid reply."""
         return [tuple(turn.actions) for turn in self.turns if turn.is_valid and turn.player != PLANNER]
 
     @property
