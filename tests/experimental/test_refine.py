@@ -59,6 +59,7 @@ def test_only_the_last_reply_is_played() -> None:
     assert [turn.player == PLANNER for turn in episode.turns] == [1, 1, 0, 1, 0, 1, 1, 0]
     assert [turn.actions for turn in episode.turns] == [[], [], ["Up"], [], ["Up"], [], [], ["Up"]]
     assert (episode.success, episode.total_reward, episode.env_calls) == (True, 13.0, 4)  # reset, three steps
+    assert episode.answers == [("Up",)] * 3 and row["rollout/distinct_answers"] == pytest.approx(1 / 3)
     assert all(turn.is_valid and turn.reward == 0 for turn in episode.turns if turn.player == PLANNER)
     first, again, told = (turn.message for turn in episode.turns[1:4])
     assert first == again == "refine\nturns 4 actions 8\nP 0"  # a draft uses no budget
