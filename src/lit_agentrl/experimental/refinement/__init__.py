@@ -1,1 +1,1 @@
-"""Drafts that the policy rewrites before the game plays a reply."""
+"""Drafts that the policy rewrites before the game plays the last one."""

@@ -23,12 +23,11 @@ _REQUEST = (
 
 
 def read_answer(turn: Turn) -> list[int]:
-    """Return the tokens of a reply's answer; without one, all but those of its thought."""
+    """Return the tokens of a reply's answer; without one, all tokens after the thought."""
     is_answer = turn.reply_segments == Segment.ANSWER
-    found: list[int] = turn.reply_tokens[
-        is_answer if is_answer.any() else turn.reply_segments != Segment.THINK
-    ].tolist()
-    return found
+    is_read = is_answer if is_answer.any() else turn.reply_segments != Segment.THINK
+    answer: list[int] = turn.reply_tokens[is_read].tolist()
+    return answer
 
 
 def is_repeated(draft: Turn, turn: Turn) -> bool:
@@ -39,11 +38,11 @@ def is_repeated(draft: Turn, turn: Turn) -> bool:
 
 @dataclass(frozen=True)
 class RefineHook(PlayHook):
-    """A hook that asks for another reply until one is to be played.
+    """A hook that asks the policy to rewrite its reply until the game plays it.
 
     Attributes:
         rounds: maximum number of drafts before a reply that the game plays.
-        stop: text of a reply that is played at once, in lower case; empty: none.
+        stop: text, in lower case, that makes the game play a reply without further drafts; empty: no text.
     """
 
     rounds: int
@@ -69,7 +68,7 @@ class RefineHook(PlayHook):
         if not moment.turns or not is_draft(moment.turns[-1]):
             return written
         if moment.prompt.style == "compact":
-            # the embedded policy acts on the last text that it reads
+            # the embedded policy acts on the observation only if it ends the prompt
             budget = f"turns {moment.turns_left} actions {moment.actions_left}"
             text = f"refine\n{budget}\n{moment.observation}"
         else:
@@ -80,19 +79,20 @@ class RefineHook(PlayHook):
 class Refine(StructureHook, Refill):
     """A structure with a self-refine loop: Madaan et al., arXiv 2303.17651, and CoT-RO.
 
-    Each reply is a draft, which the game does not play, and which uses no turn of its budget.  The policy reads it,
-    criticises it and writes it again, at most ``rounds`` times.  The loop ends early when a reply repeats the answer of
-    its draft, or contains ``stop``; only the last reply is played, also one that reaches the limit of the context.
-    The policy samples drafts as well as replies, and learns from both: a draft earns what the game pays later, and what
-    reward parts pay for its own tokens.  ``is_plan_BT`` marks drafts.  Evaluations are played in the same way.
+    A reply is first a draft, which the game does not play, and which uses no turn of the game's budget.  The policy
+    reads the draft, criticises it and writes a new one, at most ``rounds`` times.  The loop ends early when a reply
+    repeats the answer of its draft, contains ``stop``, or reaches the limit of the context.  The game plays the last
+    reply.  The policy is trained on drafts as well as on replies that are played: a draft is credited with later
+    rewards of the game, and with those of reward parts for its own tokens.  ``is_plan_BT`` marks drafts.  Evaluations
+    are played in the same way.
 
-    Departs: in most tasks of the paper critique and new reply are two calls, with examples; here they are one reply
+    Departs: in most tasks of the paper, critique and new reply are two calls, with examples; here they are one reply
     without examples, as in its release for mathematics, whose ``stop`` is the default.  That release trains nothing.
-    No primary source of CoT-RO is known: its rewards a token are those of ``reward=sentences``.
+    No primary source of CoT-RO is known: its rewards of tokens are those of ``reward=sentences``.
 
     Args:
         rounds: maximum number of drafts before a reply that is played; 0: independent episodes.
-        stop: text, in any case, of a reply that is played at once; None: no text.
+        stop: text, in any case, that makes the game play a reply without further drafts; None: no text.
         max_waves: see `Refill`.
 
     Raises:
@@ -132,7 +132,7 @@ def is_draft(turn: Turn) -> bool:
 
 
 def list_rewritten(episode: Episode) -> list[tuple[Turn, Turn]]:
-    """Return each draft with the reply that followed it."""
+    """Return each draft with the reply that follows it, which may be a draft too."""
     return [
         (draft, turn) for draft, turn in pairwise(episode.turns) if is_draft(draft) and len(turn.reply_tokens)
     ]
