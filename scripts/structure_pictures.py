@@ -40,6 +40,7 @@ RUNS = {
     "opponent": f"{LAKE} algo=xpo",
     "memory": f"{LAKE} algo=archer rollout.members=4 trainer.max_epochs=2",
     "two_level": f"{LAKE} algo=hrl_tar rollout.members=4",
+    "refine": f"{LAKE} algo/structure=refine rollout.members=4 rollout.max_context_tokens=1024",
     "summary": "env=t_maze context=summary algo/structure=summary algo.structure.tokens=60 rollout.prompts=4 "
     "rollout.members=4",
     "experience": f"{LAKE} algo=training_free_grpo rollout.members=4 trainer.max_epochs=2 rollout.instances=4",
@@ -266,6 +267,14 @@ def of_summary(batches: Sequence[StepBatch]) -> list[Line]:
     return [make_line(e, note=note if e is group[0] else "") for e in group]
 
 
+def of_refine(batches: Sequence[StepBatch]) -> list[Line]:
+    """Draw the group of short episodes whose numbers of drafts differ most."""
+    groups = [g for g in _split_groups(batches[0].episodes) if max(len(e.turns) for e in g) <= 12]
+    group = max(groups, key=lambda group: len({len(e.turns) for e in group}))
+    note = "a diamond is a draft, which the policy rewrites; the game plays the others"
+    return [make_line(e, note=note if e is group[0] else "") for e in group]
+
+
 def of_experience(batches: Sequence[StepBatch]) -> list[Line]:
     """Draw a group in which some fail, and the same task in the next iteration."""
     first, after = (_split_groups(batch.episodes) for batch in batches)
@@ -306,8 +315,8 @@ def _draw_two_groups(
 DRAWN: dict[str, Callable[[Sequence[StepBatch]], list[Line]]] = {
     "refill": of_refill, "greedy": of_greedy, "replay": of_replay, "hint": of_hint, "retry": of_retry,
     "forget": of_forget, "opponent": of_opponent,
-    "memory": of_memory, "two_level": of_two_level, "summary": of_summary, "experience": of_experience,
-    "delta": of_delta,
+    "memory": of_memory, "two_level": of_two_level, "refine": of_refine, "summary": of_summary,
+    "experience": of_experience, "delta": of_delta,
 }  # fmt: skip
 
 

@@ -23,7 +23,10 @@ from lit_agentrl.build.games import check_prompts
 from lit_agentrl.build.structure import build_algorithm
 from lit_agentrl.config.composition import compose_job, format_search_path, initialize_hydra
 from lit_agentrl.config.overrides import FLAGS
+from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.engines.scripted import ScriptedEngine
+from lit_agentrl.envs.checker import check_env
 from lit_agentrl.episode import Turn
 from lit_agentrl.models.policy import NANO_FOLDER, load_nano
 from lit_agentrl.paths import CONFIG_DIR, list_configs, list_options, name_config
@@ -31,11 +34,13 @@ from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind, try_out
 from lit_agentrl.rl.policy.filters import Selection
 from lit_agentrl.rollout.rules import Rules
+from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Single
 from lit_agentrl.text.prompts import Prompt
 from tests.conftest import load_script, load_task_yaml
 from tests.rewards.conftest import sized
+from tests.text.conftest import make_bpe
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -101,8 +106,8 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Dic
 
 
 def test_every_example_is_used() -> None:
-    assert len(FILES) == 10
-    assert len(COMMANDS) == 5
+    assert len(FILES) == 12
+    assert len(COMMANDS) == 6
 
 
 def test_clip_rule_of_the_page(composed: dict[str, DictConfig]) -> None:
@@ -115,6 +120,34 @@ def test_clip_rule_of_the_page(composed: dict[str, DictConfig]) -> None:
     assert torch.allclose(ratio_BT.grad, torch.tensor([[-2.0, 0.0, 0.0]]), atol=2e-2)
     assert clipped.is_clipped_high_BT.tolist() == [[False, True, False]]
     assert clipped.is_clipped_low_BT.tolist() == [[False, False, True]]
+
+
+def test_world_of_tools_of_the_page(composed: dict[str, DictConfig]) -> None:
+    cfg = composed["env"]
+    task, tokenizer = instantiate(cfg.env), make_bpe()
+    check_env(task.make)
+    calls = [
+        '{"name": "find", "arguments": {"name": "Bob"}}',
+        *(f'{{"name": "find", "arguments": {{"name": "{name}"}}}}' for name in ("Ann", "Ben", "Eve")),
+    ]
+    engine = ScriptedEngine(
+        lambda episode, turn: f"<think>hm</think><tool_call>{calls[turn]}</tool_call>",
+        encode=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
+    )
+    chat = ChatRenderer(tokenizer, dialect=instantiate(cfg.dialect))
+    rules = Rules(
+        tasks=[task],
+        prompt=instantiate(cfg.prompt),
+        chat=chat,
+        engine=lambda **_: engine,
+        max_context_tokens=9000,
+    )
+    params = SamplingParams(max_reply_tokens=200, max_context_tokens=9000)
+    [episode] = Scheduler(rules, engine).play(Wave("train", 0, params, (EpisodeSpec(0, 0, 0, 0, 3),)))
+    assert [turn.problem for turn in episode.turns] == ["bad_arguments", "", "", ""]
+    assert "'Bob' is not one of" in episode.turns[1].message and "Ann lives at" in episode.turns[2].message
+    [shown] = re.findall(r"^```\n(Each reply calls .*?)\n```", EXTENDING, flags=re.DOTALL | re.MULTILINE)
+    assert shown in episode.opening[0]["content"]
 
 
 def test_mix_of_the_page(composed: dict[str, DictConfig]) -> None:

@@ -77,7 +77,9 @@ class TrajectoryBatch:
         torch.int32, fill=-1, says="of the trajectory; a turn owns its prefix and its reply"
     )
     is_turn_end_BT: Tensor = declare_column(torch.bool, toy=[0, 0, 1], says="last sampled token of a turn")
-    is_plan_BT: Tensor = declare_column(torch.bool, says="sampled in a turn of the planner, see `two_level`")
+    is_plan_BT: Tensor = declare_column(
+        torch.bool, says="sampled in a turn of the planner, or a draft, see `two_level`, `refine`"
+    )
     segment_BT: Tensor = declare_column(torch.int8, fill=Segment.PADDING, toy=Segment.THINK, says="`Segment`")
     sampler_logp_BT: Tensor = declare_column(torch.float32, toy=-1, says="nats, 0 where not an action")
     sampler_entropy_BT: Tensor = declare_column(

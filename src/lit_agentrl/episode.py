@@ -299,8 +299,8 @@ class Episode:
 
     @property
     def answers(self) -> list[tuple[str, ...]]:
-        """The actions of each turn with a valid reply."""
-        return [tuple(turn.actions) for turn in self.turns if turn.is_valid]
+        """The actions of each played turn with a valid reply."""
+        return [tuple(turn.actions) for turn in self.turns if turn.is_valid and turn.player != PLANNER]
 
     @property
     def counts(self) -> dict[str, float]:

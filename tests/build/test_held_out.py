@@ -71,6 +71,10 @@ def test_held_out_pairs_judge_a_run_that_names_no_world(
     assert (
         "best and hf/ go by val/data_loss, lower is better" in said and "best: chosen by the lowest" in said
     )
+    assert (
+        "so few hardly tell weights apart: raise data.held_out, such as 0.3" in said
+        and "1 groups" not in said
+    )
     start, _, last = read_rows("run")
     assert "val/success" not in last
     assert float(start["val/data_loss"]) == pytest.approx(math.log(2), abs=1e-5)

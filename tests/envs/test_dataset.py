@@ -6,6 +6,7 @@ import json
 import pickle
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from examples.own_data.verify import verify
+from lit_agentrl.build.games import Games, describe_repeated_rows
 from lit_agentrl.config.composition import compose_job, format_search_path
+from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.levels import find_levels, locate_levels, make_level_key, measure
@@ -337,3 +340,13 @@ def test_text_of_a_row_is_shown_as_it_is(tmp_path: Path) -> None:
     env = Dataset(path=write(tmp_path / "rows.jsonl", rows))
     observation, _ = env.reset(seed=0)
     assert observation in [row["question"] for row in rows]
+
+
+def test_more_episodes_than_rows_are_said(path: str) -> None:
+    games = Games([task(path)], [1.0], val=[EvalSpec(0, 500)], test=[EvalSpec(0, 1)])
+    with closing(task(path).make("val")) as env:
+        count = env.instances
+    said = describe_repeated_rows(games)
+    assert said.startswith(f"val draws 500 episodes of dataset from {count} row") and "test" not in said
+    assert "evaluate.py episodes=all" in said
+    assert not describe_repeated_rows(Games([task(path)], [1.0], val=[EvalSpec(0, 1)], test=[]))

@@ -41,6 +41,13 @@ def test_a_wide_observation_stands_above_it() -> None:
     assert shown[-5] == "" and shown[-4].startswith("thinks  <think>")
 
 
+def test_all_that_the_policy_reads_stands_above_the_reply() -> None:
+    read = "<|system|>" + " rules" * 30 + "\n<|user|>\n# P X O <|assistant|>"
+    shown = as_text(render_turn(turn(), ANSWER, lambda tokens: read if tokens == [1] else "")).splitlines()
+    assert " ".join(shown[:-4]).split() == read.split() and max(map(len, shown)) <= 80
+    assert shown[-4:-2] == ["thinks  <think>push</think>", "answers <answer>Right</answer>"]
+
+
 def test_what_went_wrong_is_said() -> None:
     bad = turn(
         reply="no", finish=FinishReason.LENGTH, problem="no_answer", num_surplus_actions=2, shaped_reward=0.5

@@ -111,6 +111,25 @@ def test_levels_have_the_interval_that_the_table_of_a_training_has() -> None:
     assert "chance" in text and "2000 │ 0.035 [0.028, 0.044]" in text and "2 shots" in text
 
 
+def test_who_else_played_is_a_table_of_its_own() -> None:
+    cfg, record = recorded([[True, False]] * 4, pass_k=[])
+    success = record["success"]
+    lead = {"mean": -0.5, "low": -0.7, "high": -0.25, "n": 4}
+    others = {
+        "oracle": {"success": success, "difference": lead},
+        "few-shot": {"success": success, "difference": lead},
+    }
+    text = shown(cfg, [record | {"levels": LEVELS, "shots": 0, "baselines": others}])
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    value = f"0.500 [{success['low']:.3f}, {success['high']:.3f}]"
+    first = cells.index(["sokoban, T 1", "4", value, ""])
+    assert cells[first + 1 : first + 3] == [
+        ["best play", "4", value, "-0.500 [-0.700, -0.250]"],
+        ["few-shot", "4", value, "-0.500 [-0.700, -0.250]"],
+    ]
+    assert max(map(len, text.splitlines())) <= 80 and "lead: success of the first line less" in text
+
+
 def test_the_best_of_k_is_the_mean_over_all_subsets() -> None:
     scores, solved = [0.3, 0.9, 0.3, 0.1, 0.5], [True, False, False, True, True]
 

@@ -125,7 +125,7 @@ def test_a_model_of_this_machine_is_measured(
 ) -> None:
     main_evaluate(["model=nano", "env=bandit", "episodes=4", "baselines=true", "shots=2"])
     told = capsys.readouterr().out
-    assert "nano, split test" in told and "few-shot" in told and "policy is better by" in told
+    assert "nano, split test" in told and "few-shot" in told and "lead of the policy" in told
     [file] = Path("outputs/evaluations").iterdir()
     record, shown = json.loads(file.read_text())["results"]
     assert [each["shots"] for each in (record, shown)] == [0, 2] and list(shown["baselines"]) == [
@@ -296,6 +296,7 @@ def test_play_takes_a_model_as_evaluate_does(refused: Refused) -> None:
     assert found is not None and found[1] == ["model=nano"] and found[0].instance == 3
     assert "env has no value; name the game to play, such as env=bandit" in refused("model=nano", main_play)
     assert "checkpoint would be ignored" in refused("model=nano env=bandit checkpoint=best", main_play)
+    assert "messages=3 must be true or false" in refused("model=nano env=bandit messages=3", main_play)
 
 
 @pytest.mark.slow
@@ -312,3 +313,6 @@ def test_a_model_plays_the_very_episodes_that_its_evaluation_counts(in_empty_fol
     for each, other in zip(played, counted[1:], strict=True):
         assert [turn.reply_text for turn in each.turns] == [turn.reply_text for turn in other.turns]
     assert "nano" in played[0].note and "test instance 1" in str(played[0])
+    assert "<|assistant|>" not in str(played[0])
+    (read,) = play_model(OmegaConf.merge(cfg, {"messages": True, "episodes": 1}), described)
+    assert "<|user|>" in str(read) and "<|assistant|>" in str(read)

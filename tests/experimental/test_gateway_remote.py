@@ -148,7 +148,7 @@ def test_an_episode_that_ends_early_cuts_the_line(serve: Any) -> None:
         world.reset(seed=0)
         _, reward, is_over, _, info = world.step(make_reply())
         assert (reward, is_over, info) == (0.0, True, {"success": False})
-        assert world._program is not None and world._program._line is None  # type: ignore[attr-defined]
+        assert world._program is not None and world._program._connection is None  # type: ignore[attr-defined]
 
 
 def test_a_key_is_required_on_both_sides(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:

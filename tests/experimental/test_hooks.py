@@ -11,6 +11,7 @@ from lit_agentrl.episode import PLANNER, Episode, Turn
 from lit_agentrl.experimental.experience import LessonsHook
 from lit_agentrl.experimental.hint import HintHook
 from lit_agentrl.experimental.opponent import OpponentHook
+from lit_agentrl.experimental.refinement.refine import RefineHook
 from lit_agentrl.experimental.retry import RetryHook
 from lit_agentrl.experimental.two_level import PlanHook
 from lit_agentrl.rollout.hooks import NO_HOOK, PlayHook
@@ -18,7 +19,16 @@ from lit_agentrl.rollout.scheduler import EpisodeSpec
 
 
 @pytest.mark.parametrize(
-    "hook", [NO_HOOK, HintHook(0.5), RetryHook(3, "No."), LessonsHook("G0: go"), PlanHook(2), OpponentHook()]
+    "hook",
+    [
+        NO_HOOK,
+        HintHook(0.5),
+        RetryHook(3, "No."),
+        LessonsHook("G0: go"),
+        PlanHook(2),
+        OpponentHook(),
+        RefineHook(2, ""),
+    ],
 )
 def test_a_hook_travels_with_its_spec(hook: PlayHook) -> None:
     spec = EpisodeSpec(0, 1, 2, 0, 7, extra=hook)

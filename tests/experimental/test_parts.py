@@ -269,17 +269,17 @@ def test_wrong_names_are_one_line() -> None:
     for options, message in (
         (
             {"masked": ["state"]},
-            r"masked=\['state'\]: state is no part; choose of think, answer, other, or name it",
+            r"masked=\['state'\]: state is not a part; choose from think, answer, other, or add it",
         ),
         (
             {"masked": []},
             r"masked=\[\] and skipped=\[\] leave nothing out; set algo/structure=refill",
         ),
-        ({"skipped": ["plan"]}, r"skipped=\['plan'\]: plan is no part; choose of think, answer, other"),
+        ({"skipped": ["plan"]}, r"skipped=\['plan'\]: plan is not a part; choose from think, answer, other"),
         ({"skipped": ["think", "answer", "other"]}, "leaves no part to learn"),
         ({"masked": ["think", "answer", "other"]}, "leaves no part to learn"),
-        ({"tags": ["<state>"]}, "<state> is no name of a tag; write it without brackets"),
-        ({"tags": ["answer"]}, "answer is no name of a tag"),
+        ({"tags": ["<state>"]}, "<state> is not a name of a tag; write it without brackets"),
+        ({"tags": ["answer"]}, "answer is not a name of a tag"),
         ({"masked": "think"}, "masked=think must be a list of names"),
     ):
         with pytest.raises(ValueError, match=message):

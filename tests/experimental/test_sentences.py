@@ -143,7 +143,7 @@ def test_a_later_part_changes_what_the_last_token_is_paid() -> None:
 
 def test_bytes_that_are_no_text_are_read() -> None:
     made = make(lambda reply: float(len(reply)))
-    made._piece_of = {1: b"\xff.", 2: b" a"}.__getitem__
+    made._get_piece = {1: b"\xff.", 2: b" a"}.__getitem__
     episodes = [episode([turn(sampled=[1, 2])])]
     assert made.score(episodes, iteration=0) == [[8.0]]
     assert made.places(episodes) == [[{1: 8.0}]]
@@ -157,7 +157,7 @@ class Misplaced(Sentences):
 def test_wrong_options_are_one_line() -> None:
     with pytest.raises(ValueError, match="asks for world; it may ask for sentence, index, reply"):
         Sentences(fn=lambda world: 0.0)
-    with pytest.raises(ValueError, match=r"split=\( is no regular expression"):
+    with pytest.raises(ValueError, match=r"split=\( is not a valid regular expression"):
         Sentences(fn=rate, split="(")
     with pytest.raises(ValueError, match="turn 1, sentence 2 .*KeyError.*mend the function"):
         make(lambda sentence: {"Up": 1.0}[sentence], split=r"\n").score(play(), iteration=0)

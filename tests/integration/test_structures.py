@@ -24,6 +24,7 @@ IDLE = {  # what leaves a structure nothing to do; the others play more, or othe
     "mcts": "algo.structure.depth=0",
     "memory": "algo.structure.rows=0",
     "refill": "",
+    "refine": "algo.structure.rounds=0",
     "replay": "",  # no instance is played twice
     "tree": "algo.structure.rounds=0",
     "two_level": "algo.structure.every=0",

@@ -60,6 +60,12 @@ def test_a_row_cannot_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == "a\\x1b[2J\n\n--- one\n[[[red]b\\x1b]0;c\\x07]]\n"
 
 
+def test_lines_are_not_broken_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "word " * 100 + "end"
+    print_data(ShownData([long], [ShownRow("one", [(long, False)])]))
+    assert capsys.readouterr().out == f"{long}\n\n--- one\n{long}\n"
+
+
 @pytest.mark.slow
 def test_what_is_wrong_is_one_line(tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "d.txt").write_text("a")

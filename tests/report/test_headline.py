@@ -15,7 +15,7 @@ from lit_agentrl.__main__ import main
 from lit_agentrl.report.page.headline import make_title, state_result
 from lit_agentrl.report.page.results import Report, build_report
 from lit_agentrl.report.page.runs import load
-from tests.report.conftest import MakeRun
+from tests.report.conftest import MakeRun, edit
 
 
 def reported(make_run: MakeRun, folder: Path, cells: dict[str, list[int]], **options: str) -> Report:
@@ -98,8 +98,48 @@ def test_many_cells_and_games_are_counted(make_run: MakeRun, tmp_path: Path) -> 
 def test_nothing_measured_is_said(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("runs/0", 1, None, status="stopped")
     assert state_result(build_report(*load([tmp_path / "runs"]))) == (
-        "There is nothing to compare: no run was measured on a game; scores on held-out data are in the summary.json "
-        "and hf/README.md of each run."
+        "There is nothing to compare: no run was measured on a game or on held-out data."
+    )
+
+
+def make_judged(make_run: MakeRun, name: str, seed: int, accuracy: float, **options: float) -> None:
+    """A run on pairs, which is judged by held-out ones and plays nothing."""
+    measured = {"iteration": 2.0, "loss": 0.6, "reward_accuracy": accuracy, "reward_margin": 0.1}
+    start = measured | {"iteration": 0.0, "loss": 0.693, "reward_accuracy": 0.5}
+    edit(
+        make_run(f"runs/{name}", seed, **options) / "summary.json",
+        games=[], held_out={"start": start, "last": measured, "best": measured},
+    )  # fmt: skip
+
+
+def test_runs_on_data_are_compared_by_held_out_data(make_run: MakeRun, tmp_path: Path) -> None:
+    for seed, accuracy in ((1, 0.6), (2, 0.8)):
+        make_judged(make_run, f"a{seed}", seed, accuracy, lr=1)
+    main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "one")])
+    text = (tmp_path / "one" / "report.md").read_text()
+    assert "On held-out data \\(last weights\\): loss 0.6 \\(start 0.693\\), accuracy" in text
+    assert "0.7 [0, 1]" in text and "mean over 2 runs" in text and "<h2>Figures" not in text
+    for seed, accuracy in ((1, 0.5), (2, 0.71)):
+        make_judged(make_run, f"b{seed}", seed, accuracy, lr=2)
+    report = build_report(*load([tmp_path / "runs"]))
+    assert state_result(report) == (
+        "On held-out data (last weights) lr=1 has the highest accuracy, 0.7 against 0.605 of lr=2: a difference of "
+        "0.095 [0.0315, 0.159] over 2 pairs of seeds."
+    )
+    make_judged(make_run, "c1", 1, 0.69, lr=3)
+    assert "lr=3: a difference of 0.01 over 2 and 1 runs; undecided: play more seeds." in state_result(
+        build_report(*load([tmp_path / "runs"]))
+    )
+
+
+def test_runs_that_differ_in_their_seed_alone_are_said_not_to_be_compared(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    for seed in (1, 2):
+        make_run(f"runs/{seed}", seed)
+    first, *_ = build_report(*load([tmp_path / "runs"])).warnings
+    assert first.startswith(
+        "the 2 runs differ only in their seed, so they are averaged and not compared: add runs"
     )
 
 

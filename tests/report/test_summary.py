@@ -168,12 +168,16 @@ def test_the_table_says_by_which_score_the_best_weights_were_chosen() -> None:
     summary = example()
     assert "one run, one seed" in str(build_closing_table(summary).caption)
     mean = next(game["best"]["success"]["mean"] for game in summary["games"] if game["split"] == "val")
+    summary["iterations"] = 30
     summary["monitored"] = {"name": "val/success", "mode": "max", "value": mean, "iteration": 30}
     assert format_judge(summary) == f"best: chosen by the highest val/success, {mean:.4g} over 10 episodes"
-    summary["monitored"]["value"] = 0.75  # its episodes were played again, with another result
-    assert format_judge(summary).endswith("0.75 over 10 episodes; played again for this table")
+    summary["iterations"], summary["monitored"]["value"] = 40, 0.75  # its episodes were played again
+    assert format_judge(summary).endswith(
+        "0.75 over 10 episodes; its rows play again, with the noise of iteration 40: resumed, they change"
+    )
     assert str(build_closing_table(summary).caption).endswith(format_judge(summary))
     summary["monitored"] |= {"name": "val/data_loss", "mode": "min"}
+    summary["games"] = []
     assert format_judge(summary) == "best: chosen by the lowest val/data_loss, 0.75"
     summary["held_out"] = {"start": {"iteration": 0.0, "loss": 0.5}}
     assert format_judge(summary).endswith("0.75; the start was better, 0.5")

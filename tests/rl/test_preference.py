@@ -184,18 +184,37 @@ def test_rrhf():
     )
 
 
+STABLE_ALIGNMENT = objective(
+    partial(links.hinge_of_mean), pairing=pairing.best_rest, beta=1.0, weight=0.2, over="groups",
+    margin=partial(margins.score_gap, scale=10 / 7), nll=NLL(coef=1.0), **AVERAGED,
+)  # fmt: skip
+
+
 def test_stable_alignment_is_the_loss_of_its_authors():
     """The NLL of the best answer, and 0.2 times max(0, mean(L_best - L_i + 10 (r_best - r_i) / 7))."""
     tensors = rows([[[(logp, 0.0)]] for logp in (-1.0, -2.0, -0.5, -9.0, -40.0, -1.0)], [7, 4, 1, 5, 4, 4])
     tensors["group_B"] = torch.tensor([0, 0, 0, 1, 1, 1])
-    made = objective(
-        partial(links.hinge_of_mean), pairing=pairing.best_rest, beta=1.0, weight=0.2, over="groups",
-        margin=partial(margins.score_gap, scale=10 / 7), nll=NLL(coef=1.0), **AVERAGED,
-    )  # fmt: skip
     first = (1 - 2 + 30 / 7 + 1 - 0.5 + 60 / 7) / 2
     second = (9 - 40 + 10 / 7 + 9 - 1 + 10 / 7) / 2
     assert second < 0 < first
-    assert loss_of(made, tensors) == pytest.approx((1.0 + 0.2 * first + 9.0) / 2)
+    assert loss_of(STABLE_ALIGNMENT, tensors) == pytest.approx((1.0 + 0.2 * first + 9.0) / 2)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_stable_alignment_is_the_loop_of_the_release(order):
+    """With ratings of their own in every order: the release looks them up in sorted order by unsorted index."""
+    logps, ratings = (
+        [(-1.2, -0.4, -2.0), (-3.0, -0.1), (-0.7, -0.9, -0.2, -0.6)],
+        torch.tensor([6.0, 3.0, 2.0]),
+    )
+    losses = torch.tensor([-math.fsum(each) / len(each) for each in logps], dtype=torch.float64)
+    best_score, best_loss, distances = ratings[0], losses[0], []
+    for loss, rating in zip(losses[1:], ratings[1:], strict=True):
+        distances.append(best_loss - loss + (best_score - rating) / 7 * 10)
+    expected = best_loss + 0.2 * max(0.0, float(sum(distances)) / len(distances))
+    made = [[[(logp, 0.0) for logp in logps[k]]] for k in order]
+    tensors = rows(made, [float(ratings[k]) for k in order]) | {"group_B": torch.zeros(3, dtype=torch.int64)}
+    assert loss_of(STABLE_ALIGNMENT, tensors) == pytest.approx(float(expected), abs=1e-6)
 
 
 # ---------------------------------------------------------------------- identities

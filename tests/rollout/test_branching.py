@@ -224,14 +224,14 @@ class Scripted:
 @pytest.mark.parametrize(
     ("first", "then", "message"),
     [
-        ([Branch(0), Branch(0)], [], "begins member 0 of group 4 twice"),
+        ([Branch(0), Branch(0)], [], "starts member 0 of group 4 twice"),
         (
             [Branch(0)],
             [Branch(1, 1, 1)],
-            "begins member 1 of group 4 at turn 1 of member 1; start the parent",
+            "starts member 1 of group 4 at turn 1 of member 1; start the parent",
         ),
         ([Branch(0)], [Branch(1, 0, 0)], "at turn 0 of member 0; start the parent"),
-        ([Branch(0)], [], "member 1 of group 4 was never begun"),
+        ([Branch(0)], [], "member 1 of group 4 was never started"),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_named(first: Any, then: Any, message: str) -> None:

@@ -21,6 +21,7 @@ from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.envs.base import Mixture, Task, TooFewActions
 from lit_agentrl.envs.levels import Levels, find_levels
+from lit_agentrl.envs.tasks.dataset import Dataset
 from lit_agentrl.envs.violations import list_missing
 from lit_agentrl.envs.world import World
 from lit_agentrl.episode import Episode
@@ -170,6 +171,29 @@ class Games:
         """Return the known chance and oracle levels of the games evaluated on this split."""
         specs = self.val if split == "val" else self.test
         return {self.tasks[spec.task].name: find_levels(self.tasks[spec.task], split) for spec in specs}
+
+
+def describe_repeated_rows(games: Games) -> str:
+    """Describe evaluations that draw more episodes than a data set has rows; may be empty.
+
+    Rows are drawn with replacement, and the intervals of success take draws for independent tasks.
+    """
+    found = []
+    for split, specs in (("val", games.val), ("test", games.test)):
+        for spec in specs:
+            task = games.tasks[spec.task]
+            if getattr(task.game, "func", None) is not Dataset or spec.trained_in is not None:
+                continue
+            with closing(task.make(split)) as env:
+                if spec.prompts > (count := env.instances or spec.prompts):
+                    rows = f"{count} row{'s' * (count != 1)}"
+                    found.append(f"{split} draws {spec.prompts} episodes of {task.name} from {rows}")
+    if not found:
+        return ""
+    return (
+        f"{', '.join(found)}: the intervals of success are narrower than they should be; give more rows, or measure "
+        "each row once by evaluate.py episodes=all"
+    )
 
 
 def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:

@@ -77,9 +77,9 @@ def list_fields(
     Args:
         metrics: the metrics of the iteration.
         references: success of ``start``, ``chance`` and ``oracle`` on the validation split, if known.
-        val: the latest validation success of training; None: that of the start is shown, if known.
-        held_out: by name, the latest value of each metric of held-out data (None: not measured in training yet), and
-            that of the start if known.
+        val: the latest validation success during training; None: the one before training is shown, if known.
+        held_out: for each metric of held-out data, its latest value during training (None if there is none yet) and, if
+            known, its value before training.
         is_short: whether to leave out metrics of the update, as plain lines do; the loss stays if nothing was played.
     """
     shown = []
@@ -121,14 +121,14 @@ class _TimeLeft(ProgressColumn):
 
 
 class _Played(ProgressColumn):
-    """Column with the episodes that have ended, while some are played in this process."""
+    """Column with the number of ended episodes, while this process plays episodes."""
 
     def render(self, task: Task) -> Text:
         return Text(screen.PLAYING.describe())
 
 
 class LiveDisplay(ProgressBar):
-    """Display of scores, loss, KL, gradient norm, validation with references, phase times, time left.
+    """Display of scores, loss, KL, gradient norm, validation, phase times and time left.
 
     On a terminal, a panel is redrawn in place.  Elsewhere, each iteration is one plain line, without control
     codes.  Time left is the median duration of the last 20 iterations times the remaining iterations, plus the
@@ -150,7 +150,7 @@ class LiveDisplay(ProgressBar):
         self._is_enabled = True
         self._references: dict[str, float] = {}
         self._val: float | None = None
-        # latest value of training (None: none yet), and that of the start if known
+        # by metric: the latest value during training (None if there is none yet), and one before training if known
         self._held_out: dict[str, tuple[float | None, ...]] = {}
         self._durations: deque[float] = deque(maxlen=20)
         self._validation_s = 0.0  # duration of the last validation, seconds
@@ -304,7 +304,7 @@ class LiveDisplay(ProgressBar):
         table = Table.grid(padding=(0, 2))
         for label, value in self._list_fields(metrics):
             table.add_row(f"[bold]{label}[/bold]", value)
-        # leave room for the ^C that a terminal echoes: in the last column it would wrap and move the panel
+        # leave room for the ^C that a terminal echoes, which would otherwise wrap and move the panel
         return Panel(
             Group(self._bar, self._played, table), title="lit_agentrl", border_style="dim", width=columns - 3
         )

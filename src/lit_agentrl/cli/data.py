@@ -55,7 +55,8 @@ def print_data(shown: ShownData) -> None:
     console = Console(
         force_terminal=None if is_terminal else False,
         highlight=False,
-        width=min(Console().width, _WIDTH) if is_terminal else _WIDTH,
+        width=min(Console().width, _WIDTH) if is_terminal else None,
+        soft_wrap=not is_terminal,
     )
     for line in shown.lines:
         console.print(Text(clean(line)))

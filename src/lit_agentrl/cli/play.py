@@ -55,3 +55,5 @@ def print_playthroughs(playthroughs: Sequence[Playthrough]) -> None:
         if index:
             console.print()
         console.print(played)
+    if any(played.decode is None for played in playthroughs):
+        console.print("messages=true shows all that the policy reads", style="dim")

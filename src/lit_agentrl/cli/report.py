@@ -12,7 +12,7 @@ from lit_agentrl.cli._running import build_parser, run_command
 
 EXAMPLES = """
   {0} outputs/multirun/2026-01-31/12-00-00     a sweep
-  {0} RUN RUN                                  two runs, compared task by task
+  {0} RUN RUN                                  two runs of different options, task by task
   {0} outputs --out outputs/all                all runs below a folder
 
 Runs that differ only in their seed share a row, called a cell.  Needs pip install 'lit-agentrl[report]'.

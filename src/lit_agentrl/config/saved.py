@@ -41,7 +41,7 @@ def read_resumed_config(folder: Path, overrides: Sequence[str]) -> tuple[DictCon
         overrides: the changes that the command makes.
 
     Raises:
-        UserError: not a run folder, one that names untrusted code, or an override outside of `RESUMABLE`.
+        UserError: the folder is not a run folder or names untrusted code, or an override is not in `RESUMABLE`.
     """
     check_overrides(overrides, is_multirun=False)
     parsed = sorted(parse(overrides), key=lambda override: override.key_or_group != "strategy")
@@ -82,7 +82,7 @@ _REMOVED: dict[str, dict[str, tuple[Any, str]]] = {
     },
 }
 
-# groups that earlier versions lacked -> the option that reproduces their behaviour; likewise for sections
+# groups and sections that configs of earlier versions lack -> what reproduces the behaviour of those versions
 _ADDED = {
     "dialect": "answer", "worker": "none", "data": "rollouts", "reference": "start", "task_sampler": "uniform",
 }  # fmt: skip
@@ -90,7 +90,7 @@ _ADDED_SECTIONS = {"worlds": {"_target_": "lit_agentrl.rollout.worlds.pool.World
 
 _PROCESS = "lit_agentrl.rollout.workers.process.ProcessSettings"
 
-# the other options of a former algo.advantage=gvpo with which its gradient equals that of today's group loss
+# a former algo.advantage=gvpo has the gradient of today's group loss if its other options are these
 _GVPO_OPTIONS = {
     "ratio": "ratios.none",
     "clip": "clipping.none",
@@ -115,7 +115,7 @@ def read_saved_config(
 
     Raises:
         UntrustedError: the config is not trusted, and names something from outside of this package.
-        UserError: not a run folder, or one whose config this version cannot read.
+        UserError: the folder is not a run folder, or this version cannot read its config.
     """
     config, folders = _read(folder, option)
     load_libraries()
@@ -136,7 +136,7 @@ def read_saved_config(
 
 
 def format_trust_option(folder: Path) -> str:
-    """Return what a command on this run folder must add: `` trust_run=true``, or nothing.
+    """Return `` trust_run=true`` if a command on this folder needs it, else an empty text.
 
     The option is needed if the run names code from outside of this package.
     """
@@ -163,7 +163,7 @@ def _restrict_untrusted(
 
 
 def _require_inner_links(folder: Path) -> None:
-    """Refuse links that lead out of the run folder: writing to one would write outside."""
+    """Refuse links that lead out of the run folder, since writing to them writes outside."""
     home = folder.resolve()
     for path in home.rglob("*"):
         if path.is_symlink() and not path.resolve().is_relative_to(home):
@@ -177,7 +177,7 @@ def require_run_folder(folder: Path, option: str) -> Path:
     """Return the saved config of a run folder; refuse other folders.
 
     Raises:
-        UserError: the folder is no run folder; the message names ``option``.
+        UserError: the folder is not a run folder; the message names ``option``.
     """
     inside = next((p for p in folder.absolute().parents if (p / ".hydra" / "config.yaml").is_file()), None)
     if not folder.is_dir():

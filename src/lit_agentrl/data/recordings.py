@@ -51,9 +51,10 @@ class Recordings:
         """The amount of data, in a line."""
         episodes, groups = sum(map(len, self.groups)), len(self.groups)
         held_out = sum(map(len, self.held_out.values()))
+        held = f"; {held_out} group{'s' * (held_out != 1)} held out" if held_out else ""
         return (
             f"data: {groups} groups, {episodes} episodes; {self.batch} groups an iteration, "
-            f"{groups / self.batch:.1f} iterations a pass{f'; {held_out} groups held out' if held_out else ''}"
+            f"{groups / self.batch:.1f} iterations a pass{held}"
         )
 
     def make_batch(self, iteration: int, *, rank: int = 0, world_size: int = 1) -> StepBatch:

@@ -27,10 +27,10 @@ class Hosting:
         reset_timeout_s, step_timeout_s: seconds that a reset, or the actions of one reply, may take; None: no limit.
             An episode that takes longer ends with ``EndReason.ENV_TIMEOUT``.
         restarts: number of workers that may be replaced before the game counts as broken.
-        max_memory_mb: data that one worker process may allocate, MB; None: no limit.
+        max_memory_mb: memory that one worker process may allocate for data, in MB; None: no limit.
 
     Raises:
-        ValueError: a value out of range, or an option that has no effect with this ``where``.
+        ValueError: a value is out of range, or an option has no effect with this ``where``.
     """
 
     where: Where = "inline"

@@ -5,7 +5,7 @@ All of them play the same prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -26,6 +26,9 @@ from lit_agentrl.report.summary import Estimate, estimate
 START = "start"  # the weights before training, with the same sampling
 GREEDY = "greedy"  # the evaluated policy at temperature 0
 FEW_SHOT = "few-shot"  # the evaluated policy with the same sampling, and solved episodes in its prompt
+SHOWN = {  # how tables call a player
+    START: "start weights", GREEDY: "same weights, T 0", "random": "random play", "oracle": "best play",
+}  # fmt: skip
 
 
 def make_records(
@@ -130,10 +133,3 @@ def _estimate_lead(
             compute_mean_interval([policy_means[group] - baseline_means[group] for group in both])
         ),
     }
-
-
-def list_scores(baselines: Mapping[str, Any]) -> Iterator[tuple[str, Estimate, int]]:
-    """Yield the lines of the table: a name, an estimate, and n."""
-    for name, scores in baselines.items():
-        yield name, scores["success"], scores["success"]["n"]
-        yield "  policy is better by", scores["difference"], scores["difference"]["n"]

@@ -13,7 +13,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from lit_agentrl.callbacks.markup import clean, split_reply
+from lit_agentrl.callbacks.markup import Decode, clean, split_reply
 from lit_agentrl.episode import Episode, FinishReason, Turn
 from lit_agentrl.text.dialects.base import Dialect
 
@@ -21,8 +21,15 @@ _MAX_WIDTH = 34  # widest observation that leaves room for the reply to its righ
 _STYLES = {"think": "dim", "answer": "bold"}
 
 
-def render_episode(episode: Episode, dialect: Dialect, note: str = "") -> Group:
-    """Render the whole episode, with its outcome as the header."""
+def render_episode(episode: Episode, dialect: Dialect, note: str = "", decode: Decode | None = None) -> Group:
+    """Render the whole episode, with its outcome as the header.
+
+    Args:
+        episode: the episode.
+        dialect: format of its replies.
+        note: a line below the header.
+        decode: turns tokens into text; if given, all tokens before each reply are shown in place of the observation.
+    """
     outcome = ("solved", "bold green") if episode.success else ("not solved", "bold red")
     count = len(episode.turns)
     head = Text.assemble(
@@ -35,19 +42,23 @@ def render_episode(episode: Episode, dialect: Dialect, note: str = "") -> Group:
     if episode.error:
         parts.append(Text(clean(f"error: {episode.error}"), "red"))
     for number, turn in enumerate(episode.turns, 1):
-        parts += [Rule(f"turn {number}", align="left", style="dim"), render_turn(turn, dialect)]
+        parts += [Rule(f"turn {number}", align="left", style="dim"), render_turn(turn, dialect, decode)]
     return Group(*parts)
 
 
-def render_turn(turn: Turn, dialect: Dialect) -> RenderableType:
-    """Render one turn: observation left if narrow, else above; reply and outcome right or below."""
-    observation = Text(clean(turn.observation).strip("\n"))
+def render_turn(turn: Turn, dialect: Dialect, decode: Decode | None = None) -> RenderableType:
+    """Render one turn: observation left if narrow, else above; reply and outcome right or below.
+
+    With ``decode``, all that the policy reads before the reply is shown above it.
+    """
+    read = turn.observation if decode is None else decode(turn.prefix_tokens.tolist())
+    observation = Text(clean(read).strip("\n"))
     details = Table.grid(padding=(0, 1))
     details.add_column(style="cyan", no_wrap=True)
     details.add_column(overflow="fold")
     for label, text in _describe_turn(turn, dialect):
         details.add_row(label, text)
-    if max(map(cell_len, observation.plain.splitlines()), default=0) > _MAX_WIDTH:
+    if decode or max(map(cell_len, observation.plain.splitlines()), default=0) > _MAX_WIDTH:
         return Group(observation, Text(), details)
     columns = Table.grid(padding=(0, 3))
     columns.add_column(no_wrap=True)

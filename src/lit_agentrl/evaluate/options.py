@@ -84,6 +84,7 @@ def check_play_options(cfg: DictConfig) -> None:
     require_whole("episodes", cfg.episodes, 1)
     require_whole("seed", cfg.seed, 0, 2**32 - 1)
     require_number("temperature", cfg.temperature, "a number >= 0", lambda value: value >= 0)
+    require(isinstance(cfg.messages, bool), "messages", cfg.messages, "true or false")
     require(cfg.env is None or isinstance(cfg.env, str), "env", cfg.env, "the name of one game")
     if cfg.env is None and "run" not in cfg:
         raise UserError("env has no value; name the game to play, such as env=bandit")

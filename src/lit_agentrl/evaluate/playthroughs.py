@@ -15,6 +15,7 @@ from rich.console import Group
 from lit_agentrl import screen
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.build.games import TaskLoader
+from lit_agentrl.callbacks.markup import Decode
 from lit_agentrl.data.prompts import EvalSpec
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.evaluate.episode_view import render_episode
@@ -40,11 +41,13 @@ class Playthrough(Printed):
         episode: the whole episode, with all tokens.
         dialect: format of its replies.
         note: the weights and the sampling.
+        decode: turns tokens into text, to show all that the policy reads; None: only what it observes is shown.
     """
 
     episode: Episode
     dialect: Dialect
     note: str
+    decode: Decode | None = None
 
     @property
     def turns(self) -> list[Turn]:
@@ -52,7 +55,7 @@ class Playthrough(Printed):
         return self.episode.turns
 
     def __rich__(self) -> Group:
-        return render_episode(self.episode, self.dialect, self.note)
+        return render_episode(self.episode, self.dialect, self.note, self.decode)
 
 
 class EpisodeCollector(Callback):
@@ -101,8 +104,10 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
         )  # fmt: skip
     weights = "start" if checkpoint is None else checkpoint.stem
     note = f"{weights} weights, temperature {cfg.temperature:g}, seed {cfg.seed}"
+    chat = run.rules.chat
+    decode = chat.decode if cfg.messages else None
     return [
-        Playthrough(episode, run.rules.chat.dialect, f"{cfg.split} instance {episode.group}, {note}")
+        Playthrough(episode, chat.dialect, f"{cfg.split} instance {episode.group}, {note}", decode)
         for episode in collector.episodes
     ]
 
@@ -128,8 +133,9 @@ def play_model(cfg: DictConfig, described: Sequence[str]) -> list[Playthrough]:
         screen.announce(f"{name} plays {screen.describe_episodes([game], cfg.episodes)}")
         played = model.play(0, replace(spec, first=cfg.instance), evaluation)
         note = f"{name}, temperature {cfg.temperature:g}, seed {cfg.seed}"
+        decode = model.rules.chat.decode if cfg.messages else None
         return [
-            Playthrough(episode, model.dialect, f"{cfg.split} instance {episode.group}, {note}")
+            Playthrough(episode, model.dialect, f"{cfg.split} instance {episode.group}, {note}", decode)
             for episode in played.episodes
         ]
 

@@ -16,7 +16,15 @@ from lit_agentrl.evaluate import baselines
 from lit_agentrl.evaluate.diagnostics import list_scores
 from lit_agentrl.report.episodes import COUNTED
 from lit_agentrl.report.statistics import compute_wilson_interval
-from lit_agentrl.report.summary import LEGEND, Estimate, add_game, estimate, format_usage, start_score_table
+from lit_agentrl.report.summary import (
+    LEGEND,
+    Estimate,
+    add_game,
+    estimate,
+    format_estimate,
+    format_usage,
+    start_score_table,
+)
 
 _EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", COUNTED, "rating")
 
@@ -24,9 +32,9 @@ _EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", COUNTED, "rating")
 def build_table(
     cfg: DictConfig, records: Sequence[dict[str, Any]], used: Mapping[str, float]
 ) -> RenderableType:
-    """Build the table of success, and one of all other scores.
+    """Build the tables of success, of other players, and of all other scores.
 
-    Both fit 80 columns.  The second has one line per score.
+    All fit 80 columns.  The last has one line per score.
 
     Args:
         cfg: the options of ``conf/evaluate.yaml``.
@@ -36,7 +44,8 @@ def build_table(
     games = list(dict.fromkeys(record["env"] for record in records))
     ordered = sorted(records, key=lambda record: games.index(record["env"]))
     models = list(dict.fromkeys(record["model"] for record in records))
-    tables = [_build_rows(cfg, ordered, models), _build_details(ordered, models)]
+    others = [_build_baselines(ordered, models)] if any("baselines" in record for record in ordered) else []
+    tables = [_build_rows(cfg, ordered, models), *others, _build_details(ordered, models)]
     if used:
         tables[-1].caption = "\n".join(
             filter(None, [str(tables[-1].caption or ""), f"engine: {format_usage(used)}"])
@@ -71,7 +80,11 @@ def _build_rows(cfg: DictConfig, records: Sequence[dict[str, Any]], models: Sequ
 def _name_policy(record: Mapping[str, Any]) -> str:
     shots = record["shots"]
     name = record["model"] or "policy"
-    return f"{name}, {shots} shot{'s' * (shots != 1)}" if shots else name
+    return f"{name}, {_count_shots(shots)}" if shots else name
+
+
+def _count_shots(shots: int) -> str:
+    return f"{shots} shot{'s' * (shots != 1)}"
 
 
 def _estimate_level(levels: Mapping[str, Any], name: str) -> Estimate | None:
@@ -84,13 +97,42 @@ def _estimate_level(levels: Mapping[str, Any], name: str) -> Estimate | None:
     return estimate(compute_wilson_interval(round(share * n), n))
 
 
+def _build_baselines(records: Sequence[dict[str, Any]], models: Sequence[str]) -> Table:
+    """Build the table of other players of the same tasks, with the policy's lead."""
+    table = Table(
+        title="who else played the same tasks",
+        caption="success: share of tasks solved; lead: success of the first line less that of this one, paired by "
+        "task; both with 95 % interval; T: temperature; n: tasks; chance and oracle above are of their own tasks",
+    )
+    table.add_column("player")
+    for column in ("n", "success", "lead of the policy"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for record in records:
+        shots = record["shots"]
+        game = record["env"] if len(models) == 1 else f"{record['env']}, {record['model']}"
+        place = f"{game}, T {record['temperature']:g}" + (f", {_count_shots(shots)}" if shots else "")
+        success = record["success"]
+        table.add_row(escape(place), str(success["n"]), format_estimate(success), "", style="bold")
+        for name, scores in record.get("baselines", {}).items():
+            lead = scores["difference"]
+            interval = _format_estimate(lead)
+            table.add_row(
+                f"  {baselines.SHOWN.get(name, name)}",
+                str(lead["n"]),
+                format_estimate(scores["success"]),
+                " ".join(filter(None, interval[1:])),
+            )
+        table.add_section()
+    return table
+
+
 def _build_details(records: Sequence[dict[str, Any]], models: Sequence[str]) -> Table:
     """Build the table of all other scores, one line each."""
     table = Table()
     for column in ("game", "T", "n", "score", "value", "95 % interval"):
         table.add_column(column, justify="left" if column in ("game", "score") else "right")
     for record in records:
-        shots = f"\n{record['shots']} shots" if record["shots"] else ""
+        shots = f"\n{_count_shots(record['shots'])}" if record["shots"] else ""
         model = f"\n{record['model']}" if len(models) > 1 else ""
         names = [escape(f"{record['env']}{model}{shots}"), f"{record['temperature']:g}"]
         for score, (n, value, interval) in _list_extra(record):
@@ -107,8 +149,6 @@ def _list_extra(record: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str, s
     yield "tokens of a reply", ("", _number(record["reply_tokens"], 1), "")
     for score in (key for key in record if key.startswith(_EXTRA)):
         yield score, _format_estimate(record[score])
-    for name, played, _ in baselines.list_scores(record.get("baselines", {})):
-        yield name, _format_estimate(played)
     for name, value, n in list_scores(record["thoughts"]) if "thoughts" in record else ():
         yield name, (str(n), _number(value, 3), "") if isinstance(value, float) else _format_estimate(value)
 

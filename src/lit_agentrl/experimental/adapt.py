@@ -1,4 +1,4 @@
-"""An action that changes the filter ratio, entropy bonus or KL coefficient at alarms."""
+"""An action that changes the filter ratio or the entropy or KL coefficient at alarms."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _REMEDY = {
 }
 
 
-class Dial(NamedTuple):
-    """Getter and setter of a number of the run that the action may change."""
+class Setting(NamedTuple):
+    """Getter and setter of a number of the run."""
 
     read: Callable[[], float]
     write: Callable[[float], object]
@@ -40,11 +40,12 @@ class Adapt(Action):
         rules: see `Action`.
         filter: ``factor`` and ``bound`` for ``filter.ratio``, the share of groups used for training; None leaves the
             ratio unchanged.
-        entropy: the same for ``algo.entropy.coef``.
-        kl: the same for ``algo.kl.coef``.
+        entropy: ``factor`` and ``bound`` for ``algo.entropy.coef``, or None.
+        kl: ``factor`` and ``bound`` for ``algo.kl.coef``, or None.
 
     Raises:
-        ValueError: there is nothing to change, or a factor leads away from its bound.
+        ValueError: no option is given, or an entry is invalid; in `setup`, an option is missing in the run or is
+            already at its bound.
     """
 
     def __init__(
@@ -56,30 +57,33 @@ class Adapt(Action):
     ) -> None:
         super().__init__(rules)
         requested = {"filter": filter, "entropy": entropy, "kl": kl}
-        self.turns = {name: turn for name, turn in requested.items() if turn is not None}
-        require(bool(self.turns), "filter", None, "given, or else entropy or kl")
-        for name, turn in self.turns.items():
+        self._changes = {name: change for name, change in requested.items() if change is not None}
+        require(bool(self._changes), "filter", None, "given, or else entropy or kl")
+        for name, change in self._changes.items():
             require(
-                set(turn) == {"factor", "bound"}, name, dict(turn), "of the form {factor: 0.5, bound: 0.25}"
+                set(change) == {"factor", "bound"},
+                name,
+                dict(change),
+                "of the form {factor: 0.5, bound: 0.25}",
             )
             require_number(
-                f"{name}.factor", turn["factor"], "a number > 0 other than 1", lambda x: x > 0 and x != 1
+                f"{name}.factor", change["factor"], "a number > 0 other than 1", lambda x: x > 0 and x != 1
             )
-            require_number(f"{name}.bound", turn["bound"], "a number > 0", lambda x: x > 0)
-        self._dials: dict[str, Dial] = {}
+            require_number(f"{name}.bound", change["bound"], "a number > 0", lambda x: x > 0)
+        self._settings: dict[str, Setting] = {}
         self._saved: Mapping[str, float] = {}
 
     def setup(self, trainer: Trainer, module: LightningModule) -> None:
-        if self._dials:  # already set up; the values may have changed since
+        if self._settings:  # already set up; the values may have changed since
             return
-        self._dials = _find_dials(trainer, module)
-        for name, turn in self.turns.items():
-            if name not in self._dials:
+        self._settings = _find_settings(trainer, module)
+        for name, change in self._changes.items():
+            if name not in self._settings:
                 raise ValueError(
-                    f"action.{name}={format_value(turn)} has no effect: {_OPTIONS[name]} is "
+                    f"action.{name}={format_value(change)} has no effect: {_OPTIONS[name]} is "
                     f"not an option of this run, or changes by itself; {_REMEDY[name]}, or set it to null"
                 )
-            now, (factor, bound) = self._dials[name].read(), (turn["factor"], turn["bound"])
+            now, (factor, bound) = self._settings[name].read(), (change["factor"], change["bound"])
             if not (now < bound if factor > 1 else now > bound):
                 raise ValueError(
                     f"action.{name}.bound={bound:g}: {_OPTIONS[name]}={now:g} has already reached it; a factor of "
@@ -89,41 +93,41 @@ class Adapt(Action):
     def start(self, trainer: Trainer, module: LightningModule) -> None:
         """Restore the values from the checkpoint."""
         for name, value in self._saved.items():
-            if name in self.turns:
-                self._dials[name].write(value)
+            if name in self._changes:
+                self._settings[name].write(value)
 
     def act(self, trainer: Trainer, module: LightningModule) -> str:
         changes = []
-        for name, turn in self.turns.items():
-            before, (factor, bound) = self._dials[name].read(), (turn["factor"], turn["bound"])
+        for name, change in self._changes.items():
+            before, (factor, bound) = self._settings[name].read(), (change["factor"], change["bound"])
             after = min(before * factor, bound) if factor > 1 else max(before * factor, bound)
             if after != before:
-                self._dials[name].write(after)
+                self._settings[name].write(after)
                 changes.append(f"{_OPTIONS[name]} {before:.3g} -> {after:.3g}")
         return ", ".join(changes)
 
     def metrics(self) -> dict[str, float]:
         """Return the filter ratio; the update already logs the coefficients."""
-        return {"collapse/filter_ratio": self._dials["filter"].read()} if "filter" in self.turns else {}
+        return {"collapse/filter_ratio": self._settings["filter"].read()} if "filter" in self._changes else {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: self._dials[name].read() for name in self.turns}
+        return {name: self._settings[name].read() for name in self._changes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._saved = dict(state)
 
 
-def _find_dials(trainer: Trainer, module: LightningModule) -> dict[str, Dial]:
-    dials = {}
+def _find_settings(trainer: Trainer, module: LightningModule) -> dict[str, Setting]:
+    settings = {}
     for term in as_trained(module).updater.objective.terms():
         if isinstance(term, Held) and term.is_held:
-            dials[term.place] = Dial(partial(getattr, term, "coef"), partial(setattr, term, "coef"))
+            settings[term.place] = Setting(partial(getattr, term, "coef"), partial(setattr, term, "coef"))
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, RolloutCallback) and "ratio" in constants(callback.collector.select_groups):
-            dials["filter"] = Dial(
+            settings["filter"] = Setting(
                 partial(_read_ratio, callback.collector), partial(_set_ratio, callback.collector)
             )
-    return dials
+    return settings
 
 
 def _read_ratio(collector: Collector) -> float:

@@ -51,8 +51,8 @@ class AtEntropy:
 class _Group:
     """The branches of one group.
 
-    Turns are decided in order.  A turn is decided once every running episode has written its reply or has ended, so
-    the branches do not depend on which episode was faster.
+    The group decides turn by turn which episodes branch.  It decides a turn once every running episode has written its
+    reply, so the branches do not depend on which episode was faster.
     """
 
     def __init__(self, rule: AtEntropy, members: Sequence[int], draw: Draw, log_vocabulary: float) -> None:
@@ -64,9 +64,8 @@ class _Group:
         self._turn = 1  # the next turn to decide
 
     def first(self) -> Sequence[Branch]:
-        # no episode can branch, so all begin at once
-        cannot_branch = not (self._rule.base or self._rule.slope)
-        number = len(self._waiting) if cannot_branch else min(self._rule.initial, len(self._waiting))
+        can_branch = bool(self._rule.base or self._rule.slope)
+        number = min(self._rule.initial, len(self._waiting)) if can_branch else len(self._waiting)
         return [self._start(Branch(self._waiting.popleft())) for _ in range(number)]
 
     def after(self, episode: Episode, *, is_over: bool) -> Sequence[Branch]:
@@ -84,7 +83,7 @@ class _Group:
         return branches
 
     def _is_written(self) -> bool:
-        """Return whether all running episodes have written the turn, and at least one has."""
+        """Return whether all running episodes, and at least one episode, have written the turn."""
         has_written = {member: len(entropies) > self._turn for member, entropies in self._entropies.items()}
         return any(has_written.values()) and all(
             has_written[member] or member in self._ended for member in has_written
@@ -94,9 +93,8 @@ class _Group:
         """Return the branches of the current turn, ordered by parent."""
         branches = []
         for member, entropies in sorted(self._entropies.items()):
-            if (
-                len(entropies) <= self._turn or self._first_turns[member] == self._turn
-            ):  # too short, or itself branched at this turn
+            # the episode is too short, or branched at this turn itself
+            if len(entropies) <= self._turn or self._first_turns[member] == self._turn:
                 continue
             change = (entropies[self._turn] - entropies[0]) / self._log_vocabulary
             if not self._rule.should_branch(change, self._draw(member, self._turn)):
@@ -115,18 +113,18 @@ class _Group:
 class EntropyBranch(Refill):
     """A structure that branches episodes where the entropy of replies rises: ARPO, arXiv 2507.19849.
 
-    The probability of branching before reply k is ``P_k = base + slope (H_k - H_0) / log V``.  ``H_k`` is the entropy
-    of the first ``tokens`` of reply k, after the observation; 0 is the first reply.  An episode that branches
-    continues, and ``copies`` more episodes of its group continue from the same observation.  ``rollout.members`` is
-    the total number of leaves: when all running episodes have ended, the remaining ones start from the opening.
-    Groups are refilled as by `Refill`.
+    The probability of branching before reply k, counted from 0, is ``P_k = base + slope (H_k - H_0) / log V``.  ``H_k``
+    is the entropy of the first ``tokens`` tokens of reply k, in nats, and V the size of the vocabulary.  An episode
+    that branches continues, and ``copies`` more episodes of its group continue from the same observation.
+    ``rollout.members`` is the total number of episodes: when all running ones have ended, the remaining ones start from
+    the opening.  Groups are refilled as by `Refill`.
 
     Args:
         initial: number of episodes per group that start at the opening; None: half of the group.
         base, slope: constants of the probability, which is clamped to [0, 1].
         tokens: number of first tokens, see above; a shorter reply uses all of its tokens.
         copies: see above; fewer if the group has fewer episodes left.
-        threshold: None branches with probability P; a number branches wherever P is larger.
+        threshold: a number: branch if P is larger; None: branch with probability P.
         entropy: ``mean`` or ``sum`` over these tokens.
         max_waves: see `Refill`.
 

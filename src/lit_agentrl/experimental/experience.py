@@ -45,7 +45,7 @@ _METRIC_NAMES = {
 class LessonsHook(PlayHook):
     """A hook that adds the lessons to the first prompt.
 
-    They stand below the name of the game, or at the end of the system message.
+    The lessons follow the name of the game, or the system message.
     """
 
     lessons: str
@@ -60,15 +60,17 @@ class LessonsHook(PlayHook):
 
 
 def add_text(written: list[Message], moment: Moment, text: str) -> list[Message]:
-    """Add a text below the game's name, or after the system message."""
+    """Add a text below the game's name, or at the end of the system message."""
     first, *others = written
     if moment.prompt.style == "compact":
         name, _, rest = first["content"].partition("\n")
         return [first | {"content": f"{name}\n{text}\n{rest}"}, *others]
     if first["role"] == "system":
         return [first | {"content": f"{first['content']}\n\n{text}"}, *others]
-    tools = {key: first.pop(key) for key in ("tools",) if key in first}
-    return [{"role": "system", "content": text, **tools}, first, *others]
+    system = {"role": "system", "content": text}
+    if "tools" in first:  # the first message declares the tools
+        system["tools"] = first.pop("tools")
+    return [system, first, *others]
 
 
 class _Interview:
@@ -78,14 +80,14 @@ class _Interview:
     """
 
     def __init__(self, progress: Progress) -> None:
-        self._so_far = progress
+        self._progress = progress
         self.counts = dict.fromkeys(("asked", "unanswered", "asked_tokens", "answer_tokens"), 0)
 
     def ask(self, purpose: str, texts: Mapping[tuple[int, ...], str]) -> dict[tuple[int, ...], str]:
         """Return an answer to each text, each sampled with its own key."""
-        seed, iteration = self._so_far.seed, self._so_far.iteration
+        seed, iteration = self._progress.seed, self._progress.iteration
         keys = [seeds.make_key(seed, f"experience/{purpose}", iteration, *address) for address in texts]
-        answers = self._so_far.ask(
+        answers = self._progress.ask(
             [Question(text, key) for text, key in zip(texts.values(), keys, strict=True)]
         )
         new = (len(texts), answers.texts.count(""), answers.num_read, answers.num_written)
@@ -200,10 +202,10 @@ class Experience(StructureHook, Refill):
     ) -> tuple[list[Operation], int]:
         """Combine the operations that groups propose into one list.
 
-        If the policy's answer holds no operations, those of the groups are used in order.
+        If the policy's answer holds no operations, the proposals are used in order.
 
         Returns:
-            the operations, and the number of dropped entries of the answer.
+            The operations, and the number of entries of the answer that were dropped.
         """
         is_asked = len(proposals) > 1 and get_rank() == 0
         answers = interview.ask(

@@ -1,4 +1,4 @@
-"""The loss of XPO: pairs of policy and reference, and an exploration bonus."""
+"""Losses, pairs and advantages of a policy against an opponent: XPO and Nash-MD."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_agentrl.checks import require
 from lit_agentrl.rl.credit.advantages import Advantage, broadcast_to_actions
 from lit_agentrl.rl.credit.comparison_advantages import count_compared
-from lit_agentrl.rl.masked import Trajectories, check_shapes, find_trajectories, segment_sum
+from lit_agentrl.rl.masked import Trajectories, check_shapes, find_trajectories
 from lit_agentrl.rl.objective import Tensors
 from lit_agentrl.rl.policy.penalties import cleaned, policy_metrics
 from lit_agentrl.rl.preference.objective import PreferenceLoss
@@ -23,12 +23,12 @@ class Exploring(PreferenceLoss):
     """A preference loss with an exploration bonus: XPO, arXiv 2405.21046.
 
     ``L(pairs) + alpha * mean over the reference's trajectories of sum_t log p``.  The second term lowers the
-    probability of what the reference already does.  Rows with ``is_opponent_B`` were sampled by the reference; the mean
-    (nats per trajectory) is over all of them in a minibatch, with or without a pair, on all ranks.  Gradient flows
-    through ``logp_BT`` of both.
+    probability of trajectories that the reference samples.  Rows with ``is_opponent_B`` are those of the reference; the
+    mean, in nats, is over all its trajectories in a minibatch, with or without a pair, on all ranks.  Gradient flows
+    through ``logp_BT`` of both terms.
 
     Attributes:
-        alpha: weight of the second term, per nat, >= 0; with 0 the loss equals the loss of the pairs bit for bit.
+        alpha: weight of the second term, per nat, >= 0; with 0 the loss is bit-identical to the loss of the pairs.
 
     Raises:
         ValueError: see `PreferenceLoss`; or ``alpha`` is negative or not finite.
@@ -98,8 +98,8 @@ def opposed(
 ) -> Pairs:
     """Pair each trajectory of the policy with each of the opponent: XPO.
 
-    Either side may be the better one.  ``is_opponent_B`` marks rows of the opponent; the other arguments are as for
-    `all_pairs`.
+    The trajectory of either player may be the chosen one.  ``is_opponent_B`` marks rows of the opponent; the other
+    arguments, the result and the errors are those of `all_pairs`.
     """
     pairs = all_pairs(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
@@ -122,8 +122,12 @@ def against_opponent(
 ) -> Advantage:
     """Compute the share of opponents that a trajectory beats: Nash-MD, arXiv 2312.00886.
 
-    ``1/M sum_j P(i > j) - baseline`` over the M opponents j of the group; a tie counts as one half.  Opponents
-    (``is_opponent_B``) and groups without one get 0.  ``baseline`` is in [0, 1].
+    ``A_i = 1/M sum_j P(i > j) - baseline`` over the M opponents j of the group; a tie counts as one half.  Opponents
+    (``is_opponent_B``) and groups without one get 0.  ``baseline`` is in [0, 1]; the other arguments are as for
+    `against_opponent_regularised`.  Nothing carries gradient.
+
+    Raises:
+        ValueError: ``baseline`` is out of range, or shapes disagree.
     """
     trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     value_S, _ = _compare_with_opponents(trajectories, is_opponent_B, baseline)
@@ -147,10 +151,10 @@ def against_opponent_regularised(
     ``A_i = 1/M sum_j P(i > j) - baseline - coef * D_i`` with ``D_i = sum_t (old_logp - ref_logp)`` over all sampled
     tokens of the trajectory, in nats.  With ``-A_i sum_t log p_t`` as the loss, the expected step is the gradient of
     ``P(policy > opponent) - coef * KL(policy || reference)`` for the trajectory's distribution and a fixed opponent.
-    `against_opponent` with ``algo/kl=loss_k1_plus_nash`` has the KL of each token given those before it; it leaves out
-    what a token changes in later log-ratios.
+    `against_opponent` with ``algo/kl=loss_k1_plus_nash`` has the KL of each token given the earlier ones instead, which
+    ignores how a token affects later log-ratios.
 
-    Example: win rate 0.8, log-ratios 0.2 and -0.1, coef 0.1: every token gets 0.8 - 0.5 - 0.1 * 0.1 = 0.29.
+    Example: with win rate 0.8, log-ratios 0.2 and -0.1, and coef 0.1, every token gets 0.8 - 0.5 - 0.1 * 0.1 = 0.29.
 
     Args:
         return_B: in reward units; NaN leaves the trajectory out.
@@ -164,18 +168,16 @@ def against_opponent_regularised(
         coef: tau of the paper, per nat, finite and > 0.
 
     Returns:
-        The advantage of each sampled token; none carries gradient.
+        The advantage of each sampled token, without gradient.
 
     Raises:
-        ValueError: ``baseline`` or ``coef`` is out of range.
+        ValueError: ``baseline`` or ``coef`` is out of range, or shapes disagree.
     """
     require(0 < coef < math.inf, "coef", coef, "finite and > 0; 0 is algo/advantage=against_opponent")
     check_shapes(old_logp_BT=old_logp_BT, ref_logp_BT=ref_logp_BT, is_action_BT=is_action_BT)
     trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
     value_S, is_compared_S = _compare_with_opponents(trajectories, is_opponent_B, baseline)
-    ratio_B = torch.where(is_action_BT, old_logp_BT - ref_logp_BT, 0.0).detach().double().sum(1)
-    is_scored_B = trajectories.index_B >= 0
-    ratio_S = segment_sum(ratio_B[is_scored_B], trajectories.index_B[is_scored_B], len(value_S))
+    ratio_S = trajectories.sum_tokens((old_logp_BT - ref_logp_BT).detach(), is_action_BT)
     value_S = torch.where(is_compared_S, value_S - coef * ratio_S, value_S)
     return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 
@@ -183,7 +185,7 @@ def against_opponent_regularised(
 def _compare_with_opponents(
     trajectories: Trajectories, is_opponent_B: Tensor, baseline: float
 ) -> tuple[Tensor, Tensor]:
-    """Compute the win rate minus the baseline of each trajectory, and which trajectories were compared.
+    """Compute win rates minus the baseline, and which trajectories were compared; both (S,).
 
     Opponents and groups without one get 0.
     """
@@ -198,5 +200,5 @@ def _compare_with_opponents(
 
 
 def own(*, is_opponent_B: Tensor) -> Tensor:
-    """Drop the rows of the opponent; they serve only for comparison."""
+    """Select the policy's rows, (B,); those of the opponent serve only for comparison."""
     return ~is_opponent_B

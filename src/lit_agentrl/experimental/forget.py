@@ -1,4 +1,4 @@
-"""A structure that samples half of each group after moving away from the other half."""
+"""A structure that samples half of each group after unlearning the other half."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from lit_agentrl.rollout.structures.hook import StructureHook, TemporaryStep
 class Forget(StructureHook, Structure):
     """A structure that moves the policy away from half of each group: EEPO, arXiv 2510.05837.
 
-    If the mean entropy of a sampled token, averaged over the last ``window`` iterations, is below ``threshold``, one
-    SGD step lowers the probability of the first half's tokens, the second half is played with the changed weights, and
-    the step is undone.  These rows keep the log-probs of the weights that sampled them.  ``window`` and ``epsilon`` are
-    not confirmed by a source.
+    The first half of each group is played with the policy.  If the mean entropy of its sampled tokens, averaged over
+    the last ``window`` iterations, is below ``threshold``, one SGD step lowers the probability of these tokens.  The
+    second half is played with the changed weights, whose log-probs its rows keep; then the step is undone.  ``window``
+    and ``epsilon`` are not confirmed by a source.
 
     Args:
-        threshold: entropy in nats.
-        window: number of iterations.
+        threshold: entropy in nats, > 0.
+        window: number of iterations whose entropies are averaged.
         lr: learning rate of the step.
         epsilon: the step clamps probabilities to at most ``1 - epsilon``.
 
@@ -52,7 +52,7 @@ class Forget(StructureHook, Structure):
         require_whole("window", window, 1)
         require_number("lr", lr, "> 0", lambda value: value > 0)
         require_number("epsilon", epsilon, "in (0, 1)", lambda value: 0 < value < 1)
-        self._threshold, self._window, self._trial = threshold, window, TemporaryStep(lr, epsilon)
+        self._threshold, self._window, self._step = threshold, window, TemporaryStep(lr, epsilon)
         self._entropies: list[float] = []  # mean entropy of the first halves in the last iterations
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
@@ -75,7 +75,7 @@ class Forget(StructureHook, Structure):
 
     def plan_temporary_step(self, progress: Progress) -> TemporaryStep | None:
         recent = [*self._entropies, self._compute_entropy(progress)][-self._window :]
-        return self._trial if sum(recent) / len(recent) < self._threshold else None
+        return self._step if sum(recent) / len(recent) < self._threshold else None
 
     def learn(self, progress: Progress) -> Mapping[str, tuple[float, float]]:
         is_moved = self.plan_temporary_step(progress) is not None

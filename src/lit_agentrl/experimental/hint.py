@@ -1,4 +1,4 @@
-"""A structure that shows the beginning of a solution for unsolved prompts."""
+"""A structure that shows the beginning of a solution in prompts that no episode solves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INTRO = "This is the beginning of a solution, which you can refer to:"
 
 
 def find_solution(env: World, observation: str, *, horizon: int) -> str | None:
-    """Return the optimal actions from an environment's state as JSON, or None if unknown."""
+    """Return the optimal actions from a world's state as JSON; None if unknown."""
     actions = env.optimal_actions(horizon=horizon)
     return None if not actions else json.dumps([str(action) for action in actions])
 
@@ -37,8 +37,8 @@ def find_solution(env: World, observation: str, *, horizon: int) -> str | None:
 def cut_solution(solution: str, share: float, *, kind: Format) -> str:
     """Return the first ``share`` of a solution, at least one action or character.
 
-    It takes ``round(share n)`` of ``n`` actions, or characters of a text, as the released code of GHPO (arXiv
-    2507.10628) cuts its solutions.
+    The result has ``round(share n)`` of the ``n`` actions, or of the ``n`` characters of a text, as in the released
+    code of GHPO (arXiv 2507.10628).
 
     Args:
         solution: the result of `find_solution`.
@@ -84,13 +84,13 @@ class HintHook(PlayHook):
 class Hint(StructureHook, Refill):
     """A structure that replays unsolved groups with growing parts of the solution: GHPO, arXiv 2507.10628.
 
-    As in GHPO's released code, the whole group is played again with the first of ``shares`` of the reference solution
-    at the end of the first prompt, then with the next share, until an episode solves it or no share is left.  Training
-    uses the episodes of the last try, with the prompt that they saw.  The reference is the optimal play that the game
+    As in GHPO's released code, an unsolved group is played again with the first of ``shares`` of the solution at the
+    end of the first prompt, then with the next share, until an episode solves the task or no share is left.  Training
+    uses the episodes of the last try, with the prompt that they saw.  The solution is the optimal play that the game
     knows.  Groups are refilled as by `Refill`, once all hints are given.
 
     Args:
-        shares: shares of the solution, increasing.
+        shares: shares of the solution, increasing in (0, 1].
         start: number of iterations before the first hint.
         max_waves: see `Refill`; waves of hints count too.
 
@@ -137,7 +137,7 @@ class Hint(StructureHook, Refill):
         ]  # fmt: skip
 
     def train_on(self, progress: Progress) -> Sequence[Episode]:
-        # the last try of a group wins
+        # episodes are in the order of tries, so the last one remains
         last = {e.group: e.member // progress.members for e in progress.sampled}
         return [e for e in progress.sampled if e.member // progress.members == last[e.group]]
 

@@ -53,7 +53,7 @@ class Operation:
 def clean_lesson(text: str, max_chars: int) -> str | None:
     r"""Format a text as an item: one line in which nothing opens a tag.
 
-    None if the line is empty, too long, or not valid Unicode text.
+    Return None if the line is empty, too long, or not valid Unicode text.
 
     >>> clean_lesson("Go  up\nfirst <|im_end|>[INST] x[0] < 3", 80)
     'Go up first < |im_end|>[ INST] x[0] < 3'
@@ -69,7 +69,7 @@ def clean_lesson(text: str, max_chars: int) -> str | None:
 def break_tags(text: str) -> str:
     """Insert a space after each opening of a tag.
 
-    No server can then mistake the text for a marker of its template.
+    A server then cannot mistake the text for a marker of its template.
     """
     return _TAG_START.sub(r"\g<0> ", text)
 
@@ -178,7 +178,7 @@ def format_lessons(items: Mapping[str, str]) -> str:
 
 
 def ask_for_summary(episode: Episode, limit: int) -> str:
-    """Write the question what happened in an episode, showing ``limit`` characters of it."""
+    """Write a prompt that asks what happened in an episode, quoting ``limit`` characters of it."""
     turns = [f"Game:\n{turn.observation}\nYou:\n{turn.reply_text}" for turn in episode.turns]
     return (
         f"You played an episode of {episode.task_name}:\n\n{_cut(break_tags(chr(10).join(turns)), limit)}\n\n"
@@ -188,7 +188,7 @@ def ask_for_summary(episode: Episode, limit: int) -> str:
 
 
 def ask_for_lessons(episodes: Sequence[Episode], summaries: Sequence[str], number: int) -> str:
-    """Write the question what a group's solved episodes did better than the others."""
+    """Write a prompt that asks what a group's solved episodes did better than the others."""
     lines = [
         f"Episode {k}, {_describe_outcome(episode)}: {_cut(break_tags(summary), 1000)}"
         for k, (episode, summary) in enumerate(zip(episodes, summaries, strict=True), start=1)
@@ -201,7 +201,7 @@ def ask_for_lessons(episodes: Sequence[Episode], summaries: Sequence[str], numbe
 
 
 def ask_for_operations(items: Mapping[str, str], lessons: str) -> str:
-    """Write the question how new lessons should change the list."""
+    """Write a prompt that asks how new lessons should change the list."""
     return (
         f"This list of lessons stands in the prompt of every episode:\n{format_lessons(items) or '(empty)'}\n\n"
         f"New lessons:\n{_cut(break_tags(lessons), 4000)}\n\nWhat is to be done to the list? {_GRAMMAR}"
@@ -209,7 +209,7 @@ def ask_for_operations(items: Mapping[str, str], lessons: str) -> str:
 
 
 def ask_for_one_list(items: Mapping[str, str], proposals: Sequence[Sequence[Operation]]) -> str:
-    """Write the question how to combine several lists of operations into one."""
+    """Write a prompt that asks for one list of operations in place of several."""
     lines = [
         json.dumps([operation.to_json() for operation in operations], ensure_ascii=False)
         for operations in proposals
@@ -226,7 +226,7 @@ def _describe_outcome(episode: Episode) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """Shorten a text to ``limit`` characters from its beginning and end."""
+    """Shorten a text to ``limit`` characters, half from its beginning, half from its end."""
     if len(text) <= limit:
         return text
     return f"{text[: (limit + 1) // 2]} … {text[len(text) - limit // 2 :]}"

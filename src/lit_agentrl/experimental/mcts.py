@@ -19,16 +19,16 @@ from lit_agentrl.rollout.structures.refill import Refill
 
 @dataclass(eq=False)
 class Node:
-    """A state of the tree: what the policy reads before a turn.
+    """A state of the tree, in which the policy writes a reply.
 
     Attributes:
-        turn: number of replies that lead here.
+        turn: number of replies before the state.
         member: episode that wrote the last of these replies; for the opening, the first of the group.
-        is_end: True if the game was over here.
-        visits: number of episodes that start here or below, including unfinished ones.
+        is_end: True if the game is over in this state.
+        visits: number of episodes that pass through the state, including unfinished ones.
         scores: values of the finished ones of these episodes, as returned by `Search.evaluate_path`.
-        begun: number of unfinished episodes that start here.
-        children: one node for each reply written here, in the order of the episodes that wrote them.
+        num_running: number of unfinished episodes that start in the state.
+        children: one node for each reply to the state, in the order of the episodes that wrote them.
     """
 
     turn: int
@@ -59,7 +59,7 @@ class Search:
         return episode.total_reward if self.score == "return" else float(episode.success)
 
     def evaluate_path(self, episode: Episode, turns: int) -> list[float]:
-        """Return an episode's estimate of the value of each state on its path.
+        """Estimate the value of each state on an episode's path, in units of the score.
 
         The path leads from the opening to the end after ``turns`` turns.  With the critic's share w and the score z,
         the value is ``(1 - w) z + w (reward before the state + V(state))``; at the end it is z.
@@ -67,7 +67,7 @@ class Search:
         score = self.get_score(episode)
         if not self.critic_share:
             return [score] * (turns + 1)
-        assert self.values is not None, "setup() gives them before anything is played"
+        assert self.values is not None, "setup() sets the values before anything is played"
         reward, values = 0.0, []
         for turn, value in zip(episode.turns[:turns], self.values(episode), strict=True):
             values.append((1 - self.critic_share) * score + self.critic_share * (reward + value))
@@ -84,7 +84,7 @@ class Search:
         return self.can_expand(node) or any(map(self.is_open, node.children))
 
     def select_path(self, root: Node) -> list[Node]:
-        """Return the path from the root to the node to expand; empty if none."""
+        """Return the path from the root to the node to expand; empty without one."""
         low, high = min(root.scores, default=0.0), max(root.scores, default=0.0)
         path = [root]
         while not self.can_expand(path[-1]):
@@ -92,7 +92,7 @@ class Search:
             if not open_children:
                 return []
             parent = path[-1].visits
-            # ties go to the first
+            # max returns the first of equal children
             path.append(max(open_children, key=lambda child: self.compute_bound(child, parent, low, high)))
         return path
 
@@ -109,7 +109,7 @@ class Search:
 class _Group:
     """The search tree of one group.
 
-    A round is selected once all episodes of the last one have ended, so it does not depend on their speed.
+    A round is selected once all episodes of the previous round have ended, so it does not depend on which was faster.
     """
 
     def __init__(self, rule: Search, members: Sequence[int]) -> None:
@@ -155,7 +155,7 @@ class _Group:
     def _propagate_score(self, episode: Episode) -> None:
         path = self._paths[episode.member]
         path[-1].num_running -= 1
-        if episode.failed:  # it has no score
+        if episode.failed:  # a failed episode has no score
             for node in path:
                 node.visits -= 1
             return
@@ -178,9 +178,10 @@ class Mcts(StructureHook, Refill):
     ``Q + constant sqrt(ln N(parent) / N(child))``; ties go to the child that was sampled first.  Q is the mean score of
     the episodes through a child, scaled so that the lowest score of the group is 0 and the highest 1; N counts these
     episodes.  At the selected state the episode writes a new reply and is played to its end; all its turns become
-    nodes, and its score counts in all nodes of its path.  A state that cannot be expanded any more is not visited
-    again; if no state of a group can be expanded, further episodes start from the opening.  ``rollout.members`` is the
-    number of simulations, which equals the number of leaves.  Groups are refilled as by `Refill`.
+    nodes, and its score counts in all nodes of its path.  Selection skips states where neither they nor states below
+    them can be expanded; if no state of a group can be expanded, further episodes start from the opening.
+    ``rollout.members`` is the number of simulations, which equals the number of leaves.  Groups are refilled as by
+    `Refill`.
 
     Args:
         constant: c of UCT.
@@ -231,7 +232,7 @@ class Mcts(StructureHook, Refill):
         super().__init__(max_waves)
 
     def setup(self, training: Training) -> None:
-        if self._asks_critic:  # else the rule stays plain data, which may travel to another process
+        if self._asks_critic:  # otherwise the rule stays plain data, which can be sent to another process
             self._rule = replace(self._rule, values=training.values)
 
     def branching(self, members: int) -> Branching | None:

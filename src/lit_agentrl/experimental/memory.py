@@ -16,16 +16,16 @@ from lit_agentrl.rollout.pack import get_trajectory_id
 from lit_agentrl.rollout.structures.base import Progress
 from lit_agentrl.rollout.structures.refill import Refill
 
-_FIRST_STORED_MEMBER = 1 << 19  # member numbers from here on mark stored episodes that were added to a group
+_FIRST_STORED_MEMBER = 1 << 19  # stored episodes that are added to a group have member numbers from here on
 
 
 class Memory(Refill):
     """A structure that stores recent episodes and trains on some of them again: ArCHer.
 
-    These are ArCHer's off-policy rows.  For each new episode, ``rows`` stored episodes are drawn at random with
-    replacement.  They keep their rewards, and the log-probs of the weights that sampled them.  They may belong to any
-    task, so estimators that compare the episodes of a group are refused.  The estimator decides how to use them;
-    `archer` uses them only for the critic.  Groups are refilled as by `Refill`.
+    For each new episode, ``rows`` stored episodes are drawn at random with replacement, as ArCHer's off-policy data.
+    They keep their rewards, and the log-probs of the weights that sampled them.  They may belong to any task, so
+    advantages that compare the episodes of a group are refused.  `archer` uses stored episodes only for the critic.
+    Groups are refilled as by `Refill`.
 
     Args:
         iterations: number of iterations whose episodes are stored.
@@ -82,7 +82,7 @@ class Memory(Refill):
         self._stored = [Episode.from_plain(plain) for plain in state["kept"]]
 
     def _draw_indices(self, progress: Progress) -> list[tuple[int, Episode]]:
-        """Draw stored episodes by index, each with the new episode that it is added to."""
+        """Draw the index of each added stored episode, with the new episode that it follows."""
         if not self._stored:
             return []
         return [

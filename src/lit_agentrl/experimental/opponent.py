@@ -1,6 +1,6 @@
-"""A second player in each group: the reference, or a mixture with the policy.
+"""A second player in each group: the reference, or its mixture with the policy.
 
-The engine of both players is here too.
+The structure, the mixture and the engine of both players are here.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class OpponentHook(PlayHook):
 class Opponent(StructureHook, Refill):
     """A structure in which an opponent plays the last episodes of each group.
 
-    The opponent is ``policy^(1 - mix) reference^mix``, token by token.  With 1 it is the reference, as in XPO (arXiv
-    2405.21046); between 0 and 1 it is a geometric mixture, as in Nash-MD (arXiv 2312.00886).  Its episodes have the
-    same task as those of the policy, and retain the log-probs of the player that sampled them.  Only the policy plays
-    evaluations.  Groups are refilled as by `Refill`.
+    The opponent is ``policy^(1 - mix) reference^mix``, normalised at each token.  With ``mix=1`` it is the reference,
+    as in XPO (arXiv 2405.21046); between 0 and 1 it is a geometric mixture, as in Nash-MD (arXiv 2312.00886).  Its
+    episodes have the same task as those of the policy, and keep the log-probs of the player that sampled them.  Only
+    the policy plays evaluations.  Groups are refilled as by `Refill`.
 
     Args:
-        mix: share of the reference, from 0 to 1.
+        mix: weight of the reference, from 0 to 1.
         opponents: number of episodes per group that the opponent plays; None: half of them, rounded down.
         max_waves: see `Refill`.
 
@@ -97,7 +97,7 @@ class Opponent(StructureHook, Refill):
             ValueError: one of them plays no episode.
         """
         require(
-            1 <= self._number(members) < members, "opponents", self._opponents,
+            1 <= self._count_opponents(members) < members, "opponents", self._opponents,
             f"at least 1 and fewer than rollout.members={members}, since both play; set rollout.members=2 or more",
         )  # fmt: skip
         return None
@@ -113,7 +113,7 @@ class Opponent(StructureHook, Refill):
         return 1 + (self._mix > 0) + (self._mix < 1)
 
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
-        first = members - self._number(members)
+        first = members - self._count_opponents(members)
         return [
             replace(spec, extra=OpponentHook()) if spec.member >= first else spec
             for spec in super().plan(prompts, members)
@@ -138,7 +138,7 @@ class Opponent(StructureHook, Refill):
             "win_rate": (wins, duels),
         }
 
-    def _number(self, members: int) -> int:
+    def _count_opponents(self, members: int) -> int:
         return members // 2 if self._opponents is None else self._opponents
 
 
@@ -150,13 +150,13 @@ class Mixture:
     """A reader that mixes the logits of two networks: Nash-MD, arXiv 2312.00886.
 
     ``(1 - mix) logits + mix reference logits``, normalised by a softmax at each token, gives
-    ``policy^(1 - mix) reference^mix``.  A network whose share is 0 is not run, so 0 is bit-identical to the policy,
-    and 1 to the reference.
+    ``policy^(1 - mix) reference^mix``.  A network of weight 0 is not run: with ``mix=0`` the logits are bit-identical
+    to the policy's, with ``mix=1`` to the reference's.
 
     Args:
         network: network of the policy.
-        reference: network with the policy's tokens; if it is the policy's own network with adapters, they are disabled.
-        mix: share of the reference, from 0 to 1.
+        reference: network with the policy's vocabulary; if it has adapters, they are disabled.
+        mix: weight of the reference, from 0 to 1.
 
     Raises:
         ValueError: ``mix`` is out of range.
@@ -165,7 +165,7 @@ class Mixture:
     def __init__(self, network: PreTrainedModel, reference: PreTrainedModel, mix: float) -> None:
         require(0 <= mix <= 1, "mix", mix, "from 0, the policy, to 1, the reference")
         disable: MakeContext = nullcontext
-        if find_adapter_layers(reference):  # searched once here rather than at every token
+        if find_adapter_layers(reference):  # searched once, not at every token
 
             def disable() -> AbstractContextManager[object]:
                 return disable_adapters(reference)
@@ -192,7 +192,7 @@ class Mixture:
         logits = []
         for (inference, around, _), part in zip(self._players, cache, strict=True):
             with around():
-                logits.append(_as_wide(inference.read(part, packed), self._vocabulary))
+                logits.append(_fit_vocabulary(inference.read(part, packed), self._vocabulary))
         if len(logits) == 1:
             return logits[0]
         return torch.stack(
@@ -208,17 +208,17 @@ class _Caches(list[Any]):
             cache.move(source, target, length)
 
 
-def _as_wide(logits_AV: Tensor, vocabulary: int) -> Tensor:
+def _fit_vocabulary(logits_AV: Tensor, vocabulary: int) -> Tensor:
     """Cut logits to the policy's vocabulary, or pad them with -inf, which is never sampled."""
     missing = vocabulary - logits_AV.shape[-1]
     return torch.nn.functional.pad(logits_AV, (0, missing), value=-math.inf) if missing else logits_AV
 
 
 class OpponentEngine:
-    """Two engines of one kind, one for the policy and one for the opponent.
+    """A pair of engines, one for the policy and one for the opponent.
 
-    Each episode is played by one of them.  The policy's engine plays as it would without an opponent.  The two engines
-    take turns to decode.
+    One of the engines plays all turns of an episode.  The policy's engine plays as it would without an opponent.  The
+    engines decode one after the other.
 
     Args:
         make: function that makes an engine and takes a ``reader``.
@@ -229,7 +229,7 @@ class OpponentEngine:
         given: further arguments for ``make``.
 
     Raises:
-        ValueError: see ``make`` and `Mixture`; or slots cannot hold the state of the reference.
+        ValueError: see ``make`` and `Mixture`; or the slots of the cache cannot hold the state of the reference.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class OpponentEngine:
         """Submit a request to the engine of its player; see :class:`Engine`.
 
         Raises:
-            ValueError: the request asks for a reply of the opponent, and there is none.
+            ValueError: the request asks for a reply of the opponent, and the engine has no reference.
         """
         is_opponent = request.player == SECOND_PLAYER
         if is_opponent and len(self._engines) == 1:

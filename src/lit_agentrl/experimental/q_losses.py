@@ -18,7 +18,7 @@ from lit_agentrl.rl.masked import check_shapes
 
 
 class TokenValues(ValueHead):
-    """The head gives ``Q(s, a)`` of every token a of the vocabulary.
+    """A head that gives ``Q(s, a)`` of every token a, in reward units.
 
     ``value_BT`` is ``max_a Q(s, a)``, ``q_BT`` the Q of the sampled token, and ``spread_BT``
     ``logsumexp_a Q(s, a) - Q(s, sampled)``, which is at least 0.
@@ -36,7 +36,7 @@ class TokenValues(ValueHead):
 
 
 class TokensAndState(ValueHead):
-    """The head gives ``Q(s, a)`` of every token a of the vocabulary, followed by ``V(s)``.
+    """A head that gives ``Q(s, a)`` of every token a, and ``V(s)``, in reward units.
 
     ``value_BT`` is V, ``implicit_q_BT`` the Q of the sampled token, and ``spread_BT`` as in `TokenValues`.
     """
@@ -68,14 +68,14 @@ def expectile(
 ) -> ValueLoss:
     """Compute the expectile loss of V and squared loss of Q: IQL.
 
-    arXiv 2110.06169, equation 5.
+    arXiv 2110.06169, equations 5 and 6.
 
     ``|share - 1[u < 0]| u^2`` with ``u = ret - V``, but ``1/2 u^2`` at turn ends.  For `archer` and `iql`: V, at the
     first token of a turn, is fitted to an upper expectile of Q, which is learnt at the last token.  ``share=0.5`` is
-    `squared`.
+    `squared`.  Gradient flows through ``value_BT`` alone.
 
     Raises:
-        ValueError: also if ``share`` is not between 0 and 1.
+        ValueError: ``share`` is not between 0 and 1, or shapes disagree.
     """
     require(0 < share < 1, "share", share, "above 0 and below 1")
     is_target_BT = select_targets(is_action_BT, is_value_target_BT)
@@ -97,11 +97,11 @@ def conservative(
     """Compute the squared loss with a conservative regulariser: CQL, arXiv 2006.04779, equation 4.
 
     ``1/2 (Q(s, a) - ret)^2 + coef (logsumexp_a' Q(s, a') - Q(s, a))``.  The second term lowers Q of tokens that are not
-    in the data.  ``coef=0`` is Q-learning without it.  ``spread_BT`` is ``logsumexp_a' Q(s, a') - Q(s, a)`` (in reward
-    units); gradient flows through it and through ``q_BT``.
+    in the data; ``coef=0`` is Q-learning without it.  ``spread_BT`` is ``logsumexp_a' Q(s, a') - Q(s, a)`` (in reward
+    units).  Gradient flows through ``spread_BT`` and ``q_BT``.
 
     Raises:
-        ValueError: also if ``coef`` is negative or not finite.
+        ValueError: ``coef`` is negative or not finite, or shapes disagree.
     """
     require(0 <= coef < float("inf"), "coef", coef, "finite and >= 0; 0 is plain Q-learning")
     plain = squared(
@@ -133,7 +133,7 @@ def implicit(
     and ``spread_BT``.
 
     Raises:
-        ValueError: also if ``share`` is not between 0 and 1, or ``coef`` is negative or not finite.
+        ValueError: ``share`` is not between 0 and 1, ``coef`` is negative or not finite, or shapes disagree.
     """
     require(0 < share < 1, "share", share, "above 0 and below 1")
     require(0 <= coef < float("inf"), "coef", coef, "finite and >= 0; 0 turns the regulariser off")
@@ -170,10 +170,10 @@ def ilql(
     ``w_t = min(exp(sharpness (Q(s_t, a_t) - V(s_t))), 100)``; an action is a token.  ``value_BT`` is V,
     ``implicit_q_BT`` is Q of the sampled token (in reward units), and ``target_implicit_q_BT`` is Q of the target
     network.  The target of Q is ``Q(s_t, a_t) <- r_t + d_t V(s_t')``, where ``d_t`` is ``turn_discount`` at the end of
-    a turn, else 1, and the second term is 0 after the last token; `value_loss.implicit` fits V to Q.
+    a turn, else 1, and the second term is 0 after the last token; the loss `implicit` fits V to Q.
     ``algo/clip=log_prob`` multiplies the log-likelihood by the weight, which uses Q of the target network and the
     current V and has no unit.  The default ``sharpness=0`` imitates all rows equally, as in the paper, where the values
-    are used at sampling time.  No gradient flows.
+    are used at sampling time.  Nothing carries gradient.
 
     Raises:
         ValueError: a constant is out of range, or shapes disagree.

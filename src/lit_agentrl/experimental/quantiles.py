@@ -1,4 +1,4 @@
-"""Quantiles of a reward among rewards of the reference, for QRPO.
+"""Quantiles of rewards among the rewards of reference samples, for QRPO.
 
 The data set `Quantiles` joins each episode with the rewards of reference samples of its prompt; the advantage
 `reference_quantile` turns them into the quantile that ``algo=qrpo`` regresses on.
@@ -32,7 +32,7 @@ from lit_agentrl.rl.masked import check_shapes
 
 @dataclass(frozen=True, kw_only=True)
 class Quantiles(Unpaired):
-    """Rows with ``score`` and ``ref_rewards``, the reference's rewards for the same prompt.
+    """Rows with a ``score`` and with ``ref_rewards``, the reference's rewards for the same prompt.
 
     The text is in ``prompt`` and ``completion``, or in ``messages``.  For recorded episodes, ``references`` is a folder
     that `collect` wrote while the reference played the same tasks; its episodes may be the recorded ones themselves.
@@ -121,24 +121,24 @@ def reference_quantile(
 ) -> Advantage:
     """Return the quantile of a reward among the reference's rewards: QRPO, arXiv 2507.08068.
 
-    ``q_i = 1/n sum_j 1[S_j <= R_i]`` over the rewards ``S_1, ..., S_n`` of reference samples of the prompt.  It is
-    uniform for samples of the reference if no two rewards are equal, so ``Z = E_ref exp(q / beta)`` of `qrpo_loss` is
-    known.
+    ``q_i = 1/n sum_j 1[S_j <= R_i]`` over the rewards ``S_1, ..., S_n`` of reference samples of the prompt.  For
+    samples of the reference, q is uniformly distributed if no two rewards are equal; ``Z = E_ref exp(q / beta)`` of
+    `qrpo_loss` is then known.
 
-    Example: R = 0.5 and S = 0.1, 0.5, 0.9, 0.2: q = 0.75; R = 0: q = 0, floored 0.25.
+    Example: for S = (0.1, 0.5, 0.9, 0.2), R = 0.5 gives q = 0.75, and R = 0 gives q = 0, or 0.25 with ``floored``.
 
     Args:
-        return_B: ``R_i``, in reward units; a trajectory of NaN gets 0.
+        return_B: ``R_i``, in reward units; a trajectory with a NaN return gets 0.
         ref_quantile_B: ``q_i``, in [0, 1], which the data set computes.
         ref_count_B: n, the number of reference samples of the prompt, >= 1.
         is_action_BT: sampled tokens.
-        floored: return at least ``1/n``, for ``transform=log``, which has no value at 0.
+        floored: whether to return at least ``1/n``, for ``transform=log``, which is infinite at 0.
 
     Returns:
-        ``q_i`` at each sampled token; none carries gradient.
+        ``q_i`` at each sampled token, without gradient.
 
     Raises:
-        ValueError: ``floored`` is not true or false.
+        ValueError: ``floored`` is not true or false, or shapes disagree.
     """
     require(isinstance(floored, bool), "floored", floored, "true or false")
     check_shapes(return_B=return_B, ref_quantile_B=ref_quantile_B, ref_count_B=ref_count_B)

@@ -23,9 +23,9 @@ class Replay(StructureHook, Refill):
 
     ARPO-replay (arXiv 2505.16282), as in its released code: a group fails if the population standard deviation of its
     scores is below ``max_std`` and their mean below ``max_mean``.  A success, drawn at random from those stored for the
-    same task, then replaces its first episode, with the log-probs of the weights that sampled it and its own rewards.
-    Episodes of the iteration whose score is above ``min_score`` are stored afterwards.  The score is 1 for an episode
-    that solved its task, else 0.  Groups are refilled as by `Refill`.
+    same task, then replaces the first episode of the group.  The success keeps its rewards and the log-probs of the
+    weights that sampled it.  Episodes of the iteration whose score is above ``min_score`` are stored afterwards.  The
+    score is 1 for an episode that solved its task, else 0.  Groups are refilled as by `Refill`.
 
     Only tasks that are played repeatedly can be replayed (``rollout.instances``).
 
@@ -73,7 +73,7 @@ class Replay(StructureHook, Refill):
         # every rank stores the successes of all ranks, since another rank may play the task next
         for episode in sorted(gather_objects(successes), key=get_trajectory_id):
             earlier = self._stored.pop(_make_task_key(episode), [])
-            stored = replace(episode, env_seconds=0.0)  # a time, which a resumed run could not reproduce
+            stored = replace(episode, env_seconds=0.0)  # a resumed run could not reproduce the time
             self._stored[_make_task_key(episode)] = [*earlier, stored][-self._size :]
         while len(self._stored) > self._instances:
             del self._stored[next(iter(self._stored))]
@@ -89,7 +89,7 @@ class Replay(StructureHook, Refill):
         }
 
     def _choose_replacements(self, progress: Progress) -> dict[int, Episode]:
-        """Choose the stored successes by the id of the trajectory that each replaces."""
+        """Return stored successes by the id of the trajectory that each replaces."""
         replacements: dict[int, Episode] = {}
         for group, episodes in group_episodes(progress.sampled).items():
             stored = self._stored.get(_make_task_key(episodes[0]))

@@ -1,4 +1,4 @@
-"""A structure that retries single-turn games after a message that the answer was wrong."""
+"""A structure that lets the policy retry single-turn games after a wrong answer."""
 
 from __future__ import annotations
 
@@ -94,17 +94,20 @@ class Retry(StructureHook, Refill):
 
 @dataclass(kw_only=True)
 class Tries(RewardPart):
-    """The reward for early success without repeated answers: UFO, arXiv 2507.14295.
+    """A reward for early success without repeated answers: UFO, arXiv 2507.14295.
 
-    ``discount^k 1[solved after k tries] - repeats (1 - E / T)``.  T is the number of turns with a valid answer, E the
-    number of distinct answers among them; without valid answers the second term is 0.
+    ``discount^k 1[solved] - repeats (1 - E / T)``, where k counts the tries before the last one.  T is the number of
+    turns with a valid answer, E the number of distinct answers among them; without valid answers the second term is 0.
 
     Args:
-        discount: gamma.
-        counts: the tries before the success that k counts: ``valid``, those with a valid answer, as in the release;
-            ``all``: invalid replies as well.
-        repeats: lambda, the weight of the share of repeated answers.
-        keep_penalties: add the protocol penalties.
+        discount: gamma, in (0, 1].
+        counts: the tries that k counts: ``valid``, those with a valid answer, as in the release; ``all``: invalid
+            replies as well.
+        repeats: lambda, the weight of the share of repeated answers, finite and >= 0.
+        keep_penalties: whether to add the protocol penalties.
+
+    Raises:
+        ValueError: an option is out of range.
     """
 
     stage: ClassVar[Stage] = Stage.TASK
@@ -120,7 +123,7 @@ class Tries(RewardPart):
         require(isinstance(self.keep_penalties, bool), "keep_penalties", self.keep_penalties, "true or false")
 
     def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
-        """Replace the rewards by the value at the last turn of each episode."""
+        """Replace the rewards of each episode by its score at the last turn."""
         return replace_by_outcome(
             episodes,
             [self._compute_score(episode) for episode in episodes],

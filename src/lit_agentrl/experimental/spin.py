@@ -1,6 +1,6 @@
-"""Preference pairs for imitation, demonstrations against the policy's own episodes: SPIN, arXiv 2401.01335.
+"""Preference pairs of demonstrations and the policy's own episodes: SPIN, arXiv 2401.01335.
 
-The pairing `demonstrated` does so for groups that are played, the data set `Spin` for recorded episodes.
+The pairing `demonstrated` makes them in groups that are played, the data set `Spin` from recorded episodes.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ def demonstrated(
     source_B: Tensor,
     min_gap: float = 0.0,
 ) -> Pairs:
-    """Pair trajectories of other sources, such as stored successes, with worse ones: SPIN.
+    """Pair trajectories that the policy did not sample with worse ones: SPIN.
 
-    ``source_B`` is 0 for rows that the current policy has sampled; the other arguments are as for `all_pairs`.
+    The chosen side has another source than the current policy, such as stored successes.  ``source_B`` is 0 for rows
+    that the current policy has sampled; the other arguments, the result and the errors are those of `all_pairs`.
     """
     pairs = all_pairs(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT,
@@ -48,18 +49,18 @@ def demonstrated(
 
 @dataclass(frozen=True, kw_only=True)
 class Spin(Kind):
-    """Pairs of a demonstration and an episode of the policy's own, as groups of two.
+    """Pairs of a demonstration and one of the policy's own episodes, as groups of two.
 
-    The demonstration is chosen, whatever the returns are: it has return 1, the own episode 0.  With ``algo=dpo``, in
+    The demonstration is always chosen: its return is set to 1, that of the own episode to 0.  With ``algo=dpo``, in
     a run that starts from the policy that wrote the own episodes, the loss is that of SPIN:
     ``-log sigmoid(beta (log p(y)/p_t(y) - log p(y')/p_t(y')))`` for a demonstration y, an own reply y' and the policy
     p_t of the last round.  An own reply that equals a demonstration of its prompt is in no pair.
 
-    Worked, beta = 0.1: log p(y)/p_t(y) = 2 and log p(y')/p_t(y') = -3: -log sigmoid(0.5) = 0.474077.
+    Example: with beta = 0.1, log p(y)/p_t(y) = 2 and log p(y')/p_t(y') = -3, the loss is -log sigmoid(0.5) = 0.474077.
 
     Attributes:
-        path: a folder of `collect` in which the policy that is trained played, or a list of them.
-        demonstrations: a folder of `collect` with demonstrations of the same tasks, such as of ``plays=best``.
+        path: a folder that `collect` wrote with episodes of the policy that is trained, or a list of folders.
+        demonstrations: a folder that `collect` wrote with demonstrations of the same tasks, such as by ``plays=best``.
     """
 
     demonstrations: str
@@ -92,13 +93,13 @@ class Spin(Kind):
 
     def make_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         own: list[Episode] = []
-        first: dict[Instance, tuple[int, Episode]] = {}  # place and episode of the first demonstration
+        first: dict[Instance, tuple[int, Episode]] = {}  # number and episode of the first demonstration
         for episode in episodes:
-            key, place = identify_instance(episode), self._find_place(episode)
-            if place is None:
+            key, number = identify_instance(episode), self._find_number(episode)
+            if number is None:
                 own.append(episode)
-            elif key not in first or place < first[key][0]:
-                first[key] = place, set_return(episode, 1.0)
+            elif key not in first or number < first[key][0]:
+                first[key] = number, set_return(episode, 1.0)
         for episode in own:
             if (key := identify_instance(episode)) in first:
                 yield [first[key][1], set_return(episode, 0.0)]
@@ -106,16 +107,16 @@ class Spin(Kind):
     def make_held_out_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         yield from self.make_groups(episodes)
 
-    def _find_place(self, episode: Episode) -> int | None:
-        """Return the place among the demonstrations of the prompt; None of the policy's own."""
-        return self._places.get(identify_instance(episode), {}).get(list_replies(episode))
+    def _find_number(self, episode: Episode) -> int | None:
+        """Return the number of a demonstration within its prompt; None for other episodes."""
+        return self._numbers.get(identify_instance(episode), {}).get(list_replies(episode))
 
     @cached_property
-    def _places(self) -> Mapping[Instance, Mapping[tuple[tuple[int, ...], ...], int]]:
-        """The replies of all demonstrations by prompt, numbered in their order."""
-        places: dict[Instance, dict[tuple[tuple[int, ...], ...], int]] = {}
+    def _numbers(self) -> Mapping[Instance, Mapping[tuple[tuple[int, ...], ...], int]]:
+        """The numbers of all demonstrations in their order, by prompt and replies."""
+        by_prompt: dict[Instance, dict[tuple[tuple[int, ...], ...], int]] = {}
         for episode in open_answers("demonstrations", self.demonstrations).read():
             if not episode.failed and episode.turns:
-                numbers = places.setdefault(identify_instance(episode), {})
+                numbers = by_prompt.setdefault(identify_instance(episode), {})
                 numbers.setdefault(list_replies(episode), len(numbers))
-        return places
+        return by_prompt

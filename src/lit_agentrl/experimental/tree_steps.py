@@ -25,9 +25,10 @@ from lit_agentrl.rl.preference.units import Units, turn_units
 class Ranking:
     """Hinge loss on the critic's values of pairs.
 
-    ``coef * max(0, width - (Q(chosen) - Q(rejected)))`` for each pair.  Q is the value of the critic before the last
-    token of a reply, when the reply is complete except for its end.  A pair with a reply of one token has no Q and a
-    loss of 0.  A ``width`` above the true difference of a pair biases values away from their targets.
+    ``coef * max(0, width - (Q(chosen) - Q(rejected)))`` for each pair, as in SVPO (arXiv 2406.10858).  Q is the value
+    of the critic before the last token of a reply, when the reply is complete except for its end.  A reply of one token
+    has no Q, and its pairs have a loss of 0.  A ``width`` above the true difference of a pair biases values away from
+    their targets.
 
     Attributes:
         coef: weight relative to the squared errors, > 0.
@@ -50,7 +51,7 @@ class Ranking:
     def value_differences(self, pairs: Pairs, value_BT: Tensor) -> Tensor:
         """Return ``Q(chosen) - Q(rejected)`` of the pairs that have both.
 
-        In reward units, float64; gradient through ``value_BT``.
+        The result is in reward units, float64, and carries gradient through ``value_BT``.
         """
         units, q_N = pairs.units, value_BT.flatten()[_find_last(pairs.units)].double()
         is_ranked_P = (units.length_N[pairs.chosen_P] > 1) & (units.length_N[pairs.rejected_P] > 1)
@@ -77,8 +78,11 @@ def tree(
 
     ``V(s)`` at the first token of a turn and ``Q(s, a)`` at its last are means of the reward-to-go over the episodes
     that contain the state or the reply: the values of a tree search without discount.  The structure `mcts` uses V.  A
-    turn of one token has V only.  If no episodes share a state, both are the reward-to-go of its own episode.
-    Trajectories whose return is NaN have no target and count in no mean.
+    turn of one token has V only.  If only one episode contains a state, V and Q are its reward-to-go.  Trajectories
+    whose return is NaN have no target and count in no mean.  Nothing carries gradient.
+
+    Raises:
+        ValueError: see `compute_turn_units`.
     """
     units, state_N = compute_turn_units(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT, turn_BT=turn_BT,
@@ -107,7 +111,10 @@ def tree_state(
     """Pair replies to one state whose Q differ: MCTS-DPO, arXiv 2405.00451, and SVPO.
 
     Q is that of `tree`, whereas `equal_state` uses the return of one episode.  If several episodes contain a reply, the
-    pair uses the first of them.  The other arguments are as for `equal_state`; ``min_gap`` is in the units of Q.
+    pair uses the first of them.  The arguments are as for `equal_state`; ``min_gap`` is in reward units.
+
+    Raises:
+        ValueError: see `compute_turn_units` and `equal_state`.
     """
     units, _ = compute_turn_units(
         return_B=return_B, group_B=group_B, trajectory_B=trajectory_B, is_action_BT=is_action_BT, turn_BT=turn_BT,
@@ -121,9 +128,14 @@ def by_visits(
 ) -> Tensor:
     """Smooth the label of each pair by the visits of its replies: MCTS-DPO, arXiv 2405.00451.
 
-    ``(1 - e) f(z) + e f(-z)`` with ``e = N_l / (N_w + N_l)``.  ``N_w`` and ``N_l`` count the episodes that hold
-    the chosen and the rejected reply, as `tree_state` counts them: the fewer hold the chosen one, the less certain is
-    the label.
+    ``(1 - e) f(z) + e f(-z)`` with ``e = N_l / (N_w + N_l)``: the fewer episodes contain the chosen reply, the less
+    certain is the label.
+
+    Args:
+        loss_P: ``f(z)``, the loss of each pair; carries gradient.
+        flipped_P: ``f(-z)``, the loss with the sides exchanged; carries gradient.
+        chosen_visits_P: ``N_w``, the number of episodes that contain the chosen reply, as `tree_state` counts them.
+        rejected_visits_P: ``N_l``, the same for the rejected reply.
     """
     epsilon_P = rejected_visits_P / (chosen_visits_P + rejected_visits_P)
     return (1 - epsilon_P) * loss_P + epsilon_P * flipped_P
@@ -141,7 +153,7 @@ def compute_turn_units(
     state_key_BK: Tensor,
     reward_BT: Tensor,
 ) -> tuple[Units, Tensor]:
-    """Return turns with Q as their values, grouped by state, and V of their states.
+    """Return turns grouped by state, with Q as values, and V of their states.
 
     Values are float64, in reward units, rounded to float32, so that equal means do not depend on the order of
     summation.
@@ -167,7 +179,7 @@ def compute_turn_units(
 
 
 def number_replies(units: Units, tokens_BT: Tensor) -> Tensor:
-    """Number the replies of turns: equal numbers for equal tokens at one state."""
+    """Number the replies of turns, with equal numbers for equal tokens at one state."""
     return _number_pairs(units.set_N, text_keys(units, tokens_BT))
 
 
@@ -188,8 +200,8 @@ def _sum_reward_to_go(reward_N: Tensor, key_N2: Tensor) -> Tensor:
 def _average(value_N: Tensor, number_N: Tensor) -> Tensor:
     """Return, for each entry, the mean of all entries with the same number."""
     size = int(number_N.max()) + 1 if len(number_N) else 0
-    count = segment_sum(torch.ones_like(value_N), number_N, size)
-    return (segment_sum(value_N, number_N, size) / count)[number_N].float().double()
+    count_G = segment_sum(torch.ones_like(value_N), number_N, size)
+    return (segment_sum(value_N, number_N, size) / count_G)[number_N].float().double()
 
 
 def _number_pairs(first_N: Tensor, second_N: Tensor) -> Tensor:

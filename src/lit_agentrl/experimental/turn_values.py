@@ -50,11 +50,12 @@ def archer(
     states.  Rows of an earlier policy (``source_B`` of 1) give V no target and have an advantage of 0.  ``whiten``
     whitens the advantages of the other rows and counts each turn once.
 
-    Example: at one state the policy of this iteration wrote replies of Q 1, 1 and 4, an earlier one a reply of Q 10: V
-    learns 1, 1 and 4, whose mean is 2.
+    Example: at one state, replies of this iteration have Q 1, 1 and 4, and a reply of an earlier policy has Q 10: V
+    learns the mean of 1, 1 and 4, which is 2.  Nothing carries gradient.
 
     Raises:
-        ValueError: also if a row ends in sampled tokens after its last turn end.
+        ValueError: a constant is out of range, shapes disagree, or a row ends in sampled tokens after its last turn
+            end.
     """
     check_discount(turn_discount)
     require(isinstance(whiten, bool), "whiten", whiten, "true or false")
@@ -98,10 +99,11 @@ def iql(
     ``w_k = min(exp(sharpness (Q_k - V_k)), cap)`` at all tokens of turn k; an action is a reply.  ``V_k``, ``Q_k`` and
     their targets are those of `archer`; the loss `expectile` fits V to an upper expectile of Q (equations 5 and 6).  Q
     comes from the target network, V from the current weights.  ``algo/clip=log_prob`` multiplies the log-likelihood by
-    the weight (equation 7), which has no unit; ``sharpness=0`` imitates all rows equally.
+    the weight (equation 7), which has no unit and no gradient; ``sharpness=0`` imitates all rows equally.
 
     Raises:
-        ValueError: also if a row ends in sampled tokens after its last turn end.
+        ValueError: a constant is out of range, shapes disagree, or a row ends in sampled tokens after its last turn
+            end.
     """
     check_shapes(value_BT=value_BT, reward_BT=reward_BT, is_action_BT=is_action_BT, return_B=return_B)
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
@@ -127,7 +129,7 @@ def iql_executor(
     """Compute `iql` of the executor's turns, with each sub-task as its own episode.
 
     V is 0 after the last turn before a plan, as at the end of the episode.  Plans have weight 0 and no critic target.
-    HRL-TAR's executor, offline; no primary source is known.
+    This is the offline executor of HRL-TAR, of which no primary source is known.
 
     Raises:
         ValueError: see `iql`.
@@ -166,8 +168,8 @@ def cql(
     ``q_BT`` is Q of the sampled token, ``value_BT`` the maximum over tokens.  The target is
     ``Q(s_t, a_t) <- r_t + d_t max_a Q(s_t', a)``, where ``d_t`` is ``turn_discount`` at the end of a turn, else 1, and
     the second term is 0 after the last token; the loss `conservative` adds the regulariser.  ``algo/clip=log_prob``
-    multiplies the log-likelihood by the weight, which is 1 for the greedy token and smaller for all others.  This way
-    to extract a policy is ours; the policy of the paper is greedy.
+    multiplies the log-likelihood by the weight, which is 1 for the greedy token and smaller for all others, without
+    gradient.  Extracting a policy by weighted likelihood is ours; the policy of the paper is greedy.
 
     Raises:
         ValueError: a constant is out of range, or shapes disagree.

@@ -1,4 +1,4 @@
-"""Two levels of one policy: a planner and an executor, either possibly frozen."""
+"""A planner and an executor: two levels of one policy, each possibly frozen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lit_agentrl.rollout.structures.base import Progress
 from lit_agentrl.rollout.structures.hook import StructureHook
 from lit_agentrl.rollout.structures.refill import Refill
 
-_MORE_THAN_ANY_EPISODE = 1_000_000  # more replies than any episode has
+_UNLIMITED = 1_000_000  # more replies than any episode has
 _PLAN_REQUEST = (
     "First plan what you will do next, in one or two sentences. Do not act yet: this reply is no turn."
 )
@@ -29,7 +29,7 @@ _PLAN_REQUEST = (
 
 @dataclass(frozen=True)
 class PlanHook(PlayHook):
-    """A hook that asks for a plan before each ``every`` replies that act.
+    """A hook that asks for a plan before every ``every`` replies that act.
 
     The game does not play the plan.
     """
@@ -50,7 +50,7 @@ class PlanHook(PlayHook):
         *before, last = written
         is_compact, text = moment.prompt.style == "compact", last["content"]
         if moment.turns and moment.turns[-1].player == PLANNER:
-            # the embedded policy acts on the last text that it reads
+            # the embedded policy acts on the observation only if it ends the prompt
             budget = f"turns {moment.turns_left} actions {moment.actions_left}"
             text = f"act\n{budget}\n{moment.observation}" if is_compact else "Now follow your plan."
         elif self.is_plan(len(moment.turns)):
@@ -101,7 +101,7 @@ class TwoLevel(StructureHook, Refill):
             require_whole("period", period, 1, alternative=", or null for 1")
             if trains != "alternate":
                 raise ValueError(f"period={period} has no effect with trains={trains}; set trains=alternate")
-        self._every = _MORE_THAN_ANY_EPISODE if every is None else every
+        self._every = _UNLIMITED if every is None else every
         self._hook = PlanHook(self._every) if self._every else NO_HOOK
         self._trains, self._period = trains, period or 1
         self.provides = Refill.provides | ({PLANS} if self._every else frozenset())
@@ -179,8 +179,8 @@ def two_level(
 ) -> Advantage:
     """Compute advantages of planner and executor turns: HRL-TAR.
 
-    Returns of planner turns extend over the episode, those of executor turns over one plan.  ``r_k`` is the sum of
-    ``reward_BT`` over the sampled tokens of turn k:
+    Returns of planner turns extend to the end of the episode, those of executor turns to the next plan.  ``r_k`` is
+    the sum of ``reward_BT`` over the sampled tokens of turn k:
 
         planner:   G_k = (r_k - cost) + d_k G_k+1,   d_k = discount where turn k+1 is a plan, else 1
         executor:  G_k = r_k + e_k G_k+1,            e_k = 0 where turn k+1 is a plan, else turn_discount
@@ -188,32 +188,34 @@ def two_level(
 
     A plan is therefore credited with the return of the episode minus costs, and an executor turn with the return of its
     sub-task, which ends with the next plan.  With one plan per episode and no cost, the planner has the advantage of
-    `group_mean_std`.  ``cost`` (in reward units) is subtracted for each turn, of either level.  No primary source of
-    HRL-TAR is known; these formulas are ours.
+    `group_mean_std`.  ``cost`` (in reward units) is subtracted from the planner's return for each turn of either level.
+    No primary source of HRL-TAR is known; these formulas are ours.  ``is_plan_BT`` marks tokens of plans; the other
+    shapes are as for `group_mean_std`, and nothing carries gradient.
 
     Raises:
-        ValueError: also if a row ends in sampled tokens after its last turn end.
+        ValueError: a constant is out of range, shapes disagree, or a row ends in sampled tokens after its last turn
+            end.
     """
-    for name, share in (("discount", discount), ("turn_discount", turn_discount)):
-        require(0 <= share <= 1, name, share, "in [0, 1]")
+    for name, value in (("discount", discount), ("turn_discount", turn_discount)):
+        require(0 <= value <= 1, name, value, "in [0, 1]")
     require_number("cost", cost, "a number >= 0", lambda value: value >= 0)
     check_shapes(return_B=return_B, group_B=group_B, is_action_BT=is_action_BT, is_plan_BT=is_plan_BT)
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
     turn_BT = turn_index(is_action_BT=is_counted_BT, is_turn_end_BT=is_turn_end_BT)
     # reward of the whole turn, used at its end
     reward_BT = sum_over_turn(x_BT=reward_BT.double(), is_action_BT=is_counted_BT, turn_BT=turn_BT)
-    unit_reward = reward_BT.new_ones(())  # in the dtype of the rewards
+    one = reward_BT.new_ones(())  # in the dtype of the rewards
     is_end_BT = is_counted_BT & is_turn_end_BT
     chain = {"is_action_BT": is_end_BT, "trajectory_B": trajectory_B, "first_turn_B": first_turn_B}
     is_before_plan_BT = next_sampled(x_BT=is_plan_BT.double(), **chain) > 0
     planner_BT = return_to_go(
         reward_BT=reward_BT - cost,
-        discount=torch.where(is_before_plan_BT, unit_reward * discount, unit_reward),
+        discount=torch.where(is_before_plan_BT, one * discount, one),
         **chain,
     )
     executor_BT = return_to_go(
         reward_BT=reward_BT,
-        discount=torch.where(is_before_plan_BT, 0 * unit_reward, unit_reward * turn_discount),
+        discount=torch.where(is_before_plan_BT, 0 * one, one * turn_discount),
         **chain,
     )
     row_N, t_N = is_end_BT.nonzero(as_tuple=True)

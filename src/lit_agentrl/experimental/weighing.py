@@ -1,4 +1,4 @@
-"""Weights of reward parts, fitted to rank the recorded episodes of each prompt."""
+"""Weights of reward parts, fitted so that they rank the recorded episodes of each prompt."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MIN_WEIGHT = 1e-6  # rules with a smaller weight are left out
 
 
 class Pairs(NamedTuple):
-    """Two answers to a prompt, the better one first."""
+    """Pairs of answers to a prompt, the better one first; P pairs, F rules."""
 
     gap_PF: Tensor  # score of each rule, better minus worse
     base_P: Tensor  # the same difference of the base reward, to which the rules are added
@@ -53,7 +53,7 @@ def weigh(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
 
     Args:
         cfg: the options of ``conf/weigh.yaml``.
-        described: options of reward parts and the model, as for training.
+        described: overrides that name the reward parts and the model, as for training.
 
     Yields:
         A report in lines; the last one holds options for training.
@@ -119,7 +119,7 @@ def _check_options(cfg: DictConfig) -> None:
 
 
 def _format_options(described: Sequence[str], base: Sequence[str], weights: Mapping[str, float]) -> str:
-    """Return the options for training with these weights, without those of omitted parts."""
+    """Return the options for training with these weights, leaving out omitted parts."""
     names = (*base, *weights)
     prefixes = ("model", *(f"reward.{name}." for name in names))
     typed = [
@@ -162,7 +162,7 @@ def _collect_pairs(
     base: dict[str, RewardPart],
     cfg: DictConfig,
 ) -> dict[str, Pairs]:
-    """Collect all pairs of different answers and scores on each side of the split."""
+    """Collect all pairs of answers that differ in tokens and score, by split."""
     episodes = [episode for group in prompts for episode in group]
     columns = []
     for name, rule in rules.items():
@@ -181,9 +181,9 @@ def _collect_pairs(
         key = f"{group[0].task_name}|{group[0].instance_seed}"
         side = "fit" if assign_split(key, cfg.held_out) == "train" else "evaluate"
         for i, j in combinations(range(len(group)), 2):
-            scores_of_two = [_get_score(group[k], cfg.score) for k in (i, j)]
-            if scores_of_two[0] != scores_of_two[1] and list_replies(group[i]) != list_replies(group[j]):
-                better, worse = (i, j) if scores_of_two[0] > scores_of_two[1] else (j, i)
+            score_i, score_j = (_get_score(group[k], cfg.score) for k in (i, j))
+            if score_i != score_j and list_replies(group[i]) != list_replies(group[j]):
+                better, worse = (i, j) if score_i > score_j else (j, i)
                 triples[side].append((number, start + better, start + worse))
         start += len(group)
     length_E = torch.tensor([episode.num_action_tokens for episode in episodes], dtype=torch.float64)
@@ -225,20 +225,21 @@ def _describe_fit(
 def compute_hinge_loss(weight_F: Tensor, *, gap_PF: Tensor, base_P: Tensor) -> Tensor:
     """Compute the hinge loss of the weighted rules on pairs, a scalar.
 
-    ``mean over pairs of max(0, 1 - (R(better) - R(worse)))`` with ``R = base + sum_i w_i phi_i``.
+    ``mean over pairs of max(0, 1 - (R(better) - R(worse)))`` with ``R = base + sum_i w_i phi_i``, where ``phi_i`` is
+    the score of rule i: rule-based rewards (RBR).
 
     Args:
-        weight_F: weight of each rule; carries gradient.
-        gap_PF: score of each rule on the better side minus that on the other side.
-        base_P: the same difference of the base reward; zeros without one.
+        weight_F: weight of each rule, reward per unit of score; carries gradient.
+        gap_PF: score of each rule on the better answer minus its score on the worse one.
+        base_P: the same difference of the base reward, in reward units; zeros without one.
     """
     return (1 - base_P - gap_PF @ weight_F).clamp(min=0).mean()
 
 
 def fit_weights(*, gap_PF: Tensor, base_P: Tensor, lr: float = 0.01, steps: int = 1000) -> Tensor:
-    """Fit the weights with AdamW from 0, full-batch and without weight decay; (F,), float64.
+    """Fit the weights (F,), float64, by full-batch AdamW from 0 without weight decay.
 
-    No weight can exceed about ``lr * steps``, which bounds the weights if the rules separate all pairs.
+    No weight can exceed about ``lr * steps``, so the weights stay finite even if the rules separate all pairs.
 
     Args:
         gap_PF: as for `compute_hinge_loss`.
@@ -247,7 +248,7 @@ def fit_weights(*, gap_PF: Tensor, base_P: Tensor, lr: float = 0.01, steps: int 
         steps: number of steps, >= 1.
 
     Raises:
-        ValueError: an argument is out of range, or there is no pair.
+        ValueError: an argument is out of range, or there are no pairs.
     """
     require(0 < lr < math.inf, "lr", lr, "finite and > 0")
     require_whole("steps", steps, 1)

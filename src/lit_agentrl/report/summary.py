@@ -287,15 +287,14 @@ LEGEND = "success with 95 % interval; normalised: 0 is chance, 1 is the oracle"
 
 def format_judge(summary: Summary) -> str:
     """Format by which score the best weights were chosen; may be empty."""
-    best = summary["monitored"]
+    best, note = summary["monitored"], ""
     if best is None:
-        return ""
+        return note
     played = [game["best"]["success"] for game in summary["games"] if game["split"] == "val" and game["best"]]
-    note = ""
     if best["name"] == "val/success" and len(played) == 1:
         note = f" over {played[0]['n']} episodes"
-        if abs(played[0]["mean"] - best["value"]) > 1e-6:  # the highest of several draws is usually too high
-            note += "; played again for this table"
+    if played and best["iteration"] != (done := summary["iterations"]):
+        note += f"; its rows play again, with the noise of iteration {done}: resumed, they change"
     extreme = "highest" if best["mode"] == "max" else "lowest"
     start = held_out.find_start(summary, best["name"])
     if start is not None and (start > best["value"] if best["mode"] == "max" else start < best["value"]):

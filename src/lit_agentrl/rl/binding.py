@@ -21,9 +21,7 @@ from torch import Tensor
 from lit_agentrl.checks import format_value, name_errors
 
 _SUFFIXES = ("_BT", "_B", "_BK", "_P", "_S")
-
-
-# tensors of parts seen before: reading a signature takes longer than a small batch
+# tensor names of parts seen before, because reading a signature takes longer than a small batch
 _KNOWN: WeakKeyDictionary[Callable[..., Any], dict[str, bool]] = WeakKeyDictionary()
 
 
@@ -54,7 +52,7 @@ def tensor_names(fn: Callable[..., Any]) -> dict[str, bool]:
     """
     try:
         known = _KNOWN.get(fn)
-    except TypeError:  # neither hashed nor referred to weakly
+    except TypeError:  # the part cannot be hashed or weakly referenced
         known = None
     if known is None:
         known = {
@@ -148,12 +146,12 @@ def _check_returned(function_name: str, name: str, tensor: Tensor, is_action_BT:
     if axes in shapes and tensor.shape != shapes[axes]:
         shown, expected = tuple(tensor.shape), tuple(shapes[axes])
         raise ValueError(
-            f"{function_name} returned {name} of shape {shown}, expected {expected} on rows of that many"
+            f"{function_name} returned {name} of shape {shown}, expected {expected} on the toy batch"
         )
     if name.startswith("is_") and tensor.dtype != torch.bool:
         raise ValueError(f"{function_name} returned {name} of {tensor.dtype}, expected torch.bool")
-    seen = tensor[is_action_BT] if axes == "BT" and tensor.is_floating_point() else tensor
-    if seen.is_floating_point() and not bool(torch.isfinite(seen).all()):
+    used = tensor[is_action_BT] if axes == "BT" and tensor.is_floating_point() else tensor
+    if used.is_floating_point() and not bool(torch.isfinite(used).all()):
         raise ValueError(f"{function_name} returned {name} that is not finite")
 
 

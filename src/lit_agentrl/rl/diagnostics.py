@@ -22,8 +22,8 @@ class Information:
     """Information estimates from a matrix of log-likelihoods, in its unit.
 
     Attributes:
-        mutual: I(X; Z), the mean of matched − marginal: 0 where thoughts ignore the observation, log P where each
-            thought identifies it.
+        mutual: I(X; Z), the mean of matched − marginal: 0 if thoughts ignore the observation, log P if each thought
+            identifies it.
         conditional_entropy: H(Z | X) = −mean matched.
         entropy: H(Z) = −mean marginal.
         z_score: mutual divided by the standard deviation of the marginals.
@@ -102,7 +102,7 @@ def per_token_code(*, logp_NP: Tensor, own_N: Tensor, tokens_N: Tensor) -> Infor
 
 
 def merged(*, logp_NP: Tensor, own_N: Tensor, same_P: Tensor) -> tuple[Tensor, Tensor]:
-    """Merge the columns of equal observations; returns the matrix and ``own_N``.
+    """Merge the columns of equal observations; return the new matrix and ``own_N``.
 
     Args:
         logp_NP: log-likelihoods.

@@ -67,7 +67,7 @@ class Imitating(Objective):
         return self.played_objective.terms()
 
     def prepare(self, tensors: Tensors) -> Tensors:
-        """Prepare the sampled rows by ``played_objective``; keep recorded rows with zeros in its columns."""
+        """Prepare the sampled rows by ``played_objective``; recorded rows get zeros."""
         played_B = ~_is_recorded(tensors)
         columns = self.played_objective.prepare({name: tensor[played_B] for name, tensor in tensors.items()})
         for name, column in columns.items():
@@ -85,7 +85,7 @@ class Imitating(Objective):
         return self.played_objective.count(self.measured(tensors)) | {"num_imitated": num_tokens}
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the shares of ``played_objective`` and of the mean NLL, and metrics."""
+        """Return the loss of ``played_objective`` plus the weighted NLL, and metrics."""
         loss, metrics = self.played_objective.loss(self.measured(tensors))
         is_imitated_BT = tensors["is_action_BT"] & _is_recorded(tensors)[:, None]
         nll_BT = torch.where(is_imitated_BT, -tensors["logp_BT"], 0.0)
@@ -96,7 +96,7 @@ class Imitating(Objective):
         return self.played_objective.value_loss(self.measured(tensors))
 
     def measured(self, tensors: Tensors) -> Tensors:
-        """Return the rows, with recorded ones without sampled tokens and returns."""
+        """Return all rows, but recorded ones without sampled tokens and returns."""
         is_recorded_B = _is_recorded(tensors)
         masked = {"return_B": tensors["return_B"].masked_fill(is_recorded_B, math.nan)}
         for mask in ("is_action_BT", "is_turn_end_BT"):

@@ -56,7 +56,7 @@ def masked_whiten(x: Tensor, mask: Tensor, *, eps: float = 1e-8) -> Tensor:
     """Standardise the selected entries: ``(x - mean) / sqrt(var + eps)``.
 
     Mean and variance (ddof 1) are those of the selected entries.  Entries outside the mask become 0.  With fewer than
-    two selected entries the result is only centred.
+    two selected entries the result is only centred.  Gradient flows through the selected entries only.
     """
     centred = torch.where(mask, x - masked_mean(x, mask), torch.zeros_like(x))
     count = int(mask.sum())
@@ -79,7 +79,7 @@ def compute_masked_skewness(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def segment_sum(x_N: Tensor, segment_N: Tensor, num_segments: int) -> Tensor:
-    """Return the sum of the entries of each segment, (num_segments,)."""
+    """Return the sum of the entries of each segment, (num_segments,); gradient flows."""
     return x_N.new_zeros(num_segments).index_add_(0, segment_N, x_N)
 
 
@@ -109,6 +109,12 @@ class Trajectories:
         """Expand (S,) to (B,) in the dtype of ``like``; 0 for unscorable trajectories."""
         value_B = torch.where(self.index_B >= 0, torch.cat([value_S, value_S.new_zeros(1)])[self.index_B], 0)
         return value_B.to(like.dtype)
+
+    def sum_tokens(self, x_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+        """Sum over the sampled tokens of each trajectory, (B, T) -> (S,), float64; gradient flows."""
+        x_B = torch.where(is_action_BT, x_BT, torch.zeros_like(x_BT)).double().sum(1)
+        is_scored_B = self.index_B >= 0
+        return segment_sum(x_B[is_scored_B], self.index_B[is_scored_B], len(self.return_S))
 
 
 def find_trajectories(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor) -> Trajectories:

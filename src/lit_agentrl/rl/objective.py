@@ -18,7 +18,7 @@ from lit_agentrl.rl.facts import list_provisions, list_requirements
 
 Tensors = dict[str, Tensor]
 LOGPS = ("logp_BT", "entropy_BT")  # outputs of a policy that carry gradient
-REF_KL = "ref_kl_BT"  # another, for objectives that need it
+REF_KL = "ref_kl_BT"  # a further such output, for objectives that need it
 SCORES = ("score_BT",)  # output of the head of a reward model
 ScoreKind = Literal["score", "logit", "cost", "referred"]  # see models.reward_model.RewardModelInfo
 # columns that every `Objective.prepare` receives
@@ -144,8 +144,7 @@ class Objective(Protocol):
         ``ref_logp_BT`` requests a frozen reference, ``ref_kl_BT`` its KL to the policy over the vocabulary in each step
         (nats, with gradient), ``value_BT`` a critic, ``entropy_BT`` entropies with gradient, ``baseline_B`` a greedy
         episode per prompt, ``ref_quantile_B`` rewards of the reference, ``rank_BT`` a critic's ranks; `prepare`
-        receives any other column that is
-        needed.
+        receives any other column that is needed.
         """
         return False
 
@@ -245,11 +244,12 @@ def try_loss(objective: Objective, rows: Mapping[str, Tensor]) -> list[str]:
     """
     if objective.unit is not None and objective.unit not in rows:
         raise ValueError(f"unit={objective.unit} must be a column, such as group_B")
+    # only for objectives that need them
     optional = (
         "ref_logp_BT", "value_BT", "target_value_BT", "q_BT", "spread_BT", "old_value_BT", "cost_value_BT",
         "old_cost_value_BT", "implicit_q_BT", "old_implicit_q_BT", "target_implicit_q_BT",
         "ref_quantile_B", "ref_count_B", "rank_BT",
-    )  # fmt: skip  # only for objectives that need them
+    )  # fmt: skip
     tensors = {name: t for name, t in rows.items() if name not in optional or objective.needs(name)}
     computed = (
         "logp_BT", "entropy_BT", "ratio_BT", "advantage_BT", "return_BT", "cost_return_BT", "is_value_target_BT",

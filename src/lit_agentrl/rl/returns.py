@@ -23,8 +23,8 @@ def return_to_go(
 ) -> Tensor:
     """Return the discounted return-to-go of each sampled token, (B, T).
 
-    ``G_t = r_t + discount * G_t'`` where t' is the next sampled token; 0 at tokens that were not sampled.  A
-    ``discount`` of shape (B, T) is read at token t, where 0 ends the sum after t.
+    ``G_t = r_t + discount * G_t'``, where t' is the next sampled token; 0 at tokens that were not sampled.  If
+    ``discount`` has shape (B, T), its entry at token t is used, and 0 ends the sum after t.
     """
     check_shapes(
         reward_BT=reward_BT, is_action_BT=is_action_BT, trajectory_B=trajectory_B, first_turn_B=first_turn_B
@@ -35,7 +35,7 @@ def return_to_go(
     out_BT = torch.zeros_like(reward_BT)
     start_B = reward_BT.new_zeros(len(reward_BT) + 1)  # the extra 0 follows the last row of a trajectory
     rows = (next_row_B == -1).nonzero().squeeze(1)
-    while len(rows):  # last rows first, then the rows before them
+    while len(rows):  # the last row of each trajectory, then the row before it, and so on
         running = start_B[next_row_B[rows]]
         for t in reversed(range(reward_BT.shape[1])):
             is_action = is_action_BT[rows, t]

@@ -22,7 +22,7 @@ class Branch:
         member: Number of the member.
         parent: Member whose first turns are copied; None starts at the opening.
         turn: Number of copied turns; the member writes the reply of this turn first.
-        tree: Member after which the tree is named; None takes the parent's tree, or starts a new tree.
+        tree: Member whose number names the tree; None takes the parent's tree, or starts a new tree.
     """
 
     member: int
@@ -32,7 +32,7 @@ class Branch:
 
 
 class Growth(Protocol):
-    """One group as it grows.
+    """The state of one group, which decides when its members start.
 
     Results may depend only on the contents of the group's episodes, not on the order in which they finish.
     """
@@ -102,17 +102,17 @@ class Admission:
 
     @property
     def room(self) -> int:
-        """The number of episodes yet to start in all started groups and the next one.
+        """Number of free slots that the next episode needs before it starts a new group.
 
-        It is 0 if the group of the next episode has started, or nothing branches.  A group holds its parents as long as
-        other episodes may continue from them.  If a group starts without room for all of its episodes, it displaces
-        parents of other groups, whose contents must then be read again.
+        It counts the episodes yet to start in all started groups and in the new one.  A group keeps its parents in
+        their slots as long as other episodes may continue from them; without enough slots, parents of other groups are
+        displaced, and their tokens must be read again.  The number is 0 if the group of the next episode has started,
+        or if nothing branches.
         """
-        if (
-            not self._ready
-            or not self._left
-            or (group := self._addresses[self._ready[0][0]][0]) in self._opened
-        ):
+        if not self._ready or not self._left:
+            return 0
+        group, _ = self._addresses[self._ready[0][0]]
+        if group in self._opened:
             return 0
         return self._left[group] + sum(self._left[other] for other in self._opened)
 
@@ -132,7 +132,7 @@ class Admission:
             return
         with blame("algo.structure"):
             branches = list(self._growths[group].after(episode, is_over=is_over))
-        # ahead of groups that have not started: a complete group frees room
+        # queue them ahead of groups that have not started, since a complete group frees its slots
         self._ready.extendleft(reversed(self._start(group, branches)))
 
     def may_branch(self, index: int) -> bool:
@@ -143,13 +143,14 @@ class Admission:
         return bool(self._waiting[group]) or any(self._addresses[i][0] == group for i, _ in self._ready)
 
     def require_all(self) -> None:
-        """Check, once nothing is played any more, that every member has started.
+        """Check that every member has started, after all episodes have ended.
 
         Raises:
             ValueError: A member has not started.
         """
-        if left := [(group, min(waiting)) for group, waiting in self._waiting.items() if waiting]:
-            raise ValueError(f"algo.structure: member {left[0][1]} of group {left[0][0]} was never begun")
+        for group, waiting in self._waiting.items():
+            if waiting:
+                raise ValueError(f"algo.structure: member {min(waiting)} of group {group} was never started")
 
     def _find_parent(self, index: int, branch: Branch) -> int | None:
         if branch.parent is None:
@@ -161,13 +162,13 @@ class Admission:
         for branch in branches:
             if branch.member not in waiting:
                 raise ValueError(
-                    f"algo.structure begins member {branch.member} of group {group} twice, or there is no such member"
+                    f"algo.structure starts member {branch.member} of group {group} twice, or there is no such member"
                 )
             if branch.parent is not None and (
                 branch.parent in waiting or (group, branch.parent) not in self._index or branch.turn < 1
             ):
                 raise ValueError(
-                    f"algo.structure begins member {branch.member} of group {group} at turn {branch.turn} of member "
+                    f"algo.structure starts member {branch.member} of group {group} at turn {branch.turn} of member "
                     f"{branch.parent}; start the parent first, and count turns from 1"
                 )
             started.append((waiting.pop(branch.member), branch))

@@ -231,6 +231,7 @@ class EpisodeInPlay:
                 chat.tokenizer, turn.reply_tokens.tolist(), forced_think=chat.forced_think, dialect=dialect
             )
             turn.reply_segments = np.array(segments, np.int8)
+            self._hook.after_reply(turn, self.episode.turns[:-1])
             if not self._hook.is_action(turn):
                 has_think = bool((turn.reply_segments == Segment.THINK).any())
                 return Reply(True, (), "", "", has_think)

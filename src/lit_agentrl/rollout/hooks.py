@@ -73,6 +73,9 @@ class PlayHook:
     def before_turn(self, turn: Turn, turns: Sequence[Turn]) -> None:
         """Write into the record of the turn after ``turns``, before its reply is requested."""
 
+    def after_reply(self, turn: Turn, turns: Sequence[Turn]) -> None:
+        """Write into the record of the turn after ``turns``, before the game plays its reply."""
+
     def is_action(self, turn: Turn) -> bool:
         """Return whether the game plays the reply; it then uses one turn of the budget."""
         return True

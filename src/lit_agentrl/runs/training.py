@@ -38,6 +38,7 @@ from lit_agentrl.text.token_bytes import hash_template
 _T = TypeVar("_T")
 DIRECTIONS = {"max": "higher", "min": "lower"}
 KILLED = "killed before the end"  # error in the summary until the run ends, in case the process is killed
+_FEW = 10  # held-out groups below which a line warns that they hardly tell weights apart
 
 
 def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> reports.Summary | None:
@@ -137,7 +138,10 @@ def describe_judge(run: Run) -> str:
     if run.games.val or run.held_out or not run.stream.has_val:
         return ""
     better = "" if best is None else f"; best and hf/ go by {best.monitor}, {DIRECTIONS[best.mode]} is better"
-    return f"judged by {run.stream.describe_held_out()}, as no env is named{better}; env=WORLD plays a world instead"
+    judges = run.stream.describe_held_out()
+    is_few = run.recorded is not None and len(run.recorded.held_out.get("val", ())) < _FEW
+    few = "; so few hardly tell weights apart: raise data.held_out, such as 0.3" if is_few else ""
+    return f"judged by {judges}, as no env is named{better}{few}; env=WORLD plays a world instead"
 
 
 def find_checkpoint(run: Run) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lit_agentrl.build.assembly import Run
+from lit_agentrl.build.games import describe_repeated_rows
 from lit_agentrl.build.hidden_tools import describe_hidden_tools
 from lit_agentrl.build.precision import describe_lost_steps, describe_uncorrected
 from lit_agentrl.build.recorded import describe_default_world
@@ -41,6 +42,7 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
             is_older=is_ahead or run.recorded is not None,
         ),
         describe_default_world(typed, name=run.games.tasks[0].name) if is_judged_by_world else "",
+        describe_repeated_rows(run.games),
         describe_missing_repeats(run.structure, run.games, rollout.get("instances")),
         describe_idle_processes(rollout.prompts, processes),
         describe_uncorrected(run.cfg),

@@ -34,13 +34,13 @@ def prepare_rows(
         at_least: minimum number of units that stay; see `select_rows`.
 
     Returns:
-        The rows, None if no rank has one left; and metrics.
+        The rows, or None if no rank has a row left; and metrics.
     """
     units = objective.unit or "trajectory_B"
     is_skipped_BT = tensors.pop(SKIPPED, None)
-    seen = tensors if is_skipped_BT is None else drop_skipped(tensors, is_skipped_BT)
-    read_columns = {name: t for name, t in seen.items() if name in ALWAYS or objective.needs(name)}
-    gathered, rank_rows = gather_rows(read_columns, tensors["trajectory_B"])
+    columns_read = tensors if is_skipped_BT is None else drop_skipped(tensors, is_skipped_BT)
+    columns_read = {name: t for name, t in columns_read.items() if name in ALWAYS or objective.needs(name)}
+    gathered, rank_rows = gather_rows(columns_read, tensors["trajectory_B"])
     with torch.no_grad():
         columns = objective.prepare(gathered)
     metrics: dict[str, float] = {}
@@ -71,11 +71,11 @@ def prepare_rows(
 def drop_skipped(tensors: Mapping[str, Tensor], is_skipped_BT: Tensor) -> Tensors:
     """Return the columns for advantages that step over skipped tokens.
 
-    Skipped tokens are no actions.  The reward and the cost of a skipped token count at the last action before it in its
-    trajectory, and a turn ends at its last action.
+    Skipped tokens no longer count as actions.  The reward and the cost of a skipped token move to the last action
+    before it in its trajectory, and a turn ends at its last action.
 
     Args:
-        tensors: rows; all rows of a trajectory are among them.
+        tensors: rows of whole trajectories.
         is_skipped_BT: True at sampled tokens that are skipped.
     """
     is_action_BT, is_kept_BT = tensors["is_action_BT"], tensors["is_action_BT"] & ~is_skipped_BT
@@ -99,7 +99,7 @@ def split_minibatches(
     Args:
         tensors: this rank's current rows by name.
         count: number of minibatches.
-        units: ``trajectory_B`` or ``group_B``: rows of one stay together in a minibatch.
+        units: ``trajectory_B`` or ``group_B``; rows with the same number stay together in a minibatch.
         generator: see `split_units`; in the same state on all ranks.
         deal: assigns units to ranks; None: rows stay where they are.
     """
@@ -143,10 +143,10 @@ def split_units(
     """Split rows into ``count`` minibatches of near-equal numbers of whole units.
 
     Args:
-        unit_B: number of each row's unit, such as a trajectory; its rows stay together.
+        unit_B: number of each row's unit, such as a trajectory; rows of a unit stay together.
         count: number of minibatches; 1 keeps the order.
         generator: shuffles units when there are several minibatches.
-        units: name of that column, for the message.
+        units: name of the column ``unit_B``, for the message.
 
     Raises:
         ValueError: there are fewer units than minibatches.

@@ -10,12 +10,12 @@ from lit_agentrl.checks import require_one_of, require_positive
 
 @dataclass(frozen=True, kw_only=True)
 class KLStop:
-    """Rule that skips the remaining steps once a KL exceeds ``bound``: LOOP, arXiv 2502.01600.
+    """A rule that skips the remaining steps once a KL exceeds ``bound``: LOOP, arXiv 2502.01600.
 
     The KL is that of the sampling policy to the current policy, ``exp(d) - 1 - d`` with ``d = logp - old_logp`` at
     each sampled token of the next minibatch: summed over a trajectory and averaged over trajectories, or averaged
-    over tokens.  It is checked before each step but the first, without extra cost: the pass that computes the step's
-    gradient also computes it.
+    over tokens.  The KL is checked before each step but the first, at no extra cost, since the pass that computes the
+    gradient of the step also computes the KL.
 
     Args:
         bound: nats, > 0.

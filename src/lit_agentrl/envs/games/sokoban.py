@@ -37,8 +37,8 @@ class Sokoban(TextEnv):
     solution is drawn from ``min_solution`` … ``max_solution``, as far as such rooms exist (several boxes need more
     actions).  No box starts on a target.
 
-    ``info["deadlock"]`` is True when a box stands where no push can bring it to a target; such an episode may go on.
-    (With several boxes some deadlocks are not detected.)
+    ``info["deadlock"]`` is True when a box stands where no push can bring it to a target; the episode does not end.
+    With several boxes, some deadlocks are not detected.
 
     Args:
         split: ``train``, ``val`` or ``test``.
@@ -98,7 +98,7 @@ class Sokoban(TextEnv):
         return list(MOVES)
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """Return a shortest solution, cut to ``horizon``; None if it cannot be solved."""
+        """Return a shortest solution, cut to ``horizon``; None if there is no solution."""
         require_whole("horizon", horizon, 1)
         actions = solve(self._walls, self._targets, self._boxes, self._player)
         return None if actions is None else actions[:horizon]
@@ -126,7 +126,7 @@ class Sokoban(TextEnv):
         return _get_content(room)
 
     def _propose(self, seed: int, attempt: int) -> Iterable[Room]:
-        # The length is drawn separately from the room, so that short ones, which are easier to find, are not favoured.
+        # draw the length apart from the room, so that short solutions, which are easier to find, are not favoured
         length_rng = keyed_rng(seed, attempt // _ATTEMPTS_PER_LENGTH, _LENGTH)
         return draw_rooms_of_length(
             keyed_rng(seed, attempt, _ROOM),

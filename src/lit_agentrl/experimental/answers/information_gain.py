@@ -47,16 +47,16 @@ class InformationGain(RewardPart):
     tokens of a reply that plays the answer after an empty thought, in nats, at temperature 1.  pi has the weights
     before the update of the iteration, without gradient.  The last turn has 0: the game rewards the answer itself.
 
-    Departs: the paper was not at hand; from memory it takes the probability to the power of 1 / tokens in place of the
-    log-probability, and normalises these rewards separately from those of the outcome.  ``per_token=true`` divides by
-    the number of tokens.
+    Departs: the paper was not at hand.  From memory, it takes ``pi ** (1 / tokens)`` in place of ``log pi``, and
+    normalises these rewards separately from those of the outcome.  ``per_token=true`` divides ``log pi`` by the number
+    of tokens.
 
     The answer is known if actions are texts and the best play at the opening is one action, as in ``env=dataset``.
 
     Args:
         weight: reward per nat, finite and >= 0; 0 leaves rewards as they are, and only metrics are logged.
         per_token: whether to divide log-probabilities by the number of tokens of the reply.
-        tokens_per_batch: number of tokens that are computed together; a longer row is a batch of its own.
+        tokens_per_batch: maximum number of tokens in a batch; a longer row is a batch of its own.
 
     Raises:
         ValueError: an option is invalid; :meth:`check_game` refuses a game without an answer.
@@ -94,7 +94,7 @@ class InformationGain(RewardPart):
         """Take the policy of the run.
 
         Raises:
-            ValueError: there is none, as when recorded episodes are labelled.
+            ValueError: the run trains no policy, as when recorded episodes are labelled.
         """
         if context.policy is None or context.encode_reply is None:
             raise ValueError(
@@ -112,15 +112,17 @@ class InformationGain(RewardPart):
     def curves(self, episodes: Sequence[Episode], *, iteration: int) -> dict[str, float]:
         """Return means over episodes, in nats, and a share.
 
-        ``gain``: mean over turns but the last; ``first`` and ``last``: log-probability before the first and the last
-        reply; ``unread_share``: turns whose log-probability is unknown.
+        ``gain``: mean over all turns but the last; ``first`` and ``last``: log-probability before the first and the
+        last reply; ``unread_share``: share of the turns whose log-probability is unknown.
         """
         logps = self._logps.get(episodes)
         gains = self.gather_numbers([gain for row in logps for gain in compute_gains(row)[:-1]])
         first, last = (self.gather_numbers([row[k] for row in logps]) for k in (0, -1))
         unread = self.gather_numbers([float(math.isnan(logp)) for row in logps for logp in row])
-        found = {"gain": gains, "first": first, "last": last, "unread_share": unread}
-        known = {name: [value for value in values if not math.isnan(value)] for name, values in found.items()}
+        numbers = {"gain": gains, "first": first, "last": last, "unread_share": unread}
+        known = {
+            name: [value for value in values if not math.isnan(value)] for name, values in numbers.items()
+        }
         return {name: math.fsum(values) / len(values) for name, values in known.items() if values}
 
     @torch.no_grad()
@@ -136,9 +138,9 @@ class InformationGain(RewardPart):
         return [[next(remaining) for _ in episode.turns] for episode in episodes]
 
     def _list_rows(self, episode: Episode) -> list[tuple[list[int], list[int]]]:
-        """Return a row of history and answer for each turn, and the answer's positions.
+        """Return, for each turn, the tokens of history and answer, and the answer's positions.
 
-        There are no positions if the answer is unknown, or the row is longer than the policy can read.
+        The positions are empty if the answer is unknown, or if the row is longer than the policy can read.
         """
         answer = self._find_answer(episode.task_name, episode.instance_seed)
         config = self._policy.config.get_text_config()
@@ -154,7 +156,7 @@ class InformationGain(RewardPart):
         return rows
 
     def _ask_game(self, task_name: str, seed: int) -> list[int]:
-        """Return the tokens of the answer of an instance; none if it is unknown."""
+        """Return the tokens of an instance's answer; empty if the answer is unknown."""
         task = self._tasks[task_name]
         with closing(task.make("train")) as env:
             env.reset(seed=seed)

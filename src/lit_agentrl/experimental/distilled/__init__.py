@@ -1,1 +1,1 @@
-"""Texts that episodes are played with, and that training leaves out."""
+"""Context distillation: episodes are played with a text, and trained on without it."""

@@ -18,7 +18,7 @@ from lit_agentrl.rollout.structures.refill import Refill
 
 @dataclass(frozen=True)
 class DistilledHook(PlayHook):
-    """A hook that shows a text in the opening, which the trained row lacks."""
+    """A hook that adds a text to the opening for play, but not for training."""
 
     text: str
 
@@ -33,22 +33,22 @@ class Distilled(StructureHook, Refill):
     """A structure whose episodes are played with a text, and trained on without it.
 
     Context distillation (Askell et al., arXiv 2112.00861; Snell et al., 2209.15189) by reinforcement learning: the
-    text (an instruction, lessons, reflections) helps to find good replies, and the policy learns to write them by
-    itself.  With c the text, x the opening and y the tokens of an episode, it samples ``y ~ p_old(y | c, x)``, and the
+    text (an instruction, lessons, reflections) helps to find good replies, and the policy learns to write them without
+    it.  With c the text, x the opening and y the tokens of an episode, play samples ``y ~ p_old(y | c, x)``, and the
     loss has ``log p(y | x)``.  Ratios are ``p(y_t | x, y_<t) / p_old(y_t | x, y_<t)``: old log-probs are those of the
-    weights before the update, recomputed without the text, so that every ratio begins at 1.  The text is no action of
-    the policy p(. | x): no importance weight corrects for ``p_old(y | c, x) / p_old(y | x)``, so the gradient is that
-    of weighted imitation of the helped policy.
+    weights before the update, recomputed without the text, so that every ratio begins at 1.  No importance weight
+    corrects for ``p_old(y | c, x) / p_old(y | x)``, so the gradient is that of weighted imitation of the policy with
+    the text.
 
     Validation and test are played without the text.  Groups are refilled as by `Refill`.
 
     Args:
-        text: the text; null: that of ``path``.
+        text: the text; None: that of ``path``.
         path: a file of text, such as ``experience/iteration_20.txt`` of ``algo=training_free_grpo``.
         max_waves: see `Refill`.
 
     Raises:
-        ValueError: not exactly one of both is given, the text is blank, or the file cannot be read.
+        ValueError: both or neither of ``text`` and ``path`` are given, the text is blank, or the file cannot be read.
     """
 
     requires = frozenset({facts.WHOLE_CONTEXT, facts.PLAYED})
@@ -57,7 +57,7 @@ class Distilled(StructureHook, Refill):
         self, *, text: str | None = None, path: str | None = None, max_waves: int | None = None
     ) -> None:
         if (text is None) == (path is None):
-            raise ValueError(f"text={text} and path={path}: give exactly one of both")
+            raise ValueError(f"text={text} and path={path}: give exactly one of them")
         if path is not None:
             try:
                 text = Path(path).expanduser().read_text(encoding="utf-8")

@@ -1,1 +1,1 @@
-"""The first wrong turn of a failed episode, and pairs at it: Step-DPO, arXiv 2406.18629."""
+"""Search for the first wrong turn of failed episodes, and its pairs: Step-DPO."""

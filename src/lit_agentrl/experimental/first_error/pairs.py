@@ -30,15 +30,18 @@ def first_error(
     """Pair a right reply to a state with a wrong one: Step-DPO, arXiv 2406.18629.
 
     The group is a tree, as in `tree_steps`.  A reply is *right* if an episode that holds it solves the game
-    (``success_B``).  It is *wrong* if none of at least ``least`` episodes that hold it does, or if it is the last of an
-    episode that did not; ``least`` should be the ``tries`` of `search.FirstError` and 1.  A pair has both at one state,
-    so the state itself is right, and the wrong reply is the first wrong one on its path; replies held by fewer episodes
-    may be right and are in no pair.  Only the tokens of the two replies count.  At most ``most`` pairs of a state are
-    taken (None for all); the other arguments are as for `tree_steps.tree_state`.  The value of a right reply is 1, of a
-    wrong one 0.
+    (``success_B``).  It is *wrong* if no episode that holds it solves the game, and either at least ``least`` episodes
+    hold it or one of them ends with it; ``least`` should be the ``tries`` of `search.FirstError` plus 1.  Other replies
+    are unknown, and in no pair.  A pair has a right and a wrong reply to one state.  The state is therefore right, and
+    the wrong reply is the first wrong one on its path.  Only the tokens of the two replies count.  At most ``most``
+    pairs of a state are taken (None: all); the other arguments are as for `tree_steps.tree_state`.  The value of a
+    right reply is 1, of a wrong one 0.  Nothing carries gradient.
 
-    Worked: a, b and c are replies to one state; 2 of 3 episodes with a solve the game, none of 3 with b, and the only
-    one with c does not and goes on after it: (a, b) is the only pair.
+    Example with ``least=3``: a, b and c are replies to one state.  Of the episodes that hold a, 2 of 3 solve the game;
+    of those that hold b, 0 of 3; the only one that holds c continues after it and fails.  (a, b) is the only pair.
+
+    Raises:
+        ValueError: ``least`` is not a whole number >= 1, or as for `tree_steps.tree_state`.
     """
     require_whole("least", least, 1)
     units, _ = compute_turn_units(
@@ -70,6 +73,6 @@ def _number(key_NK: Tensor) -> Tensor:
 
 
 def _find_any(is_set_N: Tensor, number_N: Tensor) -> Tensor:
-    """Return whether the mask is True for an entry with the same number."""
-    found = number_N.new_zeros(len(number_N)).scatter_reduce_(0, number_N, is_set_N.long(), "amax")
-    return found[number_N].bool()
+    """Return whether the mask is True for any entry with the same number."""
+    any_N = number_N.new_zeros(len(number_N)).scatter_reduce_(0, number_N, is_set_N.long(), "amax")
+    return any_N[number_N].bool()

@@ -41,9 +41,9 @@ class _Search:
 
 
 class _Group:
-    """The searches of one group, one after the other.
+    """The searches of one group, which run one after the other.
 
-    A round begins when all episodes of the round before have ended, so rounds do not depend on the speed of episodes.
+    A round begins when all episodes of the previous round have ended, so it does not depend on which was faster.
     """
 
     def __init__(self, rule: Bisection, members: Sequence[int]) -> None:
@@ -73,7 +73,7 @@ class _Group:
         return self._start_round()
 
     def _narrow(self, ended: Sequence[Episode]) -> None:
-        """Move one end of the search to the tested turn; end the search without episodes."""
+        """Move one end of the search to the tested turn; stop it without episodes."""
         search = self._searches[0]
         assert self._tested is not None
         if not ended:
@@ -104,16 +104,17 @@ class FirstError(Refill):
 
     A state is right if one of ``tries`` continuations from it solves the game, and wrong if none does.  The first wrong
     turn of a failed episode is the first after which the state is wrong.  It is found by bisection, as in OmegaPRM
-    (arXiv 2406.06592): of n turns about ``log2 n`` states are tested.  A continuation of the last right state that
-    solves the game begins with a right turn; `pairs.first_error` pairs it with the wrong turn.  The paper has a
-    language model or people point at the first wrong step, and its steps are those of one reply; here a step is a turn.
+    (arXiv 2406.06592): for n turns, about ``log2 n`` states are tested.  A continuation of the last right state that
+    solves the game begins with a right turn; `pairs.first_error` pairs it with the wrong turn.
+
+    Departs: in the paper, a language model or people find the first wrong step, which is a step of one reply; here a
+    step is a turn.
 
     A group plays ``initial`` episodes from the opening, searches the failed ones in order, and plays the remaining
     episodes of ``rollout.members`` from the opening.  Groups are refilled as by `Refill`.
 
-    Example: of 8 turns, counted from 0, turn 5 is the first wrong one.  A continuation from before turn 4 succeeds,
-    none from before turn 6 does, and one from before turn 5 does.  So turn 5 is wrong, which took three times ``tries``
-    episodes.
+    Example: a failed episode has 8 turns, counted from 0.  One continuation from before turn 4 succeeds, none from
+    before turn 6, and one from before turn 5.  So turn 5 is the first wrong one, found with ``3 * tries`` episodes.
 
     Args:
         initial: number of episodes from the opening; None for half of the group.

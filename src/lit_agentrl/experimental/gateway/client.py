@@ -1,4 +1,4 @@
-"""A client for agent functions, of the standard library alone."""
+"""A client for agent functions, which needs only the standard library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy knows the server
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy could not reach the server
 
 
 class Client:
@@ -36,12 +36,12 @@ class Client:
     def reward(
         self, reward: float, completion_id: str | None = None, *, reward_id: str | None = None
     ) -> None:
-        """Post a reward for the reply given last, or for that with an id.
+        """Post a reward for the latest reply, or for the reply ``completion_id``.
 
-        One with a ``reward_id`` may be posted again, and counts once.
+        A reward with a ``reward_id`` counts once, even if it is posted again.
 
         Raises:
-            ValueError: It is refused; the message says why.
+            ValueError: The reward is refused; the message says why.
         """
         self._post("rewards", {"reward": reward, "completion_id": completion_id, "reward_id": reward_id})
 

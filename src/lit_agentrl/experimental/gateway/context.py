@@ -12,14 +12,14 @@ from lit_agentrl.text.context import Past
 
 @dataclass(frozen=True)
 class Calls:
-    """The calls of a program: each continues a row or begins one.
+    """A context of program calls, each of which continues or begins a row.
 
     Args:
-        show_tools: Whether the policy reads the declarations of tools that a program offers.  A policy that was taught
-            the tools, or reads of them in the program's messages, needs none.
+        show_tools: Whether the policy reads the declarations of tools that a program offers.  A policy that was trained
+            on the tools, or reads about them in the program's messages, needs no declarations.
 
     Raises:
-        ValueError: It is neither true nor false.
+        ValueError: ``show_tools`` is neither true nor false.
     """
 
     show_tools: bool = True
@@ -33,6 +33,6 @@ class Calls:
         """Refuse the prompt of a game.
 
         Raises:
-            ValueError: Always; programs have no prompts of the run.
+            ValueError: Always, because a program writes its own prompts.
         """
         raise ValueError("context=program is for env=program alone; set context=full")

@@ -1,4 +1,4 @@
-"""The exchange between a program and its episode, safe to use from several threads."""
+"""The thread-safe exchange of requests and answers between a program and its episode."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 from lit_agentrl.experimental.gateway.messages import BadRequest, ChatRequest, shorten
 from lit_agentrl.experimental.gateway.rewards import MOST_REWARDS, PostedReward
 
-_EXIT_S = 2.0  # for a program to exit after its connection was dropped, so that its exit code is reported
+_EXIT_S = 2.0  # wait after a dropped connection, so that the exit code of the program can be reported
 Settle = Callable[[int, Mapping[str, Any]], None]  # takes the status and the body of the answer to a request
 
 
 class Over(Exception):
-    """Error: the episode of this request has ended."""
+    """An error that refuses a request after the end of its episode."""
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class Exchange:
         self._current: Pending | None = None  # returned by `take_next`, and not answered yet
         self._num_undelivered = 0  # answers that the server has not taken over yet
         self._end: ProgramEnd | None = None
-        self._broken = ""  # why nobody may train on the episode
+        self._broken = ""  # why the episode is not trained on; empty: it is whole
         self._is_dropped = False  # whether the episode is broken because the program dropped a connection
         self._is_closed = False
         self._rewards: dict[str, list[float]] = {}  # by the id of the reply, in the order of the replies
@@ -72,7 +72,7 @@ class Exchange:
 
         Raises:
             Over: The episode has ended.
-            BadRequest: Another request waits for its reply, and the program may make one at a time.
+            BadRequest: Another request waits for its reply, and the program may only make one at a time.
         """
         with self._changed:
             if self._is_closed or self._end is not None:
@@ -85,7 +85,7 @@ class Exchange:
             self._changed.notify_all()
 
     def add_reward(self, posted: PostedReward) -> tuple[str, float]:
-        """Record a reward; return the id of its reply, and the sum of that reply.
+        """Record a reward; return the id of its reply, and the reply's sum of rewards.
 
         A reward that repeats an earlier one with the same ``reward_id`` changes nothing.
 
@@ -135,7 +135,7 @@ class Exchange:
             return {name: fsum(rewards) for name, rewards in self._rewards.items() if rewards}
 
     def drop(self, pending: Pending) -> None:
-        """Record that the program left before the reply came."""
+        """Record that the program closed the connection before the reply came."""
         with self._changed:
             pending.is_dropped = True
             if not self._is_closed and not self._broken:
@@ -144,7 +144,7 @@ class Exchange:
                 self._changed.notify_all()
 
     def deliver(self) -> None:
-        """Record that the server takes an answer over, to send it to the program."""
+        """Record that the server has received an answer, which it sends to the program."""
         with self._changed:
             self._num_undelivered -= 1
             self._changed.notify_all()
@@ -209,9 +209,9 @@ class Exchange:
         """End the episode: requests that wait or come later are refused."""
         with self._changed:
             self._is_closed = True
-            left = [*self._waiting, *([self._current] if self._current is not None else [])]
+            unanswered = [*self._waiting, *([self._current] if self._current is not None else [])]
             self._waiting.clear()
             self._current = None
             self._changed.notify_all()
-        for pending in left:
+        for pending in unanswered:
             pending.settle(410, {"error": {"message": "the episode has ended", "type": "over"}})

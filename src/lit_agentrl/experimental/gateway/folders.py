@@ -1,4 +1,4 @@
-"""Folders of programs, and the removal of those that a killed trainer has left."""
+"""Temporary folders of programs, and the removal of those that a killed trainer left."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 _PREFIX = "lit-agentrl-program-"
 _LOCK = "owner.lock"  # locked by the trainer as long as it lives
-_searched: set[str] = set()  # folders of temporary files in which this process has looked
+_searched: set[str] = set()  # temporary directories that this process has cleaned
 
 
 class ProgramFolder:
-    """A temporary folder that its trainer marks as its own.
+    """A temporary folder that a living trainer locks.
 
-    It holds a lock on a file, which the system releases when the trainer ends, however that happens.  A program does
-    not inherit it.  The first folder that a process makes removes those whose trainer has ended.
+    The trainer holds a lock on a file in the folder.  The system releases the lock when the trainer ends in any way;
+    programs do not inherit it.  Before a process makes its first folder, it removes folders whose trainer has ended.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The folder cannot be made.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class ProgramFolder:
         except OSError:
             self.path.rmdir()
             raise
-        with suppress(OSError):  # some file systems have no locks; such a folder is then never removed
+        with suppress(OSError):  # on a file system without locks, no other process removes the folder
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            new.rename(self.path / _LOCK)  # only now may another process ask whether it is locked
+            new.rename(self.path / _LOCK)  # other processes test this name, which exists only once locked
 
     def close(self) -> None:
-        """Remove the folder; this may be called again, also in another thread."""
+        """Remove the folder; further calls, also from other threads, do nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 
@@ -49,7 +49,7 @@ class ProgramFolder:
 def remove_left(place: Path) -> None:
     """Remove the folders of programs whose trainer has ended, and no others."""
     for folder in place.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # another process removes it, or it is another user's
+        with suppress(OSError):  # another process removes the folder, or its trainer holds the lock
             if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
                 continue
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)

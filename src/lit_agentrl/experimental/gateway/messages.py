@@ -1,4 +1,4 @@
-"""Chat requests in one form, in which equal messages are equal."""
+"""Chat requests in a canonical form, in which equal messages compare equal."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _OVERRULED = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty"),
     *("repetition_penalty", "logit_bias", "parallel_tool_calls", "reasoning_effort", "verbosity"),
 )
-# they change no reply
+# options that change no reply
 _HARMLESS = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 
 
 class BadRequest(ValueError):
-    """Error: a request that is refused with status 400; the program reads the message."""
+    """An error that refuses a request with status 400; the program reads its message."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ChatMessage:
 
     Attributes:
         role: ``system``, ``user``, ``assistant`` or ``tool``.
-        content: Its text; empty if it has none.
+        content: Text of the message; may be empty.
         calls: Calls of tools, only in messages of the assistant.
         call_id: Id of the call that a message of a tool answers.
     """
@@ -60,11 +60,11 @@ class ChatRequest:
     """A request for one reply.
 
     Attributes:
-        messages: The dialogue so far; the last message is not of the assistant.
+        messages: The dialogue so far; the last message is not the assistant's.
         tools: Declarations of tools in chat API format, each as canonical JSON.
-        max_tokens: Most tokens of the reply; None leaves it to the run.
+        max_tokens: Maximum number of tokens of the reply; None: the limit of the run.
         stop: Texts that end the reply, and are not part of it.
-        overruled: Options that the run decides in place of the request, as ``name=value``.
+        overruled: Options of the request that the run overrides, as ``name=value``.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -96,10 +96,10 @@ class ChatRequest:
 def read_request(body: Any) -> ChatRequest:
     """Read the body of a request.
 
-    No option is ignored: it is obeyed, overruled by the run and named in ``overruled``, or refused.
+    Each option is obeyed, refused, or overridden by the run and listed in ``overruled``.
 
     Raises:
-        BadRequest: It has an option or a message that cannot be obeyed.
+        BadRequest: The body has an option or a message that the endpoint cannot obey.
     """
     try:
         return _read_request(body)
@@ -135,7 +135,7 @@ def _read_request(body: Any) -> ChatRequest:
 
 
 def _list_names(given: Mapping[str, Any]) -> list[str]:
-    """List the names of authors, which no template shows."""
+    """List the names of message authors, which have no effect because templates omit them."""
     messages = [each for each in given["messages"] if each["role"] != "tool" and each.get("name")]
     return [
         f"messages.name={shorten(name)}" for name in dict.fromkeys(str(each["name"]) for each in messages)
@@ -171,7 +171,7 @@ def _read_messages(given: Mapping[str, Any]) -> tuple[ChatMessage, ...]:
         raise BadRequest(f"messages must hold 1 to {MOST_MESSAGES} messages, and holds {len(listed)}")
     messages = tuple(_read_message(number, message) for number, message in enumerate(listed))
     if messages[-1].role == "assistant":
-        raise BadRequest("the last message is of the assistant; this endpoint cannot continue a reply")
+        raise BadRequest("the last message is the assistant's; this endpoint cannot continue a reply")
     open_ids: set[str] = set()
     for number, message in enumerate(messages):
         for call in message.calls:
@@ -247,10 +247,10 @@ def _read_call(where: str, call: Any) -> CallOfTool:
 
 
 def _read_tools(tools: Sequence[Any]) -> tuple[str, ...]:
-    """Read the declarations of tools, as canonical JSON.
+    """Convert the declarations of tools to canonical JSON.
 
     Raises:
-        BadRequest: One has no name or no schema of an object, or two have the same name.
+        BadRequest: A tool has no name or no schema of an object, or two tools have the same name.
     """
     texts, specs = [], []
     for tool in tools:
@@ -295,7 +295,7 @@ def shorten(value: Any) -> str:
 
 
 def hash_messages(before: bytes, messages: Sequence[ChatMessage]) -> bytes:
-    """Return the hash of messages that follow those with the hash ``before``, one after another."""
+    """Extend the hash ``before`` of earlier messages by further messages."""
     for message in messages:
         parts = [message.role, message.content, [asdict(call) for call in message.calls], message.call_id]
         before = hashlib.blake2b(before + json.dumps(parts).encode(), digest_size=16).digest()
@@ -303,5 +303,5 @@ def hash_messages(before: bytes, messages: Sequence[ChatMessage]) -> bytes:
 
 
 def hash_tools(tools: Sequence[str]) -> bytes:
-    """Return the hash with which the messages of a request with these tools begin."""
+    """Return the initial hash for `hash_messages` of a request with these tools."""
     return hashlib.blake2b(json.dumps(list(tools)).encode(), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""An episode that a program plays: its chat requests in place of a game's texts."""
+"""An episode that a program plays, with chat requests in place of a game's texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lit_agentrl.rollout.worlds.branch_point import BranchPoint
 from lit_agentrl.rollout.worlds.environments import Answer
 from lit_agentrl.text.lost_characters import find_lost
 
-_said: set[str] = set()  # what this process has said once
+_said: set[str] = set()  # names of the lines that this process has printed
 
 
 def note_once(name: str, line: str) -> None:
@@ -31,10 +31,10 @@ def note_once(name: str, line: str) -> None:
 
 
 class ProgramInPlay(EpisodeInPlay):
-    """An episode whose prompts are the chat requests of a program, see `World` in ``world.py``.
+    """An episode whose prompts are the chat requests of a program, see `AgentProgram`.
 
     Raises:
-        ValueError: The run has parts that only a game's episodes can have.
+        ValueError: The run has a context, a structure or shots that only games support.
     """
 
     takes_any_reply: ClassVar[bool] = True
@@ -58,7 +58,7 @@ class ProgramInPlay(EpisodeInPlay):
             max_tokens=rules.max_context_tokens,
             show_tools=rules.context.show_tools,
         )
-        self._call: Call | None = None  # that waits for its reply
+        self._call: Call | None = None  # the call that waits for its reply
         self._held: list[int] = []  # tokens that the engine holds
 
     def branch(self, child: Episode, turn: int, noise_seed: int) -> tuple[EpisodeInPlay, BranchPoint]:
@@ -117,7 +117,7 @@ class ProgramInPlay(EpisodeInPlay):
         episode.turns.append(call.turn)
 
     def make_request(self, params: SamplingParams) -> Request:
-        """Return the new tokens if the engine holds those before, else the whole prompt."""
+        """Return the new tokens if the engine holds all earlier ones, else the whole prompt."""
         assert self._call is not None
         limit = self._call.request.max_tokens
         if limit is not None and limit > params.max_reply_tokens:
@@ -136,7 +136,7 @@ class ProgramInPlay(EpisodeInPlay):
         return Request(tokens, self._call.address, params, is_new)
 
     def receive_reply(self, result: TurnResult) -> list[str]:
-        """Record a reply; return it as the one action that the program receives."""
+        """Record a reply; return the one action that sends it to the program."""
         episode, call = self.episode, self._call
         assert call is not None
         episode.num_prefilled += result.num_prefilled
@@ -147,11 +147,11 @@ class ProgramInPlay(EpisodeInPlay):
             return []
         self._call = None
         call.turn.reward_parts = {"reward": 0.0}
-        if not result.tokens:  # no room is left: the program gets an error, and may send less
+        if not result.tokens:  # the context is full: the program gets an error, and may send less
             self._held = []
             episode.turns.pop()
             refusal = self._describe_overflow(call)
-            call.request = ChatRequest(())  # it may have megabytes
+            call.request = ChatRequest(())  # frees messages, which may have megabytes
             call.turn = Turn("", call.turn.prefix_tokens, call.turn.prefix_segments)
             if not any(each.is_answered for each in self._session.calls):
                 episode.opening = []
@@ -166,14 +166,14 @@ class ProgramInPlay(EpisodeInPlay):
             self._order_turns()
             return []
         usage = {"prompt_tokens": len(call.prompt), "completion_tokens": len(call.turn.reply_tokens)}
-        given: dict[str, Any] = {
+        body: dict[str, Any] = {
             **reply,
             "usage": usage,
             "prompt_token_ids": call.prompt,
             "token_ids": call.turn.reply_tokens.tolist(),
             "logprobs": call.turn.reply_logps.tolist(),
         }
-        return [json.dumps({"reply": given})]
+        return [json.dumps({"reply": body})]
 
     def _describe_overflow(self, call: Call) -> str:
         limit = f"rollout.max_context_tokens={self.rules.max_context_tokens}"
@@ -193,10 +193,10 @@ class ProgramInPlay(EpisodeInPlay):
         )
 
     def _finish(self, end: dict[str, Any], answer: Answer) -> None:
-        """End the episode, and give each turn what it earned.
+        """End the episode, and give each turn its rewards.
 
-        A reward that was posted is that of its call.  The final reward is that of the last turn of the record, so that
-        the returns of all turns hold it.
+        A posted reward goes to the turn of its call.  The final reward goes to the last turn of the record, so that
+        the return of every turn includes it.
         """
         for number, reward in end["posted"]:
             _add_reward(self._session.calls[number - 1].turn, reward, {"reward": reward}, None)
@@ -213,8 +213,8 @@ class ProgramInPlay(EpisodeInPlay):
 
     def _order_turns(self) -> None:
         """Replace the turns in the order of requests by those in the order of rows."""
-        asked = [call.turn for call in self._session.calls[:1]]
-        self.episode.turns = self._session.make_turns() or asked
+        unanswered = [call.turn for call in self._session.calls[:1]]
+        self.episode.turns = self._session.make_turns() or unanswered
 
 
 def _add_reward(turn: Turn, reward: float, parts: Mapping[str, float], cost: float | None) -> None:

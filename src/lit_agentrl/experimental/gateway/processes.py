@@ -1,6 +1,6 @@
-"""Processes of programs, which end with all that they start.
+"""Processes of programs, which end together with all processes that they start.
 
-This file is also the guard, a process that waits for the end of the trainer: ``python processes.py PID MARK``.
+``python processes.py PID MARK`` runs this file as the guard: a process that waits for the end of the trainer.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from itertools import count
 from typing import Any
 
 _MARK = "LIT_AGENTRL_PROGRAM"  # variable of the environment that all processes of a program share
-_LOOK_S = 0.2  # how often the guard looks for the trainer
-_ROUNDS = 50  # of killing what is found, because it may start others meanwhile
+_LOOK_S = 0.2  # interval at which the guard checks that the trainer is alive
+_ROUNDS = 50  # rounds of killing, because marked processes may start others meanwhile
 _PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 _numbers = count()
 
 
 class Process:
-    """A process of a program, with all that it starts.
+    """A process of a program, together with all processes that it starts.
 
-    It has a group of its own, and ends with this process.  On Linux, so do those that it has started, and those that
-    have left its group: they have a mark in their environment, and a guard kills them.
+    The process has a process group of its own, and ends with the trainer.  On Linux, the processes that it starts end
+    with the trainer too, even outside the group: their environment has a mark, by which a guard finds and kills them.
 
     Args:
         command: Program and arguments.
-        env: Variables that are added to its environment.
+        env: Variables that are added to the environment.
         pipes: Further arguments of ``subprocess.Popen``.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The command cannot be started.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], **pipes: Any) -> None:
@@ -52,11 +52,11 @@ class Process:
             command, env={**os.environ, **proxies, **env, _MARK: self._mark}, **pipes
         )
         self.stdin, self.stdout, self.stderr = self._process.stdin, self._process.stdout, self._process.stderr
-        self._lock = threading.Lock()  # held where it is reaped, after which its number may be another's
+        self._lock = threading.Lock()  # held while reaping, after which another process may get the pid
 
     @property
     def is_alive(self) -> bool:
-        """True if it has not ended."""
+        """True until the process ends."""
         if not hasattr(os, "waitid"):
             return self._process.poll() is None
         with suppress(ChildProcessError):
@@ -64,8 +64,8 @@ class Process:
         return False
 
     def wait(self) -> int:
-        """Wait for its end, kill what it left behind, and return its code."""
-        if hasattr(os, "waitid"):  # leaves it its number
+        """Wait for the process to end, kill its descendants, and return its exit code."""
+        if hasattr(os, "waitid"):  # waits without reaping, so the pid stays taken
             with suppress(ChildProcessError):
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
             self.kill()
@@ -75,7 +75,7 @@ class Process:
         return self._process.wait()
 
     def kill(self) -> None:
-        """Kill it and all that it has started."""
+        """Kill the process and all that it has started."""
         with self._lock:
             if self._process.returncode is None:
                 self._kill_group()
@@ -90,8 +90,8 @@ class Process:
 class _Starter:
     """The thread that starts the programs of this process, and their guard.
 
-    The kernel ends a program with the thread that started it, so this thread lives as long as its process.  The guard
-    ends what programs have started if this process is killed.
+    The kernel kills a program when the thread that started it ends, so this thread lives as long as its process.  If
+    this process is killed, the guard kills what its programs have started.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class _Starter:
         return subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)
 
 
-_starters: dict[int, _Starter] = {}  # by process, because a fork has no threads
+_starters: dict[int, _Starter] = {}  # by pid, because a forked process inherits no threads
 _lock = threading.Lock()
 
 
@@ -129,38 +129,38 @@ def _find_starter() -> tuple[Any, str]:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Ask the kernel to end this process with its parent, where it can."""
+    """Ask the kernel of Linux to kill this process when its parent ends."""
     if _libc is not None:
         _libc.prctl(_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it has ended before
+        if os.getppid() != parent:  # the parent ended before the call
             os._exit(1)
 
 
 def kill_marked(mark: str) -> None:
     """Kill all processes of a program, or of all programs of a trainer."""
     for _ in range(_ROUNDS):
-        found = _find_marked(f"{_MARK}={mark}".encode())
-        for number in found:
+        pids = _find_marked(f"{_MARK}={mark}".encode())
+        for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(number, signal.SIGKILL)
-        if not found:
+                os.kill(pid, signal.SIGKILL)
+        if not pids:
             return
         time.sleep(0.01)
 
 
 def _find_marked(variable: bytes) -> list[int]:
-    """Return the numbers of processes with this variable, perhaps continued after a hyphen."""
-    found: list[int] = []
+    """Return the pids of processes whose environment has ``variable``, or ``variable-…``."""
+    pids: list[int] = []
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if not name.isdecimal():
             continue
-        with suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # it ended, or is another user's
+        with suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # ended, or another user's
             data = file.read()
             if variable in data and any(
                 each == variable or each.startswith(variable + b"-") for each in data.split(b"\0")
             ):
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids
 
 
 def main(trainer: int, mark: str) -> None:

@@ -16,8 +16,8 @@ from lit_agentrl.experimental.gateway.folders import ProgramFolder
 from lit_agentrl.experimental.gateway.processes import Process
 from lit_agentrl.experimental.gateway.remote import Remote
 
-_TAIL = 65_536  # bytes of an output that are kept
-_SHOWN = 300  # characters of an error output that messages repeat
+_TAIL = 65_536  # last bytes of an output that are kept
+_SHOWN = 300  # last characters of an error output that messages quote
 _MOST_TASK = 100_000  # bytes of a task, which is passed as a variable of the environment
 _RUN = (
     "import sys; sys.path[:] = {path!r}; from lit_agentrl.experimental.gateway.runner import main; "
@@ -26,20 +26,20 @@ _RUN = (
 
 
 class Program(Protocol):
-    """Something that plays one episode after another."""
+    """A program that plays one episode after another."""
 
     def start(self, exchange: Exchange, task: str, url: str, token: str) -> None:
         """Start an episode; its end is written to ``exchange``."""
 
     def stop(self) -> None:
-        """End the episode that runs, by force if necessary."""
+        """Stop the current episode, if any; kill its process if necessary."""
 
     def close(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
 
 
 class _Tail(threading.Thread):
-    """The last bytes that a pipe gave."""
+    """A thread that reads a pipe and keeps its last bytes."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         super().__init__(daemon=True, name="program output")
@@ -52,7 +52,7 @@ class _Tail(threading.Thread):
                 self._data = (self._data + part)[-_TAIL:]
 
     def read(self) -> str:
-        """Return the text, once the pipe is closed or after a second."""
+        """Wait at most a second for the pipe to close, and return the text."""
         self.join(1.0)
         return self._data.decode(errors="replace")
 
@@ -66,8 +66,8 @@ def _describe_failure(code: int, errors: str) -> str:
 class Command:
     """A program that is started once for each episode.
 
-    It finds its task in ``LIT_AGENTRL_TASK``, and the endpoint in ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``.  Its
-    result is what it writes to the file ``LIT_AGENTRL_RESULT``, else the last line of its output.
+    The program finds its task in ``LIT_AGENTRL_TASK``, and the endpoint in ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``.
+    Its result is what it writes to the file ``LIT_AGENTRL_RESULT``, or else the last line of its output.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -120,7 +120,7 @@ class Command:
         """See `Program`."""
         if self._process is not None and self._folder is not None:
             self._process.kill()
-            self._folder.close()  # the thread that watches the process may not come to it before this one ends
+            self._folder.close()  # the watching thread closes it too, but perhaps not before this process ends
             self._process = self._folder = None
 
     close = stop
@@ -151,7 +151,7 @@ class Function:
     def __init__(self, name: str) -> None:
         self._name = name
         self._process: Process | None = None
-        self._exchange: Exchange | None = None  # of the episode that runs
+        self._exchange: Exchange | None = None  # that of the current episode
         self._lock = threading.Lock()
 
     def start(self, exchange: Exchange, task: str, url: str, token: str) -> None:
@@ -160,17 +160,17 @@ class Function:
             self._open()
         assert self._process is not None and self._process.stdin is not None
         self._exchange = exchange
-        order = {"task": json.loads(task), "base_url": url, "api_key": token}
+        job = {"task": json.loads(task), "base_url": url, "api_key": token}
         try:
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # the thread that reads its results reports how it ended
+            pass  # the thread that reads the results reports how the process ended
 
     def _open(self) -> None:
         """Start the process, with threads that wait for its results and its end.
 
-        What it leaves behind may hold the pipe of results open, and is killed at its end.
+        Processes that it leaves behind are killed at its end, since they may hold the pipe of results open.
         """
         reader, writer = os.pipe()
         run = _RUN.format(path=sys.path, name=self._name, file=writer)
@@ -193,10 +193,10 @@ class Function:
         self._finish(process, ProgramEnd(problem=_describe_failure(code, errors.read())))
 
     def _finish(self, process: Process, end: ProgramEnd) -> None:
+        exchange = None
         with self._lock:
-            exchange, self._exchange = (
-                (self._exchange, None) if process is self._process else (None, self._exchange)
-            )
+            if process is self._process:
+                exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.finish(end)
 
@@ -219,7 +219,7 @@ def make_program(
     """Return the constructor of a program.
 
     Raises:
-        ValueError: The mode is unknown, or the option that it needs is not given, or that of another mode is.
+        ValueError: The mode is unknown, its option is missing or invalid, or the option of another mode is given.
     """
     options = {"command": command, "function": function, "url": url}
     needed = "url" if mode == "remote" else mode
@@ -228,7 +228,7 @@ def make_program(
     if others := [name for name, value in options.items() if name != needed and value is not None]:
         raise ValueError(f"{others[0]}={options[others[0]]} has no effect with mode={mode}; leave it out")
     if mode == "remote":
-        Remote(url, timeout_s)  # refuses now what every episode would
+        Remote(url, timeout_s)  # an invalid url fails now, not in every episode
         return lambda: Remote(url, timeout_s)
     if mode == "function":
         if not isinstance(function, str) or "." not in function:

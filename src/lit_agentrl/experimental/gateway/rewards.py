@@ -1,4 +1,4 @@
-"""Rewards of programs: those that are posted, and the result that ends an episode."""
+"""Rewards of programs: posted rewards, and the result that ends an episode."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class PostedReward:
 
     Attributes:
         reward: A finite number.
-        completion_id: Id of the reply that it credits; None: the reply given last.
-        reward_id: Name of this reward in its episode, under which it counts once; None: it has none.
+        completion_id: Id of the reply that it credits; None: the latest reply.
+        reward_id: Name of this reward in its episode; rewards of the same name count once.  None: no name.
     """
 
     reward: float
@@ -40,7 +40,7 @@ def read_posted(body: Any, key: str | None = None, *, is_retry: bool = False) ->
         is_retry: Whether the request says that it was sent before.
 
     Raises:
-        BadRequest: It is not ``{"reward": NUMBER}``, perhaps with ids, or it is a retry without a name.
+        BadRequest: The body is not ``{"reward": NUMBER}`` with optional ids, or a retry has no name.
     """
     if not isinstance(body, Mapping) or "reward" not in body:
         raise BadRequest('the body must be an object with a reward, as {"reward": 0.5}')
@@ -74,14 +74,14 @@ def _read_reward_id(given: Any, key: str | None) -> str | None:
 
 
 def read_result(result: Any, posted: float) -> tuple[float, dict[str, Any]]:
-    """Return the reward of a result, and the info of a last step.
+    """Return the reward of a result, and the info of the last step.
 
     Args:
-        result: What the program gave: a number, or an object with a reward.
-        posted: Sum of the rewards that it posted before, which count for its success.
+        result: Result of the program: a number, or an object with a reward.
+        posted: Sum of the posted rewards.  Unless the result says so, ``reward + posted > 0`` is a success.
 
     Raises:
-        ValueError: It is neither, or a value has a wrong type.
+        ValueError: The result is neither a number nor such an object, or a value has a wrong type.
     """
     if isinstance(result, bool | int | float):
         result = {"reward": result}
@@ -109,9 +109,9 @@ def read_result(result: Any, posted: float) -> tuple[float, dict[str, Any]]:
 
 
 def _read_number(name: str, value: Any) -> float:
-    """Return a finite number; texts and truth values are none."""
+    """Convert a value to a finite float; refuse texts and booleans."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError(f"{name}={shorten(value)} must be a number")
-    if not abs(value) <= _LARGEST:  # also if it is no number
+    if not abs(value) <= _LARGEST:  # true for NaN as well
         raise ValueError(f"{name}={shorten(value)} must be finite, and at most {_LARGEST:g} in size")
     return float(value)

@@ -17,7 +17,7 @@ def load_function(name: str) -> Callable[..., Any]:
     """Return the function of a dotted name.
 
     Raises:
-        ValueError: There is none.
+        ValueError: The name cannot be imported, or is not that of a function.
     """
     module, _, attribute = name.rpartition(".")
     try:
@@ -30,26 +30,30 @@ def load_function(name: str) -> Callable[..., Any]:
     return loaded
 
 
-def call_function(name: str, order: Mapping[str, Any]) -> Any:
-    """Return the result of a function, plain or async, for a task with its endpoint."""
-    result = load_function(name)(order["task"], Client(order["base_url"], order["api_key"]))
+def call_function(name: str, job: Mapping[str, Any]) -> Any:
+    """Call a function, plain or async, with a job's task and endpoint; return its result."""
+    result = load_function(name)(job["task"], Client(job["base_url"], job["api_key"]))
     return asyncio.run(_wait_for(result)) if inspect.isawaitable(result) else result
 
 
 def main(name: str, results: int) -> None:
     """Call the function once for each line of input, and write its result as JSON.
 
-    What the function starts inherits neither the results nor the input, which it might read in place of this process.
+    Processes that the function starts inherit neither the pipe of results nor the input, which they might read.
+
+    Args:
+        name: Dotted name of the function.
+        results: File descriptor to which results are written.
     """
     os.set_inheritable(results, False)
-    orders = os.dup(0)
+    jobs = os.dup(0)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    with os.fdopen(results, "w") as output, os.fdopen(orders) as lines:
+    with os.fdopen(results, "w") as output, os.fdopen(jobs) as lines:
         for line in lines:
-            order = json.loads(line)
+            job = json.loads(line)
             try:
-                text = json.dumps({"result": call_function(name, order)})
+                text = json.dumps({"result": call_function(name, job)})
             except (Exception, SystemExit) as error:
                 text = json.dumps({"problem": f"{type(error).__name__}: {error}"})
             output.write(text + "\n")

@@ -24,12 +24,12 @@ from lit_agentrl.experimental.gateway.rewards import read_posted
 _log = logging.getLogger(__name__)
 _MODEL = "policy"
 _MOST_REASON = 300  # characters
-_UNKNOWN = "the key is of no episode that runs: use OPENAI_API_KEY, and not after the end"
+_UNKNOWN = "the key belongs to no running episode: use OPENAI_API_KEY, and only until the episode ends"
 _PATHS = "POST /v1/chat/completions, POST /v1/rewards and GET /v1/models are"
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-_REWARD_BYTES = 4096  # of a request with a reward
-_RETRIES = "x-stainless-retry-count"  # a header of the openai SDK, which names no request by itself
-_FORGOTTEN = 16  # times the most bytes of a request: how much of a larger one is read before the line is cut
+_REWARD_BYTES = 4096  # largest size of a request with a reward
+_RETRIES = "x-stainless-retry-count"  # header of the openai SDK, which sends no idempotency key by itself
+_DISCARDED = 16  # how many times its limit a request may have before its connection is closed unread
 
 
 class Gateway:
@@ -38,14 +38,14 @@ class Gateway:
     Each episode has a token, which is the key that its program sends.
 
     Args:
-        host: Address of this machine at which it listens, and under which programs call it.
+        host: Address of this machine at which the server listens, and at which programs call it.
 
     Raises:
-        ValueError: The address is not of this machine, or is all of them.
+        ValueError: The address is not one of this machine, or stands for all of its addresses.
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:
-        self._exchanges: dict[str, tuple[Exchange, int]] = {}  # by token, with the most bytes of a request
+        self._exchanges: dict[str, tuple[Exchange, int]] = {}  # by token, with the largest request in bytes
         self._warned: set[str] = set()
         listener = _listen(host)
         self.url = f"http://{host}:{listener.getsockname()[1]}/v1"
@@ -68,8 +68,8 @@ class Gateway:
         self._thread.start()
 
     def open(self, exchange: Exchange, *, max_bytes: int) -> str:
-        """Return the token of a new episode."""
-        token = secrets.token_hex(16)  # a secret, which decides nothing
+        """Register a new episode, and return its token."""
+        token = secrets.token_hex(16)  # random, but no result depends on it
         self._exchanges[token] = (exchange, max_bytes)
         return token
 
@@ -125,8 +125,8 @@ class Gateway:
         if exchange is None:
             return self._refuse(401, _UNKNOWN)
         try:
-            key, again = request.headers.get("idempotency-key"), request.headers.get(_RETRIES, "0") != "0"
-            posted = read_posted(await _read_body(request, _REWARD_BYTES), key, is_retry=again)
+            key, is_retry = request.headers.get("idempotency-key"), request.headers.get(_RETRIES, "0") != "0"
+            posted = read_posted(await _read_body(request, _REWARD_BYTES), key, is_retry=is_retry)
             completion, total = exchange.add_reward(posted)
         except _TooLarge:
             return self._refuse(413, f"a reward may have at most {_REWARD_BYTES} bytes")
@@ -141,7 +141,10 @@ class Gateway:
         return self._refuse(404, f"{request.method} {request.url.path} is not served here, but {_PATHS}")
 
     def _find_exchange(self, request: Request) -> tuple[Exchange | None, int]:
-        """Return the exchange of a request and its most bytes, or None."""
+        """Return the exchange of a request and its size limit in bytes.
+
+        The exchange is None if the token belongs to no running episode.
+        """
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         return self._exchanges.get(token, (None, 0))
 
@@ -164,12 +167,12 @@ class Gateway:
 
 
 def _listen(host: str) -> socket.socket:
-    """Return a socket that listens already: a program may call before the server's thread runs.
+    """Open a listening socket, since a program may call before the server's thread runs.
 
     Raises:
         ValueError: See `Gateway`.
     """
-    # asyncio sends without delay only where the protocol is named; else each call of a kept connection waits 40 ms
+    # asyncio sets TCP_NODELAY only where the protocol is named; else each call of a reused connection waits 40 ms
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if host in ("", "0.0.0.0"):
@@ -189,9 +192,9 @@ class _TooLarge(Exception):
 
 
 async def _read_body(request: Request, max_bytes: int) -> Any:
-    """Return the JSON of a request.
+    """Return the JSON body of a request.
 
-    One that is too large is read and forgotten, so that the refusal arrives.
+    A body that is too large is read and discarded, so that the program receives the refusal.
     """
     data, size = bytearray(), 0
     try:
@@ -199,7 +202,7 @@ async def _read_body(request: Request, max_bytes: int) -> Any:
             size += len(part)
             if size <= max_bytes:
                 data += part
-            elif size > _FORGOTTEN * max_bytes:
+            elif size > _DISCARDED * max_bytes:
                 break
         if size > max_bytes:
             raise _TooLarge
@@ -264,7 +267,7 @@ _shared: dict[str, Gateway] = {}  # by address
 
 
 def open_gateway(host: str = "127.0.0.1") -> Gateway:
-    """Return the server of this process at an address, started if there is none."""
+    """Return the server of this process at an address; start it if there is none."""
     with _lock:
         if host not in _shared:
             _shared[host] = Gateway(host)

@@ -1,9 +1,9 @@
-"""A service for agents that run elsewhere, of the standard library alone.
+"""A service for agents on other machines, which needs only the standard library.
 
     python -m lit_agentrl.experimental.gateway.service MODULE.FUNCTION [--host 127.0.0.1] [--port 9000]
 
-Each request is a task, which the function plays; see `Remote`.  The variable LIT_AGENTRL_AGENT_KEY is the key that
-requests must have.
+Each request holds a task, which the function plays; see `Remote`.  Requests must carry the key in the environment
+variable LIT_AGENTRL_AGENT_KEY.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Service(ThreadingHTTPServer):
     request_queue_size = 256
 
     def __init__(self, address: tuple[str, int], name: str, key: str) -> None:
-        load_function(name)  # now: a name that is wrong ends the service before its first task
+        load_function(name)  # a wrong name fails now, not at the first task
         self.name, self.key = name, key
         super().__init__(address, _Handler)
 
@@ -51,8 +51,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(413, {"error": f"a task must have 1 to {_MOST_TASK} bytes"})
             return
         try:
-            order = json.loads(self.rfile.read(size))
-            result = call_function(self.server.name, order)
+            job = json.loads(self.rfile.read(size))
+            result = call_function(self.server.name, job)
         except (Exception, SystemExit) as error:  # of a user's function
             self._answer(500, {"error": f"{type(error).__name__}: {error}"})
             return
@@ -64,11 +64,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        with suppress(OSError):  # the trainer has ended the episode
+        with suppress(OSError):  # the trainer may have ended the episode
             self.wfile.write(data)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Print nothing for each request."""
+        """Ignore the line that the base class would print for each request."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -25,7 +25,7 @@ from lit_agentrl.text.chat import ChatRenderer, Prefix
 from lit_agentrl.text.dialects.base import has_tools_in_template
 from lit_agentrl.text.ledger import reply_segments
 
-MOST_CHARACTERS = 64  # of a token on average: more than texts have
+MOST_CHARACTERS = 64  # average characters per token, which no real text reaches
 
 
 @dataclass(eq=False)
@@ -33,15 +33,16 @@ class Call:
     """A request of the program with the tokens of its prompt and its reply.
 
     Attributes:
-        number: Number of requests of the episode before it.
+        number: Number of earlier requests of the episode.
         request: The request.
-        parent: The call that it continues; None opens a dialogue.
-        new: Tokens of its prompt after those of ``parent`` and its reply.
-        digest: Hash of its prompt.
-        repeat: How often this very prompt was asked before.
-        address: Address of its random draws within the episode.
-        turn: Its record.
-        is_too_long: True if its new messages are so long that they were not tokenised; ``new`` has stand-ins then.
+        parent: Earlier call that this call continues; None: this call opens a dialogue.
+        new: Tokens of the prompt after the prompt and the reply of ``parent``.
+        digest: Hash of the prompt.
+        repeat: Number of earlier calls with the same prompt.
+        address: Key of the call's random draws within the episode.
+        turn: Record of the call.
+        is_too_long: True if the new messages were too long to be tokenised; ``new`` then has placeholders.
+        children: Answered calls that continue this call.
     """
 
     number: int
@@ -57,12 +58,12 @@ class Call:
 
     @property
     def is_answered(self) -> bool:
-        """True if it has a reply."""
+        """True if the call has a reply."""
         return len(self.turn.reply_tokens) > 0
 
     @property
     def line(self) -> list[Call]:
-        """The calls that it continues, from the first, and itself."""
+        """The calls from the beginning of the dialogue to this call."""
         calls = [self]
         while calls[-1].parent is not None:
             calls.append(calls[-1].parent)
@@ -70,7 +71,7 @@ class Call:
 
     @property
     def prompt(self) -> list[int]:
-        """The tokens before its reply: earlier replies with the ids that were sampled."""
+        """The tokens before the reply; earlier replies keep the ids that were sampled."""
         *before, _ = self.line
         tokens = [token for call in before for token in (*call.new.tokens, *call.turn.reply_tokens.tolist())]
         return [*tokens, *self.new.tokens]
@@ -84,13 +85,13 @@ class ChatSession:
     new.  A request that continues nothing, or whose history was edited, begins with the rendering of its messages.
 
     The draws of a call are keyed by its prompt, and by how often the prompt was asked before.  Calls of a program that
-    makes one call at a time are ordered, and the first call and what continues it have the keys of a game's turns.
+    makes one call at a time are ordered; the first call and its continuations then have the keys of a game's turns.
 
     Args:
         chat: Renderer of the run's template.
-        is_parallel: Whether the program may make several calls at once, whose order then changes nothing.
-        max_tokens: Most tokens of a prompt.  New messages of more than 64 characters for each of them are not
-            tokenised, which takes a minute for 8 MB, while all other episodes wait.
+        is_parallel: Whether the program may make several calls at once; their order then changes nothing.
+        max_tokens: Maximum number of tokens of a prompt.  New messages of over ``64 * max_tokens`` characters are not
+            tokenised, since all other episodes would wait: 8 MB take a minute.
         show_tools: See `Calls`.
     """
 
@@ -110,7 +111,7 @@ class ChatSession:
         """Record a request, and return it with the tokens of its prompt.
 
         Raises:
-            ValueError: The template or the dialect cannot show it; the message names the remedy.
+            ValueError: The template or the dialect cannot show the request; the message names the remedy.
         """
         parent, shown = self._find_parent(request)
         tools = request.tools if parent is None else ()
@@ -142,12 +143,12 @@ class ChatSession:
 
     def _find_parent(self, request: ChatRequest) -> tuple[Call | None, int]:
         """Return the longest call that a request continues, and its number of messages."""
-        digest, found, shown = hash_tools(request.tools), None, 0
+        digest, parent, shown = hash_tools(request.tools), None, 0
         for number, message in enumerate(request.messages[:-1], start=1):
             digest = hash_messages(digest, [message])
             if message.role == "assistant" and (call := self._ends.get(digest)) is not None:
-                found, shown = call, number
-        return found, shown
+                parent, shown = call, number
+        return parent, shown
 
     def receive(self, call: Call, result: TurnResult) -> dict[str, Any]:
         """Record the reply to a call; return its message and finish reason.
@@ -186,7 +187,7 @@ class ChatSession:
         return {"message": _write_message(message), "finish_reason": reason}
 
     def _cut(self, tokens: Sequence[int], stops: Sequence[str]) -> tuple[list[int], bool]:
-        """Return the tokens up to a stop text, and whether there is one."""
+        """Return the tokens up to the first stop text, and whether there is one."""
         tokens = list(tokens)
         if not any(stop in self._chat.decode(tokens) for stop in stops):
             return tokens, False
@@ -217,7 +218,7 @@ class ChatSession:
         actions = Actions("tools", (), _read_tools(call.request.tools))
         reply = self._chat.dialect.parse(text, actions, think=True)
         turn.is_valid, turn.problem, turn.is_well_formed = reply.is_valid, reply.problem, reply.is_well_formed
-        if not reply.is_valid:  # the program reads what was written, and decides
+        if not reply.is_valid:  # the program reads the text, and decides what to do
             return ChatMessage("assistant", text)
         called = [json.loads(action) for action in reply.actions]
         calls = tuple(
@@ -242,7 +243,7 @@ class ChatSession:
         return chat.render_opening(shown)
 
     def _show(self, message: ChatMessage) -> dict[str, str]:
-        """Return a message as the template takes it; results of tools are the user's."""
+        """Return a message as the template takes it; results of tools become user messages."""
         if message.role == "tool":
             return {"role": "user", "content": message.content}
         content = message.content
@@ -267,9 +268,9 @@ class ChatSession:
     def make_turns(self) -> list[Turn]:
         """Return the record of all answered calls, row by row.
 
-        The first of the calls that continue a call shares its row.  Any other begins a row with copies of the tokens
-        before it, in which nothing is trained on.  Every sampled token is trained on once.  The order is that of the
-        requests, or that of the prompts if the program makes several calls at once.
+        Of the calls that continue a call, the first shares its row.  Each other one begins a row with copies of the
+        tokens before it, which are not trained on.  Every sampled token is trained on once.  Rows are ordered by
+        request, or by the hash of the prompt if the program may make several calls at once.
         """
         roots = [call for call in self.calls if call.parent is None and call.is_answered]
         waiting: list[Call] = sorted(roots, key=self._rank, reverse=True)

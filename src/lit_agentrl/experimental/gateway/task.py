@@ -1,4 +1,4 @@
-"""An agent program with its limits, as a task."""
+"""A task whose episodes an agent program plays, with limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lit_agentrl.envs.base import Task
 class ProgramTask(Task):
     """A program that is played through its chat requests; ``max_turns`` bounds its calls.
 
-    Its world waits for processes and runs none of their code, so it is hosted in threads.
+    The world only waits for other processes, so it is hosted in threads.
     """
 
     def __post_init__(self) -> None:

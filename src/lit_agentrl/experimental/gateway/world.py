@@ -1,4 +1,4 @@
-"""A program as a world: requests are its observations, and replies its actions."""
+"""A world whose observations are a program's requests, and whose actions are replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROW = 91  # purpose key
 
 
 class TaskRow(NamedTuple):
-    """A row of a file of tasks: its text as JSON, and where it stands."""
+    """A row of a file of tasks: its columns as JSON, and its location."""
 
     question: str
     location: str
@@ -39,7 +39,7 @@ def _read_tasks(files: Files) -> Mapping[str, tuple[TaskRow, ...]]:
 
 
 class AgentProgram(World):
-    """An agent program of the user, which asks for its replies through a chat endpoint.
+    """A user's agent program, which requests replies from a chat endpoint.
 
     The program runs in its own process, once per episode.  It reads its task, calls the endpoint any number of times,
     and ends with a reward.  A program that crashes, hangs, drops a call or names no reward fails its episode.
@@ -50,12 +50,12 @@ class AgentProgram(World):
         command: Program and arguments.
         function: Dotted name of ``agent(task, client)``, plain or async, which returns the reward.
         url: Address of the service, with ``mode=remote``.
-        host: Address of this machine at which the endpoint listens, for a service on another one.
+        host: Address of this machine at which the endpoint listens; with ``mode=remote``, the service calls it.
         path: File of tasks, one JSON object per row, or a file for each split; None if the seed alone is the task.
         timeout_s: Seconds that the program may take between two calls, and before the first.
         parallel: Whether the program may make several calls at once.
         max_calls: Largest number of calls in an episode.
-        max_mb: Size of one request, MiB.
+        max_mb: Largest size of a request in MiB.
         split: ``train``, ``val`` or ``test``.
 
     Raises:
@@ -154,14 +154,14 @@ class AgentProgram(World):
             }
             self._exchange.answer(400, {"error": error})
         else:
-            self._exchange.answer(200, {**answer["reply"], "id": _write_id(self._number)})
+            self._exchange.answer(200, {**answer["reply"], "id": _make_reply_id(self._number)})
         observation, reward, is_over, info = self._wait()
         return observation, reward, is_over, False, info
 
     def _wait(self) -> tuple[str, float, bool, dict[str, Any]]:
-        """Return the next request, or the end with its reward.
+        """Wait for the next request, or for the end with its reward.
 
-        The end comes with the posted rewards, as pairs of a call's number, from 1, and the sum of its rewards.
+        The end contains the posted rewards: pairs of the number of a call, from 1, and the sum of its rewards.
         """
         exchange = self._exchange
         assert exchange is not None
@@ -176,7 +176,9 @@ class AgentProgram(World):
                 return json.dumps({"request": event.request.to_plain()}), 0.0, False, {}
         self._end_episode()
         sums = exchange.sum_rewards()
-        posted = [(n, sums[_write_id(n)]) for n in range(1, self._number + 1) if _write_id(n) in sums]
+        posted = [
+            (n, sums[_make_reply_id(n)]) for n in range(1, self._number + 1) if _make_reply_id(n) in sums
+        ]
         if isinstance(event, Pending):
             return json.dumps({"end": {"reason": "calls", "posted": posted}}), 0.0, True, {"success": False}
         if event.problem:
@@ -207,6 +209,6 @@ class AgentProgram(World):
             self._program = None
 
 
-def _write_id(number: int) -> str:
-    """Return the id of the reply to a call, which is numbered from 1."""
+def _make_reply_id(number: int) -> str:
+    """Return the id of the reply to the call ``number``, from 1."""
     return f"chatcmpl-{number}"

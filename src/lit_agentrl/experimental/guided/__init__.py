@@ -1,1 +1,1 @@
-"""Replies and actions chosen by a critic: SVPO and AgentQ."""
+"""Replies that a critic chooses or ranks: SVPO and AgentQ."""

@@ -1,4 +1,4 @@
-"""An engine that writes several replies, and hands on the one that a rule chooses."""
+"""An engine that samples several replies, and returns the one that a rule chooses."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lit_agentrl.seeds import make_key
 
 GUIDED = "guided"  # `Turn.player` of replies that are chosen
 Choose = Callable[[Sequence[int], Sequence[Sequence[int]]], int]
-_FIRST_ID = 1 << 40  # of the inner engine's sequences, beyond all episodes
+_FIRST_ID = 1 << 40  # first id of the inner engine's sequences, above all ids of episodes
 
 
 @dataclass
 class _Choice:
-    """The replies of a request so far."""
+    """A request with its history and its replies so far."""
 
     request: TurnRequest
     history: list[int]
@@ -28,16 +28,17 @@ class _Choice:
 
 
 class GuidedEngine(EngineWrapper):
-    """An engine of a single reply around one that samples several.
+    """An engine that samples several replies to a request, and returns one of them.
 
     A request of the player `GUIDED` is answered by one of ``samples`` replies, sampled independently after the whole
-    dialogue, each in a sequence of its own; all others are handed on.  The first reply has the key of the request.
+    dialogue, each in a sequence of its own; all other requests are forwarded.  The first reply has the key of the
+    request.
 
     Args:
         engine: engine that reads and writes token ids.
-        choose: returns the number of the reply to keep, from the tokens before it and the tokens of the replies.
-        samples: replies of a guided request.
-        temperature: their sampling temperature, in place of that of the request.
+        choose: function of the tokens of the dialogue and of each reply that returns the index of the chosen reply.
+        samples: number of replies of a guided request.
+        temperature: sampling temperature of these replies, in place of that of the request.
     """
 
     def __init__(self, engine: Engine, choose: Choose, *, samples: int, temperature: float) -> None:
@@ -46,8 +47,8 @@ class GuidedEngine(EngineWrapper):
         self._samples, self._temperature = samples, temperature
         self._histories: dict[int, list[int]] = {}  # all tokens of each guided episode
         self._open: dict[int, _Choice] = {}
-        self._waiting: deque[tuple[int, int]] = deque()  # episode and number of a reply
-        self._running: dict[int, tuple[int, int]] = {}  # the same, by the id of the sequence
+        self._waiting: deque[tuple[int, int]] = deque()  # episode and number of replies to sample
+        self._running: dict[int, tuple[int, int]] = {}  # episode and number, by the id of the sequence
         self._next_id = _FIRST_ID
 
     @property
@@ -64,7 +65,7 @@ class GuidedEngine(EngineWrapper):
         self._waiting.extend((request.episode, number) for number in range(self._samples))
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
-        """Return the finished replies, of guided requests the chosen ones; see `Engine`."""
+        """Return the finished replies, only the chosen ones of guided requests; see `Engine`."""
         while True:
             self._start_waiting()
             finished = [
@@ -91,11 +92,11 @@ class GuidedEngine(EngineWrapper):
             self._next_id += 1
 
     def _take(self, result: TurnResult) -> TurnResult | None:
-        """Return a result to hand on; None if further replies of its request are missing."""
-        if (place := self._running.pop(result.episode, None)) is None:
+        """Return the result to forward; None while other replies to its request are missing."""
+        if (reply := self._running.pop(result.episode, None)) is None:
             return result
         self._engine.close(result.episode)
-        episode, number = place
+        episode, number = reply
         choice = self._open[episode]
         choice.results[number] = result
         if len(choice.results) < self._samples:
@@ -117,8 +118,8 @@ class GuidedEngine(EngineWrapper):
             super().close(episode)
             return
         if self._open.pop(episode, None) is not None:  # abandoned, as after an error of its game
-            self._waiting = deque(place for place in self._waiting if place[0] != episode)
-            for sequence in [k for k, place in self._running.items() if place[0] == episode]:
+            self._waiting = deque(reply for reply in self._waiting if reply[0] != episode)
+            for sequence in [k for k, reply in self._running.items() if reply[0] == episode]:
                 del self._running[sequence]
                 self._engine.close(sequence)
 

@@ -32,7 +32,7 @@ def tree_ranked(
     """Pair replies to one state whose mixed Q differ: AgentQ, arXiv 2408.07199.
 
     ``Q = alpha Q~ + (1 - alpha) Q_critic``.  ``Q~`` is the mean reward-to-go of `tree_state`, scaled so that the turns
-    of a group range from 0 to 1; it is 0 where all are equal.  ``Q_critic`` is the rank of the reply, from 0 to 1; a
+    of a group range from 0 to 1; it is 0 if all turns are equal.  ``Q_critic`` is the rank of the reply, from 0 to 1; a
     reply that was not ranked has Q = Q~.  Nothing carries gradient.
 
     Example: Q~ = (1, 0), ranks (0, 1): with alpha = 0.4 the second reply is chosen, by 0.2.
@@ -54,18 +54,18 @@ def tree_ranked(
     _, group_N = torch.unique(group_B[place_N // max(is_action_BT.shape[1], 1)], return_inverse=True)
     low_N, high_N = (_reduce(units.value_N, group_N, how) for how in ("amin", "amax"))
     scaled_N = (units.value_N - low_N) / (high_N - low_N).clamp(min=1e-12)
-    # of episodes that hold a reply, the one that wrote it has its rank
+    # only the episode that wrote a reply has its rank: give the rank to all episodes that contain the reply
     rank_N, reply_N = rank_BT.flatten()[place_N].double(), number_replies(units, tokens_BT)
     size, is_known_N = len(rank_N), ~rank_N.isnan()
-    count = segment_sum(is_known_N.double(), reply_N, size)[reply_N]
-    critic_N = segment_sum(rank_N.nan_to_num(), reply_N, size)[reply_N] / count.clamp(min=1)
-    mixed_N = torch.where(count > 0, alpha * scaled_N + (1 - alpha) * critic_N, scaled_N)
+    count_N = segment_sum(is_known_N.double(), reply_N, size)[reply_N]
+    critic_N = segment_sum(rank_N.nan_to_num(), reply_N, size)[reply_N] / count_N.clamp(min=1)
+    mixed_N = torch.where(count_N > 0, alpha * scaled_N + (1 - alpha) * critic_N, scaled_N)
     units = replace(units, value_N=mixed_N.float().double())
     return widest_pairs(units, tokens_BT, min_gap=min_gap, most=most)
 
 
 def _reduce(value_N: Tensor, group_N: Tensor, how: str) -> Tensor:
-    """Return, for each entry, the least or largest of its group."""
+    """Return, for each entry, the smallest or largest value of its group."""
     size = int(group_N.max()) + 1 if len(group_N) else 0
-    found = value_N.new_zeros(size).scatter_reduce(0, group_N, value_N, how, include_self=False)
-    return found[group_N]
+    reduced_G = value_N.new_zeros(size).scatter_reduce(0, group_N, value_N, how, include_self=False)
+    return reduced_G[group_N]

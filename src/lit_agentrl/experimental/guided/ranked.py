@@ -38,12 +38,12 @@ End your answer with one line: their numbers, best first, as in {example}."""
 
 
 def read_ranking(answer: str, count: int) -> list[float] | None:
-    r"""Read a ranking of replies 1 … ``count`` as their values.
+    r"""Read the values of replies 1 … ``count`` from a ranking.
 
-    The value is ``(count - place) / (count - 1)``, places from 1.  The last line that is not blank must hold each
-    number once; None otherwise.
+    A value is ``(count - place) / (count - 1)``, with places from 1 for the best.  The last line that is not blank must
+    hold each number once; otherwise the result is None.
 
-    >>> read_ranking("The second one moves.\\n2, 1", 2)
+    >>> read_ranking("The second one moves.\n2, 1", 2)
     [0.0, 1.0]
     """
     last = next((line for line in reversed(answer.splitlines()) if line.strip()), "")
@@ -54,7 +54,7 @@ def read_ranking(answer: str, count: int) -> list[float] | None:
 
 
 def write_question(episodes: Sequence[Episode], turn: int, most_characters: int) -> str:
-    """Write the question about the replies of a turn after one history."""
+    """Write the prompt that asks to rank the replies of a turn after one history."""
     first = episodes[0]
     lines = [message["content"] for message in first.opening]
     for before, after in zip(first.turns[:turn], first.turns[1 : turn + 1], strict=True):
@@ -68,7 +68,10 @@ def write_question(episodes: Sequence[Episode], turn: int, most_characters: int)
 
 @dataclass(frozen=True)
 class RankedSearch(Search):
-    """The search rule of `RankedMcts`; ``critic`` has the values of ranked nodes of one group."""
+    """The search rule of `RankedMcts`.
+
+    ``critic`` has the values of ranked nodes of one group by the id of the node.
+    """
 
     alpha: float = 0.5
     most_characters: int = 8000
@@ -84,7 +87,7 @@ class RankedSearch(Search):
     def compute_bound(self, node: Node, parent: int, low: float, high: float) -> float:
         """Compute the UCT bound of the mixed Q.
 
-        It is ``alpha Q + (1 - alpha) Q_critic``, or Q of a node that was not ranked.
+        The mixed Q is ``alpha Q + (1 - alpha) Q_critic``, or Q for a node that was not ranked.
         """
         mean = sum(node.scores) / len(node.scores)
         q = (mean - low) / (high - low) if high > low else 0.0
@@ -94,7 +97,7 @@ class RankedSearch(Search):
 
 
 class _RankedGroup(_Group):
-    """A search tree whose nodes are ranked once their last reply was sampled."""
+    """A search tree that ranks the children of a node once all were sampled."""
 
     _rule: RankedSearch
 
@@ -111,17 +114,17 @@ class _RankedGroup(_Group):
             self._rank_children(parent)
 
     def _rank_children(self, node: Node) -> None:
-        """Ask the critic about the replies of a node that gets no further ones."""
-        assert self._rule.ask is not None, "setup() gives it before anything is played"
-        wrote = [self._episodes[child.member] for child in node.children]
-        question = write_question(wrote, node.turn, self._rule.most_characters)
+        """Ask the critic to rank the replies of a node that gets no further ones."""
+        assert self._rule.ask is not None, "RankedMcts sets it"
+        episodes = [self._episodes[child.member] for child in node.children]
+        question = write_question(episodes, node.turn, self._rule.most_characters)
         key = int(self._draw(node.turn, node.member) * 2**62)
         [answer] = self._rule.ask([(question, key)])
-        values = read_ranking(answer, len(wrote))
+        values = read_ranking(answer, len(episodes))
         self._rule.counts.update(asked=1, unread=values is None)
         if values is not None:
             self._rule.critic.update(zip(map(id, node.children), values, strict=True))
-            for child, episode, value in zip(node.children, wrote, values, strict=True):
+            for child, episode, value in zip(node.children, episodes, values, strict=True):
                 self._rule.ranks[episode.group, child.member, node.turn] = value
 
 
@@ -130,20 +133,20 @@ class RankedMcts(Mcts):
 
     Selection takes the child with the largest ``alpha Q~ + (1 - alpha) Q_critic + constant sqrt(ln N(parent) / N)``.
     ``Q~`` is that of `Mcts`, from 0 to 1.  Once ``width`` replies were sampled at a state, a language model reads the
-    dialogue and ranks them: ``Q_critic = (n - place) / (n - 1)`` of n replies, 1 for the best.  A ranking that cannot
-    be read is asked once only, and leaves Q~ alone.  The search waits for each answer.
+    dialogue and ranks them: ``Q_critic = (n - place) / (n - 1)`` of n replies, 1 for the best.  If a ranking cannot be
+    read, it is not asked for again, and Q~ is used without it.  The search waits for each answer.
 
     Departs: the paper was not at hand.  From memory, its critic is the policy itself and ranks before any reply is
     played; here it is a model with weights of its own, and each reply was played once.  ``algo/pairing=tree_ranked``
-    compares pairs by the mixed Q too, as the paper does; ``tree_state`` compares them by Q, so that the critic acts on
-    them through what is searched alone.
+    compares pairs by the mixed Q too, as the paper does; ``tree_state`` compares them by Q, so that the critic only
+    affects which states are searched.
 
     Args:
         engine: constructor of the engine that answers, as in ``reward=judge``.
-        model: constructor of the policy whose network answers; None: it is behind an API.
-        alpha: share of the tree's Q, in [0, 1].
-        most_characters: of the dialogue, its end.
-        temperature, max_reply_tokens, max_context_tokens: of the answers.
+        model: constructor of the policy whose network answers; None if the model is behind an API.
+        alpha: weight of the tree's Q, in [0, 1].
+        most_characters: number of last characters of the dialogue that the model reads.
+        temperature, max_reply_tokens, max_context_tokens: sampling options of the answers.
         constant, width, depth, together, score, critic_share, max_waves: see `Mcts`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Tree search whose evaluations choose among replies by the critic's values: SVPO."""
+"""Tree search whose evaluations choose replies by the critic's values: SVPO."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def compute_reply_values(
     Q is the critic's value before the last token of the reply, where all other tokens of the reply are known.  SVPO's
     critic has its targets there, see `tree_steps.tree`.  For a reply of one token Q is ``V(s)``.
     """
-    found = []
+    q_values = []
     for reply in replies:
         before = [*history, *reply[:-1]]
         last = Turn(
@@ -43,8 +43,8 @@ def compute_reply_values(
             reply_tokens=reply[-1:], reply_segments=[Segment.OTHER], reply_logps=[0.0], reply_entropies=[0.0],  # type: ignore[arg-type]
         )  # fmt: skip
         [value] = values(Episode(0, 0, 0, 0, "", 0, turns=[last], end=EndReason.TURN_LIMIT))
-        found.append(value)
-    return found
+        q_values.append(value)
+    return q_values
 
 
 class Guided(Mcts):

@@ -1,1 +1,1 @@
-"""Play against earlier policies, which a rule chooses by the results so far."""
+"""Training against earlier policies, which a rule chooses by their results so far."""

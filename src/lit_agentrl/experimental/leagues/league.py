@@ -28,15 +28,15 @@ class League(Opponent):
     The initial policy is the first member.  After every ``every`` iterations the policy joins.  Each iteration's
     opponent is drawn by ``rule`` from the results so far, see `Table`, and plays the last episodes of each group, as
     in `Opponent`: policy and opponent play the same tasks, and the larger return wins.  This is AlphaStar's prioritised
-    fictitious self-play, and PSRO (arXiv 1711.00832) with one policy that goes on learning in place of a new best
-    reply, and with the win rates of training in place of games between members.
+    fictitious self-play; with ``rule=nash``, it is PSRO (arXiv 1711.00832), except that one policy keeps learning in
+    place of new best responses, and win rates come from training and not from games between members.
 
     Args:
         rule: ``uniform``, ``hard``: (1 - p)^2, ``even``: p (1 - p), or ``nash``: equilibrium of the members' table.
         every: iterations between two members.
-        size: most members; the oldest but the first leaves.
+        size: maximum number of members; beyond it, the oldest except the first is removed.
         memory: see `Table`.
-        mix: share of the member in the opponent; see `Opponent`.
+        mix: weight of the member in the opponent's mixture; see `Opponent`.
         opponents: see `Opponent`.
         max_waves: see `Refill`.
 
@@ -86,7 +86,7 @@ class League(Opponent):
     @torch.no_grad()
     def plan(self, prompts: StepBatch, members: int) -> list[EpisodeSpec]:
         """Return the episodes of a wave, and give the opponent its weights."""
-        if self._members:  # none before `setup`, where plans are only counted
+        if self._members:  # empty before `setup`, when plans are only counted
             copy_weights(self._members[self._chosen], self._network)
         return super().plan(prompts, members)
 
@@ -108,12 +108,12 @@ class League(Opponent):
         return {**measured, **{name: (is_first * value, is_first) for name, value in own_metrics.items()}}
 
     def _join(self, iteration: int) -> None:
-        """Add the policy that played this iteration, where it is due."""
+        """Add the policy that played this iteration, every ``every`` iterations."""
         if iteration == 0 or iteration % self._every:
             return
         self._members.append(_copy_weights_of(self._policy))
-        if (gone := self._table.add_member(iteration, self._size)) is not None:
-            del self._members[gone]
+        if (removed := self._table.add_member(iteration, self._size)) is not None:
+            del self._members[removed]
 
     def state_dict(self) -> dict[str, Any]:
         return {"members": self._members, "table": self._table.state_dict(), "chosen": self._chosen}

@@ -20,14 +20,18 @@ _ROUNDS = 2000  # of fictitious play
 def solve_meta_game(payoffs_NN: Payoffs, rounds: int = _ROUNDS) -> Payoffs:
     """Compute the mixture that fictitious play reaches in a symmetric zero-sum game.
 
-    Brown, Iterative Solution of Games by Fictitious Play, 1951: in round t a player adds the best reply
-    ``argmax_i sum_j P_ij n_j`` to the counts ``n`` of both sides' earlier choices (of equal replies the first); the
-    mixture is ``n / t``.  It converges to a Nash equilibrium of the table, the meta-strategy of PSRO (arXiv
-    1711.00832).  Worked: rock, paper and scissors give (1/3, 1/3, 1/3); a player that beats all others gives 1 to it.
+    Brown, Iterative Solution of Games by Fictitious Play, 1951.  ``n`` counts the choices of earlier rounds, which both
+    sides share by symmetry.  Each round adds the best response ``argmax_i sum_j P_ij n_j``, the first of equal ones;
+    the mixture after t rounds is ``n / t``.  It converges to a Nash equilibrium of the table, the meta-strategy of PSRO
+    (arXiv 1711.00832).  Example: rock, paper and scissors have probability 1/3 each; a player that beats all others
+    has probability 1.
 
     Args:
         payoffs_NN: win rates of row against column, ``P_ij + P_ji = 1``.
         rounds: number of rounds.
+
+    Returns:
+        Probabilities (N,), which sum to 1.
     """
     counts_N = np.zeros(len(payoffs_NN))
     values_N = np.zeros(len(payoffs_NN))
@@ -46,8 +50,8 @@ def compute_uniform(rates_N: Payoffs, payoffs_NN: Payoffs) -> Payoffs:
 def compute_hard(rates_N: Payoffs, payoffs_NN: Payoffs) -> Payoffs:
     """Compute weights ``(1 - p)^2``, p the policy's win rate against a member.
 
-    Prioritised fictitious self-play of AlphaStar (Vinyals et al. 2019), f_hard.  Worked: p = (0.5, 0, 1) gives
-    (0.2, 0.8, 0).  If the policy always beats all of them, weights are equal.
+    Prioritised fictitious self-play of AlphaStar (Vinyals et al. 2019), f_hard.  Weights are normalised to sum to 1.
+    Example: p = (0.5, 0, 1) gives (0.2, 0.8, 0).  If all p are 1, weights are equal.
     """
     return _normalise((1 - rates_N) ** 2)
 
@@ -55,7 +59,8 @@ def compute_hard(rates_N: Payoffs, payoffs_NN: Payoffs) -> Payoffs:
 def compute_even(rates_N: Payoffs, payoffs_NN: Payoffs) -> Payoffs:
     """Compute weights ``p (1 - p)``, p the policy's win rate against a member.
 
-    Prioritised fictitious self-play of AlphaStar, f_var.  Worked: p = (0.5, 0.25, 1) gives (4/7, 3/7, 0).
+    Prioritised fictitious self-play of AlphaStar, f_var.  Weights are normalised to sum to 1.  Example: p =
+    (0.5, 0.25, 1) gives (4/7, 3/7, 0).
     """
     return _normalise(rates_N * (1 - rates_N))
 
@@ -79,10 +84,10 @@ class Table:
     """Wins of the policy against members, win rates between members, and Elo ratings.
 
     The policy's win rate against a member is ``p = (wins + 1/2) / (games + 1)``; both numbers are multiplied by
-    ``memory`` before each iteration's results are added, since the policy changes.  A policy that joins has its p as
-    its row of the table: ``P_nj = p_j``, ``P_jn = 1 - p_j``, 1/2 where they never met.  After an iteration with the
-    share s of duels won, Elo ratings move by ``32 (s - E)``, the policy's up and the opponent's down; E is the expected
-    score.  A member joins with the rating of the policy.
+    ``memory`` before each iteration's results are added, since the policy changes.  When the policy joins as member n,
+    its win rates become a row of the table: ``P_nj = p_j``, ``P_jn = 1 - p_j``, which is 1/2 where they never met.
+    After an iteration in which the policy wins the share s of its duels, ``32 (s - E)`` is added to its Elo rating and
+    subtracted from the opponent's; E is the expected score.  A member joins with the rating of the policy.
 
     Args:
         memory: see above, in [0, 1].
@@ -90,7 +95,7 @@ class Table:
 
     def __init__(self, memory: float) -> None:
         self._memory = memory
-        self.names: list[int] = []  # iterations that members had finished
+        self.names: list[int] = []  # iteration after which each member joined
         self.payoffs: list[list[float]] = []
         self.wins: list[float] = []
         self.games: list[float] = []
@@ -103,10 +108,9 @@ class Table:
         return [(wins + 0.5) / (games + 1) for wins, games in zip(self.wins, self.games, strict=True)]
 
     def add_member(self, name: int, most: int) -> int | None:
-        """Add the policy as a member.
+        """Add the policy as a member, and return the index of a removed member.
 
-        Returns the index of the member that left, or None.  Of more than ``most`` members the oldest but the first
-        leaves.
+        If there are more than ``most`` members, the oldest except the first is removed; otherwise None is returned.
         """
         for row, rate in zip(self.payoffs, self.rates, strict=True):
             row.append(1 - rate)
@@ -140,7 +144,7 @@ class Table:
         return [float(weight) for weight in RULES[rule](rates_N, payoffs_NN)]
 
     def choose(self, rule: str, uniform: float) -> int:
-        """Return the member that a uniform number in [0, 1) draws."""
+        """Return the member that is drawn by a uniform number in [0, 1)."""
         cumulated = np.cumsum(self.compute_weights(rule))
         return min(
             int(np.searchsorted(cumulated, uniform * cumulated[-1], side="right")), len(self.names) - 1

@@ -1,1 +1,1 @@
-"""Parts of a reply in the loss: thought, state, answer, and tags of the user."""
+"""Selection of the parts of a reply that count in loss and advantages."""

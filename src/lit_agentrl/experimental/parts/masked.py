@@ -1,4 +1,4 @@
-"""A structure whose loss and advantages leave out parts of replies, down to the token."""
+"""A structure whose loss and advantages leave out parts of replies, token by token."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TAG = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 def find_tagged(pieces: Sequence[bytes], tags: Sequence[str]) -> list[str]:
-    """Return the tag in which each token of a reply lies; empty outside.
+    """Return the tag in which each token of a reply lies; empty outside of tags.
 
-    A block goes from ``<tag>`` to the first ``</tag>``, or to the end of the reply; a tag inside another one is text.
-    As in the ledger, a block has its tags, a token that touches two blocks belongs to the first, and white space at the
-    start of a token does not count.  Tags are matched in any ASCII case.
+    A block extends from ``<tag>`` to the first ``</tag>``, or to the end of the reply; a tag inside another one is
+    text.  As in the token ledger, a block includes its tags, a token that touches two blocks belongs to the first, and
+    white space at the start of a token does not count.  Tags are matched in any ASCII case.
 
     Args:
         pieces: the bytes of each token.
@@ -36,44 +36,45 @@ def find_tagged(pieces: Sequence[bytes], tags: Sequence[str]) -> list[str]:
     pattern = re.compile(rf"<({names})>(?:.*?</\1>|.*)", re.IGNORECASE | re.ASCII | re.DOTALL)
     # Latin-1 maps each byte to one character, so that positions are byte positions
     blocks = list(pattern.finditer(b"".join(pieces).decode("latin-1"))) if tags else []
-    found, current = [], 0
+    tag_of_token, current = [], 0
     for piece, end in zip(pieces, accumulate(map(len, pieces)), strict=True):
         start = end - len(piece.lstrip() or piece)
         while current < len(blocks) and blocks[current].end() <= start:
             current += 1
         is_inside = current < len(blocks) and blocks[current].start() < max(end, start + 1)
-        found.append(blocks[current][1].lower() if is_inside else "")
-    return found
+        tag_of_token.append(blocks[current][1].lower() if is_inside else "")
+    return tag_of_token
 
 
 class Parts(StructureHook, Refill):
     """A structure that leaves parts of replies out of loss and advantages: TRICO, arXiv 2510.16907.
 
     With m_t = 0 for sampled tokens of ``masked`` parts and 1 for all others, the loss sums ``m_t l_t`` over sampled
-    tokens; weights and denominators count the tokens that are left, and gradient flows through these alone.  The part
-    of a token is the tag of ``tags`` in which it lies, also inside a thought; outside of them its segment of the token
-    ledger: ``think``, ``answer``, or ``other``.
+    tokens; weights and denominators only count the tokens with m_t = 1, and gradient only flows through them.  The part
+    of a token is the tag of ``tags`` in which it lies, also inside a thought; outside of all tags it is the segment of
+    the token ledger: ``think``, ``answer``, or ``other``.
 
-    Advantages step over the tokens of ``skipped`` parts.  With t' the next sampled token of another part,
-    ``A_t = r_t + discount V_t' - V_t + discount gae_lambda A_t'``, and the bi-level and turn forms alike; ``r_t`` sums
-    the rewards from t to before t', in reward units.  Skipped tokens have advantage 0 and no target of a critic, and
-    whitening ignores them; a KL in the reward is not summed over them.  If the loss does not mask them as well, they
-    count in its denominator.
+    Advantages step over the tokens of ``skipped`` parts.  With t' the next sampled token that is not skipped,
+    ``A_t = r_t + discount V_t' - V_t + discount gae_lambda A_t'``; bi-level and turn-wise advantages are changed in the
+    same way.  ``r_t`` sums the rewards from t to before t', in reward units.  Skipped tokens have advantage 0 and no
+    target of a critic, and whitening ignores them; a KL in the reward is not summed over them.  If the loss does not
+    mask them as well, they count in its denominator.
 
     Departs: the paper (TRICO is the first name of VAGEN) was not at hand.  Its first release computes GAE over the
-    tokens of a mask, which covers whole replies; here the mask goes by parts.  There, a reward at a token outside of
-    the mask is lost, and whitening gives such tokens an advantage other than 0.  Rewards of skipped tokens before all
-    others are in no ``r_t``, since no action came before them.  The policy is not asked for the tags.  Groups are
-    refilled as by `Refill`.
+    tokens of a mask, which covers whole replies; here the mask selects parts.  There, a reward at a token outside of
+    the mask is lost, and whitening gives such tokens an advantage other than 0.  Here, only rewards of skipped tokens
+    before the first other one are lost, since no action precedes them.  The prompt does not ask for the tags.  Groups
+    are refilled as by `Refill`.
 
     Args:
-        masked: parts without a loss.
-        skipped: parts over which no advantage is computed.
-        tags: names of further tags, without brackets.
+        masked: parts that the loss leaves out.
+        skipped: parts that advantages step over.
+        tags: names of further parts: tags without brackets.
         max_waves: see `Refill`.
 
     Raises:
-        ValueError: a part is unknown, a name is no tag or that of a segment, nothing is left out, or all parts are.
+        ValueError: a part is unknown, a tag is malformed or has the name of a segment, no part is left out, or an
+            option leaves out all parts.
     """
 
     curves = ("masked_share", "skipped_share")
@@ -90,7 +91,7 @@ class Parts(StructureHook, Refill):
         for tag in self._tags:
             if tag in SEGMENTS or not _TAG.fullmatch(tag):
                 raise ValueError(
-                    f"tags={list(tags)}: {tag} is no name of a tag; write it without brackets, other than "
+                    f"tags={list(tags)}: {tag} is not a name of a tag; write it without brackets, other than "
                     f"{', '.join(SEGMENTS)}"
                 )
         self._masked, self._skipped = self._read_parts("masked", masked), self._read_parts("skipped", skipped)
@@ -103,14 +104,15 @@ class Parts(StructureHook, Refill):
         parts, known = {str(name).lower() for name in _list_names(option, names)}, [*SEGMENTS, *self._tags]
         if unknown := parts - {*known}:
             raise ValueError(
-                f"{option}={list(names)}: {min(unknown)} is no part; choose of {', '.join(known)}, or name it in tags"
+                f"{option}={list(names)}: {min(unknown)} is not a part; choose from {', '.join(known)}, or add it to "
+                "tags"
             )
         if parts >= {*known}:
             raise ValueError(f"{option}={list(names)} leaves no part to learn; name fewer")
         return parts
 
     def setup(self, training: Training) -> None:
-        self._piece_of = get_token_pieces(training.tokenizer)
+        self._get_piece = get_token_pieces(training.tokenizer)
 
     def mask_tokens(self, iteration: int, rows: TrajectoryBatch) -> Tensor | None:
         """Return the mask (B, T) that is True at sampled tokens of masked parts."""
@@ -121,25 +123,22 @@ class Parts(StructureHook, Refill):
         return self._find_tokens("skipped_share", self._skipped, rows)
 
     def _find_tokens(self, curve: str, parts: set[str], rows: TrajectoryBatch) -> Tensor | None:
-        """Return the mask (B, T) that is True at sampled tokens of these parts.
-
-        None if there are no parts.
-        """
+        """Return the mask (B, T) of sampled tokens of these parts; None without parts."""
         if not parts:
             return None
         segments = [SEGMENTS[name] for name in SEGMENTS if name in parts]
-        found_BT = torch.isin(rows.segment_BT, torch.tensor(segments, dtype=rows.segment_BT.dtype))
+        is_part_BT = torch.isin(rows.segment_BT, torch.tensor(segments, dtype=rows.segment_BT.dtype))
         for row, places in self._list_replies(rows):
-            pieces = [self._piece_of(token) for token in rows.tokens_BT[row, places].tolist()]
+            pieces = [self._get_piece(token) for token in rows.tokens_BT[row, places].tolist()]
             for place, tag in zip(places.tolist(), find_tagged(pieces, self._tags), strict=True):
                 if tag:
-                    found_BT[row, place] = tag in parts
-        found_BT &= rows.is_action_BT
-        self._counts[curve] = (int(found_BT.sum()), int(rows.is_action_BT.sum()))
-        return found_BT
+                    is_part_BT[row, place] = tag in parts
+        is_part_BT &= rows.is_action_BT
+        self._counts[curve] = (int(is_part_BT.sum()), int(rows.is_action_BT.sum()))
+        return is_part_BT
 
     def _list_replies(self, rows: TrajectoryBatch) -> list[tuple[int, Tensor]]:
-        """Return the row and the places of each reply; none without ``tags``."""
+        """Return the row and the places of each reply; an empty list without ``tags``."""
         replies = []
         for row in range(rows.num_rows if self._tags else 0):
             places = rows.is_action_BT[row].nonzero().squeeze(1)

@@ -1,1 +1,1 @@
-"""Planted errors, and a critic that must find them: CriticGPT, small."""
+"""A small form of CriticGPT: a critic that must find planted errors."""

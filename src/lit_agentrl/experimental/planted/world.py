@@ -19,10 +19,10 @@ _ANSWER = re.compile(r"none|[0-9]{1,3}( *, *[0-9]{1,3})*", re.IGNORECASE)
 
 
 def compute_reward(named: Sequence[int], planted: Sequence[int], cost: float) -> float:
-    """Compute ``found - cost * false``, at least -1, for distinct steps that were named.
+    """Compute the reward ``max(-1, found - cost * false)`` of the steps that were named.
 
-    ``found`` is 1 if all planted steps were named; ``false`` counts named steps that are right.  Without a planted step
-    found is 1 if none was named, else 0.
+    ``found`` is 1 if all planted steps were named, else 0; ``false`` counts the named steps that are right.  Without a
+    planted step, ``found`` is 1 if no step was named, else 0.
 
     >>> compute_reward([2, 3], [2], cost=0.25), compute_reward([], [], cost=0.25)
     (0.75, 1.0)
@@ -33,20 +33,20 @@ def compute_reward(named: Sequence[int], planted: Sequence[int], cost: float) ->
 
 
 class PlantedErrors(TextEnv):
-    """A calculation with an error planted in one step: CriticGPT's form, small.
+    """A calculation with an error planted in one step: a small form of CriticGPT.
 
-    The critic names the wrong steps: ``2``, ``2,3`` or ``none``.  Each step adds or subtracts a number, and a wrong
-    result is carried on, so that exactly the planted step is wrong.  The reward is that of `compute_reward`; success
-    means that exactly the wrong steps were named.
+    The critic names the wrong steps: ``2``, ``2,3`` or ``none``.  Each step adds or subtracts a number and continues
+    from the previous result, even a wrong one, so that only the planted step is wrong.  The reward is that of
+    `compute_reward`; success means that exactly the wrong steps were named.
 
-    Departs from CriticGPT (arXiv 2407.00215, "LLM Critics Help Catch LLM Bugs"; the paper was not at hand): people
-    plant bugs in code there, and a reward model of critiques, trained on people's comparisons, is what the critic
-    learns from.  Here the place of the error is known, and the trade between found errors and false alarms is ``cost``.
+    Departs from CriticGPT (arXiv 2407.00215, "LLM Critics Help Catch LLM Bugs"; the paper was not at hand): there,
+    people plant bugs in code, and the critic learns from a reward model of critiques, trained on people's comparisons.
+    Here the error is known, and ``cost`` sets the trade-off between missed errors and false alarms.
 
     Args:
-        steps: steps of a calculation, at least 2.
+        steps: number of steps of a calculation, from 2 to 50.
         clean_share: share of calculations without an error, from 0 to below 1.
-        cost: of each right step that is named, finite and >= 0.
+        cost: cost of each right step that is named, finite and >= 0.
         split: ``train``, ``val`` or ``test``, by the hash of the calculation.
 
     Raises:
@@ -115,7 +115,10 @@ class PlantedErrors(TextEnv):
 
 
 def draw_steps(rng: np.random.Generator, steps: int, clean_share: float) -> tuple[list[str], list[int]]:
-    """Draw a calculation, and change the result of one step by 1 to 3."""
+    """Draw the lines of a calculation, perhaps with one wrong result, and the wrong steps.
+
+    A wrong result differs by 1 to 3 from the right one.
+    """
     value, lines = int(rng.integers(1, 20)), []
     wrong = 0 if rng.random() < clean_share else int(rng.integers(1, steps + 1))
     for number in range(1, steps + 1):

@@ -1,1 +1,1 @@
-"""Summaries that the policy writes of long episodes, and a game that needs them."""
+"""Summaries of long episodes, written by the policy, and a game that needs them."""

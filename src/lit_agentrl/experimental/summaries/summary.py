@@ -1,4 +1,4 @@
-"""Summaries of long episodes, which the policy writes and goes on from."""
+"""Summaries of long episodes, which the policy writes, and from which it continues."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SHORT_REQUEST = "notes ?"
 class SummaryHook(PlayHook):
     """A hook that asks for a summary once a row holds ``tokens`` tokens.
 
-    The game does not play the reply, which uses no turn of its budget.
+    The game does not play the summary, which uses no turn of the game's budget.
     """
 
     tokens: int
@@ -70,11 +70,11 @@ def count_open_row_tokens(turns: Sequence[Turn]) -> int:
 
 
 class Summary(StructureHook, Refill):
-    """A structure in which the policy summarises what its next row leaves out.
+    """A structure in which the policy summarises each row for the next one.
 
-    Once the tokens of a row reach ``tokens``, the next message asks for a summary.  The reply to it is trained by the
-    return of the episode, as every other.  The next row begins with the opening, the summary and the current message
-    (`Summarised`).  A summary is recorded as a turn of a planner.  Groups are refilled as by `Refill`.
+    Once the tokens of a row reach ``tokens``, the next message asks for a summary.  The summary is trained with the
+    return of the episode, as any other reply.  The next row begins with the opening, the summary and the current
+    message (`Summarised`).  A summary is recorded as a turn of the planner.  Groups are refilled as by `Refill`.
 
     Args:
         tokens: Tokens of a row after which a summary is asked for.
@@ -115,15 +115,15 @@ class Summary(StructureHook, Refill):
 
 @dataclass(frozen=True)
 class Summarised:
-    """The whole episode since the last summary, which follows the opening.
+    """A context of the opening, the last summary, and all turns since the summary.
 
-    The thought of a summary is left out, as templates leave out those of earlier turns.
+    The thought of a summary is left out, as templates leave out the thoughts of earlier turns.
 
     Args:
-        intro: Line before the summary; None: none.
+        intro: Line before the summary; None: no line.
 
     Raises:
-        ValueError: The intro is no text.
+        ValueError: ``intro`` is neither a text nor None.
     """
 
     intro: str | None = "Your notes:"

@@ -1,4 +1,4 @@
-"""A corridor whose first observation names the way at its end."""
+"""A T-maze: the first observation says which way is right at the end."""
 
 from __future__ import annotations
 
@@ -11,26 +11,18 @@ from lit_agentrl.envs.splits import draw_for_split, keyed_rng
 
 _ROUTE = 93  # purpose key
 _SIGNS = ("Left", "Right")
-# words of the embedded policy without a meaning here
-_VIEWS = (
-    "wall",
-    "box",
-    "hole",
-    "target",
-    "goal",
-    "player",
-)
+_VIEWS = ("wall", "box", "hole", "target", "goal", "player")  # words that the embedded policy knows
 _AHEAD = "Up"
 
-Route = tuple[str, ...]  # the sign, then what is seen at each step
+Route = tuple[str, ...]  # the sign, then the view at each further step
 
 
 class TMaze(TextEnv):
-    """A T-maze (Bakker, 2001): the first observation names the way at the end.
+    """A T-maze (Bakker, 2001): the first observation says which way is right at the end.
 
-    ``Up`` goes one step ahead, and changes nothing at the end; there ``Left`` and ``Right`` end the game, and change
-    nothing before.  The right one earns 1.  What is seen on the way has no meaning.  Who forgets the sign succeeds in
-    half of the games.
+    ``Up`` goes one step ahead along the corridor, and has no effect at its end.  ``Left`` and ``Right`` end the game at
+    the end of the corridor, and have no effect before.  The direction that the sign names earns 1.  Views on the way
+    have no meaning.  A player that forgets the sign succeeds in half of the games.
 
     Args:
         length: Steps from the sign to the end, at least 1.
@@ -62,7 +54,7 @@ class TMaze(TextEnv):
         return [_AHEAD, *_SIGNS]
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
-        """Return the way to the end, and the right choice there; None after it."""
+        """Return the steps to the end and the right choice there; None after the game."""
         require_whole("horizon", horizon, 1)
         if not self._is_running:
             return None

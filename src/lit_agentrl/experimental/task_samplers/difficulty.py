@@ -19,19 +19,19 @@ from lit_agentrl.experimental.task_samplers.success_rates import MeasuredSampler
 class Difficulty(MeasuredSampler):
     """A sampler that prefers the easiest tasks, and more of them in each stage.
 
-    Tasks are ranked by their estimated success rates: those that turn out hard make way for others until their stage
-    comes.  The first trigger that fires begins the next stage; the last stage has no end.  Stages are those of DELTA
-    (arXiv 2509.21016: one switch) and GHPO (arXiv 2507.10628: steps of a quarter); what they switch there are rewards
-    and hints, not tasks.
+    Each stage prefers the share of the tasks with the highest estimated success rates; the ranking changes with the
+    estimates.  A stage ends when ``after`` or ``success`` is reached; the last stage has no end.  Stages are those of
+    DELTA (arXiv 2509.21016: one switch) and GHPO (arXiv 2507.10628: steps of a quarter), which switch rewards and hints
+    instead of tasks.
 
     Args:
-        shares: share of the tasks of each stage; increasing in (0, 1], the last one 1.
-        after: iterations of a stage; None: no trigger.
-        success: success rate of the episodes of an iteration that ends a stage; None: no trigger.
+        shares: preferred share of the tasks in each stage; increasing in (0, 1], the last one 1.
+        after: number of iterations after which a stage ends; None: no such limit.
+        success: success rate in an iteration at which a stage ends; None: no such rate.
         floor, prior, prior_episodes, keep: see `MeasuredSampler`.
 
     Raises:
-        ValueError: a value is out of range, or several stages have no trigger.
+        ValueError: a value is out of range, or there are several stages, but neither ``after`` nor ``success``.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Difficulty(MeasuredSampler):
         if len(stages) > 1 and after is None and success is None:
             raise ValueError("after=null never begins the next stage; set after, or success")
         self._shares, self._after, self._success = stages, after, success
-        self._stage = self._iterations = 0  # number of the stage, and its complete iterations
+        self._stage = self._iterations = 0  # index of the stage, and its completed iterations
 
     def prefer(self, rate_N: NDArray[np.float64]) -> NDArray[np.bool_]:
         count = math.ceil(self._shares[self._stage] * len(rate_N))

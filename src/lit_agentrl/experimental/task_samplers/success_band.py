@@ -10,12 +10,13 @@ from lit_agentrl.experimental.task_samplers.success_rates import MeasuredSampler
 
 
 class SuccessBand(MeasuredSampler):
-    """A sampler that draws tasks more often whose estimated success rate lies in a band.
+    """A sampler that prefers tasks whose estimated success rate lies in a band.
 
-    In groups of a task that is always or never solved, advantages are 0.  `MeasuredSampler` has weights and rates.
+    A task that is always or never solved teaches nothing, since its groups have advantages of 0.  `MeasuredSampler`
+    defines weights and rates.
 
     Args:
-        low, high: the band, ``0 <= low <= high <= 1``; its bounds belong to it.
+        low, high: bounds of the band, both inclusive, ``0 <= low <= high <= 1``.
         floor, prior, prior_episodes, keep: see `MeasuredSampler`.
 
     Raises:

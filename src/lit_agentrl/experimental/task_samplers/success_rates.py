@@ -1,4 +1,4 @@
-"""Running success rates of numbered training tasks, by which samplers choose among them."""
+"""Running success rates of numbered training tasks, by which samplers choose tasks."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def draw_by_weight(
 ) -> list[int]:
     """Draw distinct indices with probabilities in proportion to their weights, one after another.
 
-    Index n comes at the time ``-ln(1 - u_n) / weight_n``, the earliest first (Efraimidis and Spirakis 2006, in
-    logarithms), with ``u_n`` in [0, 1) keyed by seed, address and n.  If fewer than ``count`` weights are positive,
-    their indices are repeated in the same order.
+    Indices are ordered by ``-ln(1 - u_n) / weight_n`` (Efraimidis and Spirakis 2006, in logarithms), with ``u_n`` in
+    [0, 1) keyed by seed, address and n.  If fewer than ``count`` weights are positive, their indices are repeated in
+    the same order.
 
     Args:
-        weight_N: weights, >= 0, one of them positive.
+        weight_N: weights, >= 0, at least one of them positive.
         count: number of indices to draw.
         seed: run seed.
-        address: of the draw.
+        address: key of the draw within the run.
 
     Raises:
         ValueError: no weight is positive.
@@ -53,19 +53,20 @@ def draw_by_weight(
 class MeasuredSampler(TaskSampler):
     """A sampler that prefers tasks by how often they were solved.
 
-    ``rate = (solved + prior * prior_episodes) / (played + prior_episodes)``.  An iteration that plays a task keeps a
-    share ``keep`` of its earlier counts, and adds its episodes.  Tasks of equal content, such as two numbers that show
-    the same row of a file, share their counts once both were played, if the game gives ``instance_id``.  Failed
-    episodes, those that the policy did not play alone, and tasks that were not drawn here do not count.
+    ``rate = (solved + prior * prior_episodes) / (played + prior_episodes)``.  When an iteration plays a task, its
+    earlier counts are multiplied by ``keep``, and the new episodes are added.  Tasks of equal content, such as two
+    numbers that show the same row of a file, share their counts once both were played, if the game gives
+    ``instance_id``.  Failed episodes, those that the policy did not play alone, and tasks that this process did not
+    draw do not count.
 
-    Where k of N tasks are preferred, the weight of task n is
-    ``floor / N + (1 - floor) * [n is preferred] / k``; if none is, all weights are equal.
+    If k of N tasks are preferred, the weight of task n is ``floor / N + (1 - floor) * [n is preferred] / k``; if no
+    task is preferred, all weights are equal.
 
     Args:
-        floor: share of the weight that all tasks have alike, in [0, 1].
+        floor: share of the weight that is spread equally over all tasks, in [0, 1].
         prior: success rate of a task that was not played yet, in [0, 1].
         prior_episodes: weight of the prior, in episodes, > 0.
-        keep: share of the earlier counts of a task that an iteration that plays it keeps, in [0, 1].
+        keep: factor of a task's earlier counts when it is played again, in [0, 1].
 
     Raises:
         ValueError: a value is out of range.
@@ -84,10 +85,10 @@ class MeasuredSampler(TaskSampler):
             require_number(name, value, "in [0, 1]", lambda number: 0 <= number <= 1)
         require_number("prior_episodes", prior_episodes, "> 0", lambda number: number > 0)
         self._floor, self._prior, self._prior_episodes, self._keep = floor, prior, prior_episodes, keep
-        self._numbers: dict[int, int] = {}  # by instance seed; those that were chosen in this process
-        self._preferred: list[bool] = []  # of each task that was drawn in this iteration
-        self._contents: dict[int, str] = {}  # content of each number that was played
-        self._counts: dict[str, tuple[float, float]] = {}  # played and solved episodes of each content
+        self._numbers: dict[int, int] = {}  # numbers of tasks drawn in this process, by instance seed
+        self._preferred: list[bool] = []  # whether each task drawn in this iteration was preferred
+        self._contents: dict[int, str] = {}  # content of each task that was played, by number
+        self._counts: dict[str, tuple[float, float]] = {}  # played and solved episodes, by content
 
     @abstractmethod
     def prefer(self, rate_N: NDArray[np.float64]) -> NDArray[np.bool_]:

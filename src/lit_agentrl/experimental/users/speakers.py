@@ -1,4 +1,4 @@
-"""Who answers the questions of a policy: templates, or a model behind an API."""
+"""Speakers that answer the questions of a policy: templates, or a model behind an API."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Question:
     """A question of the policy, and what the user knows.
 
     Attributes:
-        text: in the words of the policy.
-        task: the whole opening of the game.
-        facts: what the opening of the policy leaves out.
+        text: the question, in the words of the policy.
+        task: the whole opening of the game, with all facts.
+        facts: facts that the opening shown to the policy hides.
         earlier: questions and answers of this episode so far.
-        key: addresses everything random about the answer.
+        key: seed of everything random about the answer.
     """
 
     text: str
@@ -47,9 +47,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply of the user; ``revealed`` names facts.
+    """A reply of the user, with the names of the facts that it reveals.
 
-    None as ``text`` means that no answer came.
+    ``text`` is None if no answer came.
     """
 
     text: str | None
@@ -57,7 +57,7 @@ class Reply:
 
 
 class Speaker(Protocol):
-    """Answers questions; it is plain data, since it travels to other processes."""
+    """A source of answers; plain data, since it is sent to other processes."""
 
     def answer(self, question: Question) -> Reply: ...
 
@@ -71,7 +71,7 @@ def require_texts(option: str, texts: Any, *marks: str) -> None:
     """Check that an option is a list of texts with marks such as ``{slot}``.
 
     Raises:
-        ValueError: the option is no such list.
+        ValueError: the option is not such a list.
     """
     is_list = isinstance(texts, Sequence) and not isinstance(texts, str) and bool(texts)
     is_valid = is_list and all(
@@ -117,14 +117,14 @@ class ModelSpeaker:
     """A user played by a model behind a chat API.
 
     The API is OpenAI's, or that of ``vllm serve``.  The model reads the whole task, the facts and the questions so far;
-    questions are JSON data.  A fact counts as revealed if one of its values stands in the answer.  The sampling seed is
-    keyed, so that a server that takes seeds repeats its answers.  A request that fails ``retries + 1`` times gives no
-    answer.
+    questions are JSON data.  A fact counts as revealed if the answer contains one of its values.  The sampling seed is
+    derived from `Question.key`, so that a server that takes seeds repeats its answers.  A request that fails
+    ``retries + 1`` times gives no answer.
 
     Attributes:
         url, model, key_variable, timeout_s, retries, backoff_s, body: see `OpenAIEngine`.
-        temperature: of sampling.
-        max_tokens: most tokens of an answer.
+        temperature: sampling temperature.
+        max_tokens: maximum number of tokens of an answer.
         max_characters: longer answers are cut.
 
     Raises:

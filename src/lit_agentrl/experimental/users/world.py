@@ -41,10 +41,10 @@ class UserWorld(WrappedWorld):
     Each text of the opening that matches the expression of a slot is a fact.  A vague phrase stands in its place, in
     the opening and wherever the same line is shown again, until the user has revealed the fact.  A question is the
     action ``Ask NAME`` where actions are names, a text that begins with ``Ask:`` where they are texts, or a call of the
-    tool ``ask_user``.  It uses up an action, does not reach the world and earns 0.  After it the policy reads the
-    answer; where actions are no calls, the last observation follows.
+    tool ``ask_user``.  It uses up an action, does not reach the world and earns 0.  The policy then reads the answer
+    and, unless actions are tool calls, the last observation again.
 
-    ``info["counts"]`` has ``questions``, ``facts_revealed`` and ``user_failures``, questions to which no answer came.
+    ``info["counts"]`` has ``questions``, ``facts_revealed`` and ``user_failures`` (questions without an answer).
     Phrases are drawn by ``seed``, and answers by ``seed``, ``noise_seed`` and the number of the question.  Best play
     asks for each fact once, and then plays as in the world.
 
@@ -56,7 +56,7 @@ class UserWorld(WrappedWorld):
         vague: phrases in place of a fact, with ``{slot}``.
         most_questions: questions that are answered in an episode.
         tired: the answer to later questions.
-        unavailable: what the policy reads where no answer came.
+        unavailable: what the policy reads if no answer came.
 
     Raises:
         ValueError: an option has another form, or the world has a tool of the same name.
@@ -89,7 +89,7 @@ class UserWorld(WrappedWorld):
         self._tired, self._unavailable = tired, unavailable
         self.max_solution = world.max_solution + len(slots)
         self._key, self._task, self._seen = 0, "", ""
-        self._lines: dict[str, list[list[str]]] = {}  # a line of the opening, in pieces of [text, slot or ""]
+        self._lines: dict[str, list[list[str]]] = {}  # by line of the opening: pieces [text, slot or ""]
         self._phrases: dict[str, str] = {}
         self._facts: dict[str, list[str]] = {}
         self._revealed: list[str] = []
@@ -165,7 +165,7 @@ class UserWorld(WrappedWorld):
 
     # ------------------------------------------------------------------ what is hidden
     def _split(self, line: str) -> list[list[str]] | None:
-        """Split a line into facts and the texts between; None: without facts."""
+        """Split a line into facts and the texts between them; None without facts."""
         spans: list[tuple[int, int, str]] = []
         for name, pattern in self._slots.items():
             for match in pattern.finditer(line):
@@ -182,7 +182,7 @@ class UserWorld(WrappedWorld):
         return [*pieces, [line[place:], ""]]
 
     def _hide(self, text: str) -> str:
-        """Put phrases in place of facts that were not revealed, in lines of the opening."""
+        """Replace unrevealed facts by phrases in all lines of the opening."""
         return "\n".join(
             "".join(self._phrases[n] if n and n not in self._revealed else t for t, n in self._lines[line])
             if line in self._lines
@@ -236,7 +236,7 @@ class UserWorld(WrappedWorld):
         return stable_hash(json.dumps([key, sorted(self._revealed)])) if key else 0
 
     def rekey(self, noise_seed: int) -> None:
-        """Seed the answers, and everything random of the world, with ``noise_seed``."""
+        """Seed the answers, and all randomness of the world, with ``noise_seed``."""
         self._world.rekey(noise_seed)
         self._key = seeds.make_key(noise_seed, "user")
 
@@ -255,7 +255,7 @@ _STATE = ("key", "task", "seen", "lines", "phrases", "facts", "revealed", "asked
 
 @cache
 def _warn_of_nothing_hidden(patterns: tuple[str, ...]) -> None:
-    """Log once in a process that an opening has none of the facts."""
+    """Log once per process that an opening contains no facts."""
     _log.warning(
         "env.user.slots: %s match nothing in an opening, so the user knows nothing more there; change the expressions "
         "if none of the openings should be so",

@@ -18,7 +18,7 @@ from lit_agentrl.report.page.headline import make_title, state_result
 from lit_agentrl.report.page.results import STAGES, Report
 
 PAGE, MARKDOWN = "index.html", "report.md"
-FILES = (PAGE, MARKDOWN, "runs.csv", "cells.csv", "comparisons.csv")
+FILES = (PAGE, MARKDOWN, "runs.csv", "cells.csv", "comparisons.csv", "held_out.csv")
 MARKER = "lit_agentrl report"  # marks the pages of this program, which may be replaced
 
 
@@ -158,6 +158,11 @@ def _build_csv(report: Report) -> dict[str, str]:
         ]
         for item in report.comparisons
     ]  # fmt: skip
+    held_out = [
+        [result.cell.name, result.cell.label, result.metric, result.runs,
+         *(value for stage in STAGES for value in (result.stages.get(stage) or [None] * 3))]
+        for result in report.held_out
+    ]  # fmt: skip
     bound_columns = [f"{stage}{end}" for stage in STAGES for end in ("", "_low", "_high")]
     return {
         "runs.csv": tables.format_csv(
@@ -174,4 +179,5 @@ def _build_csv(report: Report) -> dict[str, str]:
              "improvement_high", "detectable", "rests_on"],
             pairs,
         ),
+        "held_out.csv": tables.format_csv(["cell", "label", "metric", "runs", *bound_columns], held_out),
     }  # fmt: skip

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lit_agentrl.report.page.cells import Cell, GameSplit
+from lit_agentrl.report.page.held_out import state_held_out
 from lit_agentrl.report.page.results import Comparison, Report, Result
 
 _LEVEL = 0.05  # adjusted p-value up to which a test is passed
-HELD_OUT_SCORES = "scores on held-out data are in the summary.json and hf/README.md of each run"
 _NAMED = 3  # most cells or games that a title names
 
 
@@ -33,10 +33,15 @@ def _join(names: Sequence[str], last: str = " and ", noun: str = "games") -> str
 
 
 def state_result(report: Report) -> str:
-    """State for each game which cell is better, or that it is undecided."""
+    """State for each game which cell is better, or that it is undecided.
+
+    If no run was measured on a game, do so for held-out data.
+    """
     names = list(dict.fromkeys(result.name for result in report.results))
     if not names:
-        return f"There is nothing to compare: no run was measured on a game; {HELD_OUT_SCORES}."
+        return state_held_out(report.held_out, report.stage) or (
+            "There is nothing to compare: no run was measured on a game or on held-out data."
+        )
     if len(names) > _NAMED:
         return _state_games(report, names)
     return " ".join(_state_game(report, name) + _state_levels(report, name) for name in names)

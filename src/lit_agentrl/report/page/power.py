@@ -1,7 +1,4 @@
-"""Statistical power of a number of seeds and episodes.
-
-It computes detectable differences, and the coverage of intervals.
-"""
+"""Statistical power of a number of seeds and episodes: detectable differences and coverage."""
 
 from __future__ import annotations
 
@@ -52,8 +49,8 @@ def compute_detectable_by_episodes(share: float, episodes: int, power: float = 0
     Each run has n = ``episodes`` episodes: (z + z') √(2 p (1 − p) / n).
     """
     share = min(max(share, 0.5 / episodes), 1 - 0.5 / episodes)  # an observed share of 0 does not prove p = 0
-    both = special.ndtri((1 + CONFIDENCE) / 2) + special.ndtri(power)
-    return float(both * (2 * share * (1 - share) / episodes) ** 0.5)
+    sum_of_z = special.ndtri((1 + CONFIDENCE) / 2) + special.ndtri(power)
+    return float(sum_of_z * (2 * share * (1 - share) / episodes) ** 0.5)
 
 
 def compute_split_half_difference(values: Sequence[float]) -> float | None:
@@ -74,13 +71,13 @@ def compute_split_half_difference(values: Sequence[float]) -> float | None:
 def _simulate_experiments(
     values: Sequence[float], episodes: Sequence[int], number: int
 ) -> tuple[Floats, Floats]:
-    """Simulate many cells with the mean and variance of this one.
+    """Simulate many cells with the mean and variance of the given runs.
 
     The success share of each run is drawn from a beta distribution with the mean of the values and the variance that
     sampling of episodes does not explain; its episodes are binomial.
 
     Returns:
-        Success of the simulated runs (experiments, runs), and success of many more runs, whose mean is the truth.
+        Success of the simulated runs (experiments, runs), and that of many further runs, which stands for the truth.
     """
     rng, n = np.random.default_rng(0), np.maximum(np.asarray(episodes), 1)
     total = float(n.sum())

@@ -20,6 +20,7 @@ from lit_agentrl.report.page.cells import (
     group_runs,
     leave_out_repeats,
 )
+from lit_agentrl.report.page.held_out import HeldOutResult, list_results
 from lit_agentrl.report.page.inference import Bounds, Difference
 from lit_agentrl.report.page.runs import Run
 
@@ -96,6 +97,7 @@ class Report:
             game.
         damaged: a line about each file that could not be read.
         warnings: caveats of the numbers.
+        held_out: metrics of each cell on held-out data.
     """
 
     stage: str
@@ -105,6 +107,7 @@ class Report:
     overall: list[tuple[str, int, Bounds]]
     damaged: list[str]
     warnings: list[str] = field(default_factory=list)
+    held_out: list[HeldOutResult] = field(default_factory=list)
 
 
 def build_report(runs: Sequence[Run], damaged: Sequence[str], stage: str = "last") -> Report:
@@ -128,7 +131,10 @@ def build_report(runs: Sequence[Run], damaged: Sequence[str], stage: str = "last
         for a, b in _choose_pairs([cell for cell in cells if name in cell.games])
         if (comparison := _compare(a, b, name, stage)) is not None
     ])  # fmt: skip
-    report = Report(stage, cells, results, comparisons, _compute_overall(runs, stage), list(damaged), repeats)
+    report = Report(
+        stage, cells, results, comparisons, _compute_overall(runs, stage), list(damaged), repeats,
+        list_results(cells, STAGES),
+    )  # fmt: skip
     report.warnings.extend(_list_warnings(report))
     return report
 
@@ -225,7 +231,13 @@ def _compute_overall(runs: Sequence[Run], stage: str) -> list[tuple[str, int, Bo
 
 
 def _list_warnings(report: Report) -> list[str]:
-    lines = _list_coverage(report.results)
+    lines = []
+    if len(report.cells) == 1 and len(report.cells[0].runs) > 1:
+        lines.append(
+            f"the {len(report.cells[0].runs)} runs differ only in their seed, so they are averaged and not compared: "
+            "add runs with another option; two runs, one of each option, are compared task by task"
+        )
+    lines += _list_coverage(report.results)
     for result in report.results:
         where, runs = f"{result.cell.name} on {result.name.game}", _format_runs(len(result.values))
         if len(result.values) == 1:

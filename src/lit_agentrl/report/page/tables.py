@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lit_agentrl.report.held_out import NOTES
 from lit_agentrl.report.page.inference import Bounds
 from lit_agentrl.report.page.results import STAGES, Report
 
@@ -35,6 +36,7 @@ def build_tables(report: Report) -> list[Table]:
     """Build all tables of a page except that of the runs."""
     tables = [
         _build_scores(report),
+        _build_held_out(report),
         _build_comparisons(report),
         _build_overall(report),
         _build_power(report),
@@ -70,6 +72,22 @@ def _build_scores(report: Report) -> Table:
         "failed or collapsed before it was measured counts with the success of chance."
     )
     return Table("Scores", [*text_columns, *score_columns, *coverage_columns], rows, note)
+
+
+def _build_held_out(report: Report) -> Table:
+    columns = [Column("cell", "cell", False), Column("metric", "metric", False), Column("runs", "runs")]
+    rows = [
+        {"cell": result.cell.name, "metric": result.title, "runs": str(result.runs)}
+        | {stage: format_interval(result.stages.get(stage), "{:.4g}") for stage in STAGES}
+        for result in report.held_out
+    ]
+    metrics = dict.fromkeys(result.metric for result in report.held_out)
+    note = (
+        "Mean over the runs that measured it, with Student's 95 % interval over seeds. "
+        f"{'. '.join(NOTES[metric].capitalize() for metric in metrics if metric in NOTES)}. "
+        "Losses of cells that differ in algo are not comparable."
+    )
+    return Table("Held-out data", [*columns, *(Column(stage, stage) for stage in STAGES)], rows, note)
 
 
 def _build_comparisons(report: Report) -> Table:
@@ -158,15 +176,16 @@ def format_share(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.0%}"
 
 
-def format_interval(bounds: Bounds | None) -> str:
-    """Format a value and its bounds; a dash if there is none.
+def format_interval(bounds: Bounds | None, form: str = "{:.3f}") -> str:
+    """Format a value and its bounds, each by ``form``; a dash if there is none.
 
     Bounds without width are left out: they come from few equal values, and say nothing of the precision.
     """
     if bounds is None:
         return ABSENT
     has_width = bounds.low is not None and bounds.high is not None and bounds.low < bounds.high
-    return f"{bounds.value:.3f}" + (f" [{bounds.low:.3f}, {bounds.high:.3f}]" if has_width else "")
+    interval = f" [{form.format(bounds.low)}, {form.format(bounds.high)}]" if has_width else ""
+    return form.format(bounds.value) + interval
 
 
 def render_markdown(table: Table) -> str:

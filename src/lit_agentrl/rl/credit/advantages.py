@@ -25,7 +25,7 @@ from lit_agentrl.rl.masked import (
     masked_whiten,
     segment_sum,
 )
-from lit_agentrl.rl.returns import return_to_go
+from lit_agentrl.rl.returns import return_to_go, sum_over_turn, turn_index
 
 
 @dataclass(frozen=True)
@@ -134,17 +134,12 @@ def opo(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, is_action_BT
     """``R_i - sum_j T_j R_j / sum_j T_j`` over the group: OPO, arXiv 2505.23585."""
     check_shapes(return_B=return_B, is_action_BT=is_action_BT)
     trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    is_scored_B = trajectories.index_B >= 0
-    length_S = segment_sum(
-        is_action_BT.sum(1)[is_scored_B].double(),
-        trajectories.index_B[is_scored_B],
-        len(trajectories.return_S),
-    )
+    length_S = trajectories.sum_tokens(torch.ones_like(is_action_BT, dtype=torch.float64), is_action_BT)
     # Centre first, so that equal returns give exactly 0, as in the other estimators.
     centred_S = group_moments(trajectories.return_S, trajectories.group_S, trajectories.num_groups).centred_N
-    weighted = segment_sum(length_S * centred_S, trajectories.group_S, trajectories.num_groups)
-    baseline = weighted / segment_sum(length_S, trajectories.group_S, trajectories.num_groups).clamp(min=1)
-    value_S = centred_S - baseline[trajectories.group_S]
+    weighted_G = segment_sum(length_S * centred_S, trajectories.group_S, trajectories.num_groups)
+    length_G = segment_sum(length_S, trajectories.group_S, trajectories.num_groups)
+    value_S = centred_S - (weighted_G / length_G.clamp(min=1))[trajectories.group_S]
     return Advantage(broadcast_to_actions(trajectories.to_rows(value_S, return_B), is_action_BT))
 
 
@@ -213,9 +208,9 @@ def process_group(
     arXiv 2402.03300, section 4.1.3.  The reward of a turn is the sum of ``reward_BT`` over its sampled tokens; mean and
     std (ddof 1) are over all turns of the group.
 
-    It does not credit longer episodes, because the mean is subtracted once for each remaining turn.  If the policy
-    decides when an episode ends and every turn has the same reward, the expected update is 0.  A mean for each turn
-    number does not help; `process_group_baseline` does.
+    This advantage does not credit longer episodes, because the mean is subtracted once for each remaining turn.  If
+    the policy decides when an episode ends and every turn has the same reward, the expected update is 0.  Separate
+    means for each turn number do not help; `process_group_baseline` does.
 
     Raises:
         ValueError: also if a row ends in sampled tokens after its last turn end.
@@ -229,20 +224,16 @@ def process_group(
         reward_BT=reward_BT,
     )
     is_counted_BT = is_action_BT & ~return_B.isnan()[:, None]
-    is_end_BT = is_counted_BT & is_turn_end_BT
-    turn_BT = is_end_BT.long().cumsum(1) - is_end_BT.long()
-    if bool((is_counted_BT & (turn_BT == is_end_BT.sum(1, keepdim=True))).any()):
-        raise ValueError("is_turn_end_BT marks no end for the last sampled tokens of a row")
-    reward = torch.where(is_counted_BT, reward_BT, torch.zeros_like(reward_BT)).double()
-    turn_reward_BT = torch.zeros_like(reward).scatter_add_(1, turn_BT.clamp(max=reward.shape[1] - 1), reward)
+    turn_BT = turn_index(is_action_BT=is_counted_BT, is_turn_end_BT=is_turn_end_BT)
+    turn_reward_BT = sum_over_turn(x_BT=reward_BT.double(), is_action_BT=is_counted_BT, turn_BT=turn_BT)
     _, group_index_B = torch.unique(group_B, return_inverse=True)
-    row_N, end_N = is_end_BT.nonzero(as_tuple=True)
-    moments = group_moments(turn_reward_BT[row_N, turn_BT[row_N, end_N]], group_index_B[row_N], len(group_B))
-    reward[:] = 0
-    reward[row_N, end_N] = _divide(moments.centred_N, moments.std_N, eps)
+    row_N, t_N = (is_counted_BT & is_turn_end_BT).nonzero(as_tuple=True)
+    moments = group_moments(turn_reward_BT[row_N, t_N], group_index_B[row_N], len(group_B))
+    normalised_BT = torch.zeros_like(turn_reward_BT)
+    normalised_BT[row_N, t_N] = _divide(moments.centred_N, moments.std_N, eps)
     return Advantage(
         return_to_go(
-            reward_BT=reward.to(reward_BT.dtype),
+            reward_BT=normalised_BT.to(reward_BT.dtype),
             is_action_BT=is_counted_BT,
             trajectory_B=trajectory_B,
             first_turn_B=first_turn_B,

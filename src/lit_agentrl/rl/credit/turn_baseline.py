@@ -18,7 +18,7 @@ def process_group_baseline(
     turn_BT: Tensor,
     reward_BT: Tensor,
 ) -> Advantage:
-    """Return to go minus the mean of others that reached the turn (leave-one-out).
+    """Return-to-go minus the mean of other trajectories that reached the turn (leave-one-out).
 
     ``A_ik = G_ik - mean over j of G_jk``, where ``G_ik`` sums the rewards of turn k and later, and j are the other
     trajectories of the group that have a turn k.  Their rewards do not depend on the choices of trajectory i from turn

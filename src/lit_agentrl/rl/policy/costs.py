@@ -40,7 +40,7 @@ class Lagrange:
 
     Attributes:
         limit: upper limit of J, in units of cost.
-        coef: lambda, > 0; the initial value, then state that checkpoints contain.
+        coef: lambda, > 0, which `update` changes and checkpoints contain.
         rate: step size of log lambda, > 0.
         max_coef: upper bound of lambda, >= ``coef``.
 
@@ -82,17 +82,17 @@ class Lagrange:
     def update(self, measured: float, num_tokens: int) -> dict[str, float]:
         """Update lambda from J of the iteration; return the lambda that was used.
 
-        A J that is not finite leaves lambda unchanged.
+        If J is not finite, lambda does not change.
         """
         used = self.coef
         if math.isfinite(measured):
-            step = math.log(used) + self.rate * used * (measured - self.limit)
-            self.coef = math.exp(min(max(step, math.log(COEF_MIN)), math.log(self.max_coef)))
+            log_coef = math.log(used) + self.rate * used * (measured - self.limit)
+            self.coef = math.exp(min(max(log_coef, math.log(COEF_MIN)), math.log(self.max_coef)))
         return {"train/cost_multiplier": used}
 
 
 def check_costs(cost: Lagrange | None, advantage: Callable[..., Advantage]) -> None:
-    """Refuse an advantage that has no meaning for costs instead of rewards.
+    """Refuse an advantage that cannot be computed from costs in place of rewards.
 
     Raises:
         ValueError: the advantage cannot be used; the message names the remedy.
@@ -113,8 +113,9 @@ def check_costs(cost: Lagrange | None, advantage: Callable[..., Advantage]) -> N
 def as_rewards(tensors: Mapping[str, Tensor]) -> Tensors:
     """Return the columns with negative costs in place of rewards.
 
-    A KL in the reward is thereby added to the costs.  Takes ``cost_BT``, ``is_action_BT``, ``return_B``,
-    ``trajectory_B`` and, with a critic, ``cost_value_BT``.  The summed cost of a trajectory is NaN where its return is.
+    A KL term in the reward is thereby added to the costs.  ``tensors`` must have ``cost_BT``, ``is_action_BT``,
+    ``return_B``, ``trajectory_B`` and, with a critic, ``cost_value_BT``.  A trajectory whose return is NaN has a NaN
+    cost.
     """
     check_shapes(cost_BT=tensors["cost_BT"], is_action_BT=tensors["is_action_BT"])
     negated = {
@@ -129,8 +130,8 @@ def as_rewards(tensors: Mapping[str, Tensor]) -> Tensors:
 def mean_cost(tensors: Mapping[str, Tensor]) -> Tensor:
     """Return J, the mean over trajectories of summed costs, a float64 scalar.
 
-    Trajectories whose return is NaN are left out; without any other J is NaN.  A trajectory of several rows counts
-    once.
+    Trajectories whose return is NaN are left out; if there are no others, J is NaN.  A trajectory of several rows
+    counts once.
     """
     index_B, num = trajectory_index(tensors["trajectory_B"])
     first_S = torch.full((num,), -1, dtype=torch.int64, device=index_B.device)

@@ -36,10 +36,10 @@ def bonus(*, entropy_BT: Tensor, is_action_BT: Tensor, coef: float) -> Tensor:
 
 @dataclass(kw_only=True)
 class Bonus:
-    """`bonus` with a coefficient that is constant unless others set it, a `Term`.
+    """`bonus` with a coefficient that other parts of the run may set, a `Term`.
 
     Attributes:
-        coef: loss units per nat, finite and > 0; state that checkpoints contain.
+        coef: loss units per nat, finite and > 0; checkpoints contain it.
     """
 
     coef: float
@@ -78,7 +78,7 @@ class AdaptiveBonus:
         target: nats per token, > 0.
         delta: change per iteration, > 0.
         max_coef: upper bound of the coefficient, >= ``delta``; the lower one is 0.
-        coef: in [0, max_coef]; the initial value, then state that checkpoints contain.
+        coef: loss units per nat, in [0, max_coef], which `update` changes and checkpoints contain.
     """
 
     target: float

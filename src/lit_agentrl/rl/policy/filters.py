@@ -72,8 +72,8 @@ def top_std(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, ratio: f
 def group_std(return_B: Tensor, group_B: Tensor, trajectory_B: Tensor) -> tuple[Tensor, Tensor]:
     """Return the group ids and the std of returns of each group, float64.
 
-    Groups are in order of first appearance.  The std (ddof 1, in reward units) is taken over trajectories; each counts
-    once however many rows it has.  NaN returns are left out; with fewer than two others the std is 0.
+    Groups are in order of first appearance.  The std (ddof 1, in reward units) is over trajectories, each of which
+    counts once however many rows it has.  NaN returns are left out; with fewer than two other returns the std is 0.
 
     Raises:
         ValueError: the shapes disagree.
@@ -103,7 +103,7 @@ def _list_groups(group_B: Tensor) -> Tensor:
 def std_nucleus(
     *, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, p: float, slack: float = 0.01
 ) -> Selection:
-    """Keep the fewest groups whose stds reach a share of the total: RAGEN.
+    """Keep the fewest groups whose stds sum to a share of the total: RAGEN.
 
     Groups are taken by decreasing std until their stds sum to ``p * (sum of all stds) - slack``.  Groups with a std of
     0 are never kept; ties go to the group that appears first.

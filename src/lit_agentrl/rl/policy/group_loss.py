@@ -97,7 +97,7 @@ class GroupLoss(Objective):
         }
 
     def loss(self, tensors: Tensors) -> tuple[Tensor, Tensors]:
-        """Return these groups' share of the loss, KL and entropy terms included, and metrics."""
+        """Return these groups' share of the loss, with KL and entropy terms, and metrics."""
         clean = cleaned(tensors)
         loss = divide(bind(self.loss_of_groups, clean), tensors["num_groups"])
         for term in in_loss(self.kl, self.entropy):

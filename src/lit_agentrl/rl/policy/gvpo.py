@@ -27,7 +27,7 @@ def gvpo_loss(
     trajectory_B: Tensor,
     beta: float = 0.1,
 ) -> Tensor:
-    """Sum of GVPO's squared errors over groups, a scalar.
+    """Sum GVPO's squared errors over groups, a scalar.
 
     ``sum over groups of 1/(N_g - 1) sum_i ((S_i - mean_g S) - A_i)^2 / 2``.  With ``algo/advantage=group_mean``,
     ``A_i = R_i - mean_g R``, it is the loss of the paper except for the division by the number of groups, which
@@ -53,20 +53,13 @@ def gvpo_loss(
         return_B=return_B,
     )  # fmt: skip
     trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    is_scored_B = trajectories.index_B >= 0
-
-    def sum_per_trajectory(x_BT: Tensor) -> Tensor:
-        """Sum over the sampled tokens of each scored trajectory, float64."""
-        x_B = torch.where(is_action_BT, x_BT, torch.zeros_like(x_BT)).double().sum(1)
-        return segment_sum(x_B[is_scored_B], trajectories.index_B[is_scored_B], len(trajectories.return_S))
-
-    score_S = beta * sum_per_trajectory(logp_BT - old_logp_BT.detach())
-    length_S = sum_per_trajectory(torch.ones_like(advantage_BT))
-    advantage_S = sum_per_trajectory(advantage_BT.detach()) / length_S.clamp(min=1)
-    centred = group_moments(trajectories.return_S, trajectories.group_S, trajectories.num_groups).centred_N
-    advantage_S = torch.where(length_S > 0, advantage_S, centred.detach())
-    size = segment_sum(torch.ones_like(score_S), trajectories.group_S, trajectories.num_groups)
-    mean = segment_sum(score_S, trajectories.group_S, trajectories.num_groups) / size.clamp(min=1)
-    error_S = score_S - mean[trajectories.group_S] - advantage_S
-    degrees_S = (size - 1).clamp(min=1)[trajectories.group_S]
+    score_S = beta * trajectories.sum_tokens(logp_BT - old_logp_BT.detach(), is_action_BT)
+    length_S = trajectories.sum_tokens(torch.ones_like(advantage_BT), is_action_BT)
+    advantage_S = trajectories.sum_tokens(advantage_BT.detach(), is_action_BT) / length_S.clamp(min=1)
+    centred_S = group_moments(trajectories.return_S, trajectories.group_S, trajectories.num_groups).centred_N
+    advantage_S = torch.where(length_S > 0, advantage_S, centred_S.detach())
+    size_G = segment_sum(torch.ones_like(score_S), trajectories.group_S, trajectories.num_groups)
+    mean_G = segment_sum(score_S, trajectories.group_S, trajectories.num_groups) / size_G.clamp(min=1)
+    error_S = score_S - mean_G[trajectories.group_S] - advantage_S
+    degrees_S = (size_G - 1).clamp(min=1)[trajectories.group_S]
     return (error_S.square() / (2 * degrees_S)).sum().to(logp_BT.dtype)

@@ -51,7 +51,7 @@ class Fixed:
     moves: ClassVar[bool] = False
 
     def update(self, coef: float, kl: float, num_tokens: int) -> float:
-        _is_measured(coef, kl, num_tokens)
+        _is_measured(coef, kl, num_tokens)  # checks the arguments
         return coef
 
 
@@ -113,7 +113,7 @@ class PPOPenalty:
 class SeedThreshold:
     """Two coefficients: ``high_coef`` if kl > high_kl, ``low_coef`` if kl < low_kl.
 
-    In between, the last coefficient stays.
+    Between these KLs, the coefficient does not change.
 
     Attributes:
         low_kl: nats, > 0.

@@ -38,9 +38,9 @@ def shape_rewards(kl: KLTerm | None, *, tensors: Mapping[str, Tensor]) -> Tensor
     """Subtract the KL to the reference from ``reward_BT`` and ``return_B``.
 
     ``r_t <- r_t + kl_t`` at sampled tokens and ``R_i <- R_i + sum of kl_t over the whole trajectory``, with
-    ``kl_t = -coef * k1(old_logp, ref_logp)``.  Returns {} if the place of the KL term is not ``reward``.  Call it with
-    all rows of a trajectory, before advantages are computed.  Takes ``reward_BT, return_B, trajectory_B, is_action_BT,
-    old_logp_BT, ref_logp_BT``; no gradient.
+    ``kl_t = -coef * k1(old_logp, ref_logp)`` in reward units.  The result is {} if the place of the KL term is not
+    ``reward``.  ``tensors`` must have ``reward_BT, return_B, trajectory_B, is_action_BT, old_logp_BT, ref_logp_BT`` of
+    all rows of a trajectory, before advantages are computed.  Nothing carries gradient.
     """
     if kl is None or kl.place != "reward":
         return {}

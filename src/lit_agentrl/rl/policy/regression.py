@@ -1,4 +1,4 @@
-"""SPPO and QRPO: regress a trajectory's log-ratio towards its rank in the group.
+"""SPPO and QRPO: regress a trajectory's log-ratio towards its win rate or quantile.
 
 ``D_i = sum over sampled tokens of (logp - reference logp)``, nats.  Both are losses of `GroupLoss`: the mean of
 squared errors over the N scored trajectories of each group, summed over groups.  Trajectories may have several rows.
@@ -101,17 +101,9 @@ def _sum_squared_errors(
     """
     check_shapes(log_ratio_BT=log_ratio_BT, goal_BT=goal_BT, is_action_BT=is_action_BT, return_B=return_B)
     trajectories = find_trajectories(return_B=return_B, group_B=group_B, trajectory_B=trajectory_B)
-    is_scored_B = trajectories.index_B >= 0
-
-    def sum_per_trajectory(x_BT: Tensor) -> Tensor:
-        """Sum over the sampled tokens of each scored trajectory, float64."""
-        x_B = torch.where(is_action_BT, x_BT, torch.zeros_like(x_BT)).double().sum(1)
-        return segment_sum(x_B[is_scored_B], trajectories.index_B[is_scored_B], len(trajectories.return_S))
-
-    length_S = sum_per_trajectory(torch.ones_like(log_ratio_BT))
-    goal_S = sum_per_trajectory(goal_BT.detach()) / length_S.clamp(min=1)
-    error_S = torch.where(
-        length_S > 0, scale * goal_S + shift - slope * sum_per_trajectory(log_ratio_BT), 0.0
-    )
-    size = segment_sum((length_S > 0).double(), trajectories.group_S, trajectories.num_groups)
-    return (error_S.square() / size.clamp(min=1)[trajectories.group_S]).sum().to(log_ratio_BT.dtype)
+    length_S = trajectories.sum_tokens(torch.ones_like(log_ratio_BT), is_action_BT)
+    goal_S = trajectories.sum_tokens(goal_BT.detach(), is_action_BT) / length_S.clamp(min=1)
+    log_ratio_S = trajectories.sum_tokens(log_ratio_BT, is_action_BT)
+    error_S = torch.where(length_S > 0, scale * goal_S + shift - slope * log_ratio_S, 0.0)
+    size_G = segment_sum((length_S > 0).double(), trajectories.group_S, trajectories.num_groups)
+    return (error_S.square() / size_G.clamp(min=1)[trajectories.group_S]).sum().to(log_ratio_BT.dtype)

@@ -43,12 +43,12 @@ class Verdicts:
 
     @property
     def is_near_P(self) -> Tensor:
-        """True if the lengths of both sides differ by at most a tenth."""
+        """True if the lengths differ by at most a tenth of the longer one."""
         chosen_P, rejected_P = self.column("chosen_length"), self.column("rejected_length")
         return (chosen_P - rejected_P).abs() <= _NEAR * torch.maximum(chosen_P, rejected_P)
 
     def metrics(self) -> dict[str, float]:
-        """Return the accuracy on pairs, and that of the rule "the shorter reply wins".
+        """Return metrics of the scores, and of the rule "the shorter reply wins".
 
         Shares and ``margin`` (nats) are means over prompts of the mean over each prompt's pairs.  ``calibration_error``
         is the mean over pairs of ``|accuracy - sigmoid(|margin|)|`` in ten bins.

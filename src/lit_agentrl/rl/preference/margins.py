@@ -74,8 +74,8 @@ def sequence_kl(
 ) -> Tensor:
     """`vocabulary_kl` with KLs estimated at the sampled tokens, which needs no logits of the reference.
 
-    The KL of a token is estimated as ``p / q - 1 - log(p / q)``, its probabilities being p under the policy and q under
-    the reference: unbiased if the reference sampled the token.
+    The KL of a token with probability p under the policy and q under the reference is estimated as
+    ``p / q - 1 - log(p / q)``, which is unbiased if the reference sampled the token.
 
     Args:
         chosen_kl_P: ``beta`` times the sum over sampled tokens of the estimate; carries gradient.
@@ -113,8 +113,8 @@ def sorted_reference(*, reordered_P: Tensor) -> Tensor:
 
     The logit becomes ``z = beta * (u_i - v_j)``.  ``u`` is the score of the chosen side minus that of the rejected side
     under the policy, ``v`` the same difference under the reference.  Both are sorted separately over all pairs of the
-    iteration, and j is the pair whose ``v`` has the rank of ``u_i``.  ``u`` is sorted by the policy before the first
-    step, so an iteration of one step equals the paper; later steps use the same order.  The margin carries no gradient.
+    iteration, and j is the pair whose ``v`` has the rank of ``u_i``.  ``u`` is sorted once, before the first step, so
+    an iteration of one step equals the paper; later steps use the same order.  The margin carries no gradient.
     """
     return reordered_P
 

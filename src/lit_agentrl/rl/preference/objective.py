@@ -75,8 +75,8 @@ class PreferenceLoss(Objective):
     """Mean of a link function over pairs, plus an optional `NLL`.
 
     ``weight/P sum over pairs of link(z)`` with ``z = beta * (s(chosen) - s(rejected)) + margin``.  ``s`` is the
-    divergence of the score of ``logp - reference`` over sampled tokens only, so observations of the environment are not
-    learnt.
+    divergence of the score of ``logp - reference``, which covers sampled tokens only, so observations are not learnt.
+    Gradient flows through ``logp_BT`` and, with a margin over the vocabulary, through ``ref_kl_BT``.
 
     Attributes:
         name: name in messages.

@@ -17,7 +17,7 @@ _TIE = 1e-5  # largest margin of a tie, because micro-batches round equal log-pr
 
 
 def kept_pairs(pairs: Pairs, tensors: Tensors) -> Tensors:
-    """``keep_B``, the rows of pairs, and ``pairless_share``, the share of groups without a pair."""
+    """Return ``keep_B``, the rows of pairs, and ``pairless_share``, the share of groups without pairs."""
     units, keep_B = pairs.units, torch.zeros_like(tensors["group_B"], dtype=torch.bool)
     is_paired_N = torch.zeros(len(units), dtype=torch.bool, device=keep_B.device)
     is_paired_N[pairs.chosen_P] = is_paired_N[pairs.rejected_P] = True
@@ -44,7 +44,7 @@ def link_losses(
     Gradient flows through ``z_P`` and both sides.
     """
     columns = columns | {"z_P": columns["z_P"] + bind(margin, columns)}
-    # a loss with exchanged sides, for smoothing: every column takes the name of the other side's
+    # smoothing also needs the loss with exchanged sides, so exchange the two words in all names of columns
     opposite = {"chosen": "rejected", "rejected": "chosen"}
     flipped = {
         "_".join(opposite.get(part, part) for part in name.split("_")): value

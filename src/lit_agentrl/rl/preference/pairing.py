@@ -189,9 +189,9 @@ def equal_state(
 ) -> Pairs:
     """Pairs of turns that begin in the same state: Step-DPO, arXiv 2406.18629.
 
-    The turns are of one group and of trajectories with different returns.  Step-DPO finds the state by the first wrong
-    step; here state keys are compared.  Only the tokens of the two turns count.  Column k of ``state_key_BK`` is the
-    state before the k-th turn of the row; at most ``most`` pairs of each state are selected, the widest gaps first
+    The turns are of one group and of trajectories with different returns.  Step-DPO takes the state before the first
+    wrong step; here state keys are compared.  Only the tokens of the two turns count.  Column k of ``state_key_BK`` is
+    the state before the k-th turn of the row; at most ``most`` pairs of each state are selected, the widest gaps first
     (None for all); the other arguments are as for `all_pairs`.
     """
     units = turn_units(
@@ -234,7 +234,7 @@ def _find_candidates(units: Units, tokens_BT: Tensor, *, min_gap: float, ties: b
 
 
 def text_keys(units: Units, tokens_BT: Tensor) -> Tensor:
-    """A hash of the sampled tokens of each unit, int64; equal for equal sequences."""
+    """Return a hash of the sampled tokens of each unit, int64 (N,)."""
     power = torch.full((int(units.length_N.max()) if len(units) else 0,), 6364136223846793005)
     power = power.to(tokens_BT.device).cumprod(0)  # integer overflow is intended
     word_A = (tokens_BT.flatten()[units.place_A].long() + 1) * power[units.rank_A]

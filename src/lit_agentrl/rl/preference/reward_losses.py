@@ -249,6 +249,6 @@ def _compare_values(units: Units) -> Tensor:
 
 
 def shared(total: Tensor, tensors: Tensors) -> Tensor:
-    """A sum divided by ``num_compared``; connected to the scores even if nothing is compared."""
+    """Divide a sum by ``num_compared``; keep it connected to the scores even without pairs."""
     zero = tensors["score_BT"].sum() * 0
     return (total / tensors["num_compared"].clamp(min=1)).to(zero.dtype) + zero

@@ -26,15 +26,15 @@ class SeveralHeads(Objective):
     """Mean over heads of the loss of one score.
 
     ``1/H sum over heads of L(scores of the head, labels of the head)``, where L is the loss of ``objective``.  Two
-    trajectories can be a pair for one head and a tie, which is no pair, for another.  So each L is divided by its own
-    head's count.
+    trajectories can be a pair for one head and a tie, which is not a pair, for another, so each L is divided by the
+    count of its head.
 
     Attributes:
         objective: the objective of each head; it reads the labels of the head as ``return_B``.
         names: names of the heads, in the order of ``label_BH`` and of ``score_BTH``.
 
     Raises:
-        ValueError: ``objective`` trains a cost model or reads a reference answer, or its label reads no returns.
+        ValueError: ``objective`` trains a cost model, reads a reference answer, or has a label that reads no returns.
     """
 
     unit: ClassVar[str | None] = "group_B"

@@ -20,11 +20,11 @@ from lit_agentrl.rl.preference.scores import reverse_kl
 
 
 def at_same_rank(own_N: Tensor, other_M: Tensor) -> Tensor:
-    """The other number of the same rank, for each own number, (N,).
+    """Return, for each own number, the other number of the same rank, (N,).
 
-    Equal numbers are ranked in their order.  If N and M differ, the number of rank r, counted from 0, gets the other
-    number at the same quantile, whose rank is ``floor((r + 1/2) M / N)``.  The result is NaN if there are no other
-    numbers.
+    Equal numbers are ranked in the order of the tensor.  If N and M differ, the own number of rank r, counted from 0,
+    gets the other number at the same quantile, whose rank is ``floor((r + 1/2) M / N)``.  The result is NaN if there
+    are no other numbers.
 
     >>> at_same_rank(torch.tensor([0.3, 0.1, 0.2]), torch.tensor([7.0, 9.0, 8.0])).tolist()
     [9.0, 7.0, 8.0]
@@ -110,7 +110,7 @@ def of_rows(x_BK: Tensor, pairs: Pairs, is_action_BT: Tensor) -> Tensor:
     is_same_B = count_B == (~x_BK.isnan()).sum(1)
     if not bool(is_same_B[row_P].all()):
         raise ValueError(
-            "margin sorts pairs, and the loss finds other pairs than the preparation did before the first step: use a "
+            "margin sorts pairs, and the loss finds other pairs than the preparation before the first step: use a "
             "pairing whose pairs do not change, and not algo/structure=two_level, which removes tokens in between"
         )
     return x_BK[row_P, place_P]

@@ -1,8 +1,8 @@
 """Objectives of single trajectories that are desirable or not, such as KTO.
 
-They are composed of label, score, reference, divergence, baseline and value, and need no pairs.  The log-prob of a
-desirable trajectory should exceed the reference's by more than a baseline; the log-prob of an undesirable trajectory
-should exceed it by less.
+They are composed of label, score, reference, divergence, baseline and value, and need no pairs.  The reward of a
+trajectory is beta times its log-prob minus the reference's; desirable trajectories should have a reward above the
+baseline, undesirable ones a reward below it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def zero(reward_S: Tensor) -> Tensor:
 def kl(reward_S: Tensor) -> Tensor:
     """``max(0, mean reward)``: KTO's z0 times beta, an estimate of ``beta KL(policy || reference)``.
 
-    KTO averages over mismatched pairs of prompt and reply, which make no sense for agents, because an episode does not
-    fit another game.  Here the mean is over the trajectories themselves, of the policy or of the recorded data.
+    KTO averages over mismatched pairs of prompt and reply, which agents do not have, because an episode does not fit
+    another game.  Here the mean is over the trajectories themselves, whether the policy sampled them or they are
+    recorded.
     """
     return reward_S.mean().clamp(min=0) if len(reward_S) else zero(reward_S)
 
@@ -66,7 +67,7 @@ def mean_reward(reward_S: Tensor) -> Tensor:
 
 
 def same_rank(reward_S: Tensor, *, is_desirable_S: Tensor) -> Tensor:
-    """Reward of the same rank on the other side: AOT of unpaired data, arXiv 2406.05882.
+    """Return rewards of the same rank on the other side: unpaired AOT, arXiv 2406.05882.
 
     Desirable and undesirable trajectories are sorted separately; the result is one number per trajectory.  With
     `binary`, n trajectories of both kinds and one step, the loss is that of the paper,

@@ -37,8 +37,8 @@ class Plan(NamedTuple):
 
     Attributes:
         overrides: the overrides as typed, and those that the plan adds.
-        jobs: the overrides of each run, in order; if the sweeper chooses runs while it searches, those of runs at the
-            bounds of its search space.
+        jobs: the overrides of each run, in order.  A sweeper that searches chooses its runs later; the jobs are then
+            those at the bounds of the search space.
         is_complete: whether ``jobs`` are all runs of the sweep.
         uses_processes: whether other processes train the runs.
         num_parallel: the number of runs at once on this machine.
@@ -61,8 +61,8 @@ def plan_sweep(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
         search: overrides of Hydra's search path, as in `compose_job`.
 
     Raises:
-        UserError: a plugin that is not installed, an invalid option of sweeper or launcher, or an impossible sweep.
-        ValueError: an invalid value.
+        UserError: a plugin is not installed, an option of sweeper or launcher is invalid, or the sweep is impossible.
+        ValueError: a value is invalid.
     """
     check_overrides(overrides, is_multirun=True)
     with initialize_hydra():
@@ -72,8 +72,10 @@ def plan_sweep(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     first = compose_job("train", _list_bounds(parsed)[0], search)
     sweeper, launcher = first.hydra.sweeper, str(first.hydra.launcher._target_)
     typed = {override.key_or_group for override in parsed}
-    further = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items() if key not in typed]
-    swept = parse([*further, *overrides], loader)
+    configured = [
+        f"{key}={value}" for key, value in (sweeper.get("params") or {}).items() if key not in typed
+    ]
+    swept = parse([*configured, *overrides], loader)
     is_complete = str(sweeper._target_).endswith(".BasicSweeper")
     if sweeper.get("max_batch_size") is not None:
         require_whole("hydra.sweeper.max_batch_size", sweeper.max_batch_size, 1)
@@ -101,7 +103,7 @@ def plan_sweep(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
 
 
 def _find_problems(parsed: Sequence[Override]) -> Iterator[str]:
-    """Yield a line about each override with which nothing can be composed."""
+    """Yield a line about each override that would make composing a run fail."""
     for override in parsed:
         if override.key_or_group.startswith("hydra.sweeper.search_space"):
             yield (
@@ -214,9 +216,10 @@ def _is_ascending(value: IntervalSweep | RangeSweep) -> bool:
 
 
 def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) -> list[str]:
-    """Check the options of Optuna's sweeper, and return those that follow from the runs.
+    """Check the options of Optuna's sweeper, and return overrides that the sweep must add.
 
-    They set the direction of the search and the seed of the sampler, and let the sweep continue after failed runs.
+    The overrides set the direction of the search and the seed of the sampler, and let the sweep continue after failed
+    runs.
     """
     node = first.hydra.sweeper
     require_whole("hydra.sweeper.n_trials", node.n_trials, 1)

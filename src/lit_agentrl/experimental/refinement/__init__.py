@@ -1,0 +1,1 @@
+"""Drafts that the policy rewrites before the game plays the last one."""
