@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from lit_agentrl.build import assembly
 from lit_agentrl.build.devices import CPU, GIB, ON_CPU, Device, choose_for_device, save_choice
 from lit_agentrl.build.memory import plan_memory
 from lit_agentrl.config.composition import compose_job
@@ -109,6 +110,13 @@ def test_a_network_of_own_code_is_not_planned():
     cfg = composed("model=remote")
     assert "cannot be planned" in choose_for_device(cfg, H100)
     assert values(cfg) == ["bf16-mixed", 128, False, 2048, 1024]
+
+
+def test_deterministic_kernels_that_a_gpu_lacks_are_refused(monkeypatch):
+    """PyTorch raises an error for a cumulative sum on a GPU, in the middle of the first rollout."""
+    monkeypatch.setattr(assembly, "is_on_cuda", lambda accelerator: True)
+    with pytest.raises(ValueError, match=r"^trainer.deterministic=true: .*; use trainer.deterministic=warn$"):
+        assembly.build_trainer(composed("+trainer.deterministic=true"), [], [])
 
 
 def test_the_choice_is_saved(tmp_path: Path):

@@ -51,6 +51,7 @@ from lit_agentrl.rollout.player import Player
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.strategies.checkpoint_io import AtomicIO
+from lit_agentrl.strategies.launching import is_on_cuda
 from lit_agentrl.strategies.single import choose_accelerator, single
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.reply_ends import list_model_ends
@@ -244,12 +245,18 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
     """Build Lightning's trainer from ``trainer``, with the arguments that the program decides.
 
     Raises:
-        ValueError: several devices with a single-process strategy, or an unusable accelerator.
+        ValueError: several devices with a single-process strategy, an unusable accelerator, or deterministic kernels
+            that a GPU lacks.
     """
     choose_for_device(cfg)
     strategy = build_strategy(cfg)
     with name_errors("trainer"):
         device = choose_accelerator(cfg.trainer.get("accelerator", "auto"))
+    if cfg.trainer.get("deterministic") is True and is_on_cuda(device):
+        raise ValueError(
+            "trainer.deterministic=true: tokens are drawn from cumulative sums, of which PyTorch has no deterministic "
+            "kernel for GPUs; use trainer.deterministic=warn"
+        )
     if not is_parallel(strategy) and math.prod(count_processes(cfg)) > 1:
         name = "single" if strategy == single() else type(strategy).__name__
         raise ValueError(
