@@ -164,6 +164,7 @@ def test_on_a_gpu_one_kernel_reads_a_piece_and_nothing_waits(version, copies, mo
     calls: list[tuple[int, int]] = []
 
     def attend(query, key, value, *_, **options):
+        assert query.dtype == key.dtype == value.dtype
         calls.append((len(query), len(key)))
         return torch.empty_like(query)
 

@@ -158,6 +158,22 @@ def test_limits_end_replies_within_a_window(window):
     assert [len(sides[1][i].tokens) for i in range(4)] == [6, 3, 30, 0]
 
 
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_full_slot_writes_nothing_beyond_its_end(copies):
+    """An episode that fills its slot in mid-window leaves the slot after it as it was."""
+    prefixes = [list(range(6, 196)), [6, 7, 8, 9]]
+    requests = [
+        TurnRequest(i, prefixes[i], i, SamplingParams(max_reply_tokens=60, max_context_tokens=200))
+        for i in range(2)
+    ]
+    expected = answer(open_engine(tiny_network(), 0), requests)
+    found = answer(open_engine(tiny_network(), 16, play_copy=copies), requests)
+    assert [len(found[i].tokens) for i in range(2)] == [10, 60]
+    for i in range(2):
+        assert found[i].tokens == expected[i].tokens
+        assert found[i].logps == pytest.approx(expected[i].logps, abs=1e-5)
+
+
 @pytest.mark.parametrize("window", [4])
 def test_equal_requests_give_equal_bits(window):
     first, second = (
