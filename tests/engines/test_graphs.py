@@ -26,6 +26,7 @@ from tests.engines.test_native import PREFIXES, play
 from tests.engines.test_window import SETTINGS, answer, open_engine
 from tests.models.test_lora import moved
 
+CURRENT: list[torch.device] = []
 CAPTURE = inspect.signature(torch.cuda.graph.__init__)
 
 
@@ -66,9 +67,17 @@ class Graph(TorchDispatchMode):
 @contextmanager
 def capture(graph: Graph, **options: Any) -> Iterator[None]:
     CAPTURE.bind(None, graph, **options)  # arguments of the installed torch
+    assert [torch.device("cpu")] == CURRENT  # of the tensors: another one would record nothing
     assert options["pool"] in (None, "pool") and options["capture_error_mode"] == "thread_local"
     with graph:
         yield
+
+
+@contextmanager
+def use_device(device: torch.device) -> Iterator[None]:
+    CURRENT.append(device)
+    yield
+    CURRENT.pop()
 
 
 @pytest.fixture
@@ -78,7 +87,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     fakes = {
         "Stream": lambda: stream, "current_stream": lambda: stream, "set_stream": lambda to: None,
         "stream": lambda given: nullcontext(), "CUDAGraph": Graph, "graph": capture,
-        "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: None,
+        "device": use_device, "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: None,
     }  # fmt: skip
     for name, fake in fakes.items():
         assert hasattr(torch.cuda, name)

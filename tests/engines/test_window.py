@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -288,6 +289,7 @@ def test_a_window_that_cannot_be_captured_runs_as_it_is(monkeypatch, caplog):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(Graphs, "_capture", refuse)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     engine, expected = (
         open_engine(tiny_network(), 4),
         play(open_engine(tiny_network(), 4), PREFIXES, SETTINGS["plain"]),

@@ -145,7 +145,9 @@ class Graphs:
         key = tuple(rows.shape), tuple(sorted(options.items()))
         if key not in self._graphs and not self._is_failed:
             try:
-                self._graphs[key] = self._capture(rows.clone(), options)
+                # streams are those of the current device
+                with torch.cuda.device(rows.device):
+                    self._graphs[key] = self._capture(rows.clone(), options)
             except RuntimeError as error:
                 self._is_failed = True
                 cause = (str(error).strip() or type(error).__name__).splitlines()[0]
