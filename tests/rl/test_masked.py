@@ -57,6 +57,20 @@ def test_trajectories_are_found_once_each():
     assert spread.tolist() == [30, 30, 10, 0, 20]
 
 
+def test_tokens_are_summed_over_the_rows_of_each_scored_trajectory():
+    nan = float("nan")
+    trajectories = masked.find_trajectories(
+        return_B=torch.tensor([1.0, nan, 1.0, 2.0]), group_B=torch.tensor([0, 0, 0, 1]),
+        trajectory_B=torch.tensor([7, 8, 7, 9]),
+    )  # fmt: skip
+    x_BT = torch.tensor([[1.0, nan], [4.0, 4.0], [2.0, 3.0], [nan, nan]], requires_grad=True)
+    is_action_BT = torch.tensor([[True, False], [True, True], [True, True], [False, False]])
+    sum_S = trajectories.sum_tokens(x_BT, is_action_BT)
+    assert sum_S.dtype == torch.float64 and sum_S.tolist() == [6, 0]
+    sum_S.sum().backward()
+    assert x_BT.grad is not None and x_BT.grad.tolist() == [[1, 0], [0, 0], [1, 1], [0, 0]]
+
+
 def test_shape_errors_name_the_tensors():
     masked.check_shapes(a_BT=torch.zeros(2, 3), b_B=torch.zeros(2))
     with pytest.raises(ValueError, match="b_B has B=3, but a_BT has B=2"):

@@ -76,7 +76,7 @@ class PreferenceLoss(Objective):
 
     ``weight/P sum over pairs of link(z)`` with ``z = beta * (s(chosen) - s(rejected)) + margin``.  ``s`` is the
     divergence of the score of ``logp - reference``, which covers sampled tokens only, so observations are not learnt.
-    Gradient flows through ``logp_BT``.
+    Gradient flows through ``logp_BT`` and, with a margin over the vocabulary, through ``ref_kl_BT``.
 
     Attributes:
         name: name in messages.

@@ -132,8 +132,8 @@ def sampler(*, old_logp_BT: Tensor) -> Tensor:
     """The policy that sampled the tokens, by its recorded log-probs.
 
     In a run with rollouts, it is the policy of the iteration.  For recorded episodes, it is the policy that played
-    them; if training starts from that policy, it equals the frozen reference.  It needs no second network and no
-    forward pass.
+    them; if training starts from that policy, this equals the frozen reference.  The reference needs no second network
+    and no forward pass.
     """
     return old_logp_BT.detach()
 
