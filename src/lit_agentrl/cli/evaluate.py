@@ -30,9 +30,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             models = split_models(model_options[1])
             check_options(model_options[0])
             for described in models:
-                compose_described(
-                    model_options[0], described, folders
-                )  # before torch is loaded, which takes seconds
+                # before torch is loaded, which takes seconds
+                compose_described(model_options[0], described, folders)
             from lit_agentrl.evaluate.model_evaluation import evaluate_models
 
             with initialize_hydra():
