@@ -73,18 +73,16 @@ class Clock(pl.Callback):
 def train(options: argparse.Namespace, folder: str, side: str) -> dict[str, float]:
     """Train ``--repeats`` iterations after the warm-up, and one more, which is not counted."""
     given = trl_games.list_options(
-        turns=options.turns, prompts=options.prompts, members=options.members, reply_tokens=16, filler=0,
-        context=options.turns * 80 + 32,
+        turns=options.turns, prompts=options.prompts, members=options.members, reply_tokens=options.reply_tokens,
+        filler=0, context=options.turns * (options.reply_tokens + 64) + 32,
     )  # fmt: skip
-    cfg = compose_job(
-        "train",
-        [
-            *given, "model._target_=scripts.bench.trl_games.policy", f"+model.model={options.model}",
-            f"trainer.max_epochs={options.repeats + WARM_UP + 1}", "val.envs=[bandit]", "val.episodes=1",
-            "val.every=1000", "test.episodes=0", "~callbacks.best", SIDES[side], f"hydra.run.dir={folder}",
-            f"trainer.accelerator={'gpu' if options.device == 'cuda' else 'cpu'}",
-        ],
-    )  # fmt: skip
+    given = [
+        *given, f"trainer.max_epochs={options.repeats + WARM_UP + 1}", "val.envs=[bandit]", "val.episodes=1",
+        "val.every=1000", "test.episodes=0", "~callbacks.best", SIDES[side], f"hydra.run.dir={folder}",
+        f"trainer.accelerator={'gpu' if options.device == 'cuda' else 'cpu'}",
+    ]  # fmt: skip
+    network = ["model._target_=scripts.bench.trl_games.policy", f"+model.model={options.model}"]
+    cfg = compose_job("train", [*given, *network, *trl_games.choose_sizes(options.model, given)])
     with open_dict(cfg):
         cfg.run_dir = folder
     clock = Clock()
@@ -111,6 +109,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=16, help="groups of an iteration")
     parser.add_argument("--members", type=int, default=8, help="episodes of a group")
+    parser.add_argument("--reply-tokens", type=int, default=16, help="tokens of every reply")
     options = parse(parser)
     result: dict[str, Any] = {}
     for side in SIDES:

@@ -55,6 +55,10 @@ TINY = (
     "train.py experiment=quick env=bandit trainer.max_epochs=1 trainer.accelerator=cpu val.episodes=2 test.episodes=0 "
     "hydra.run.dir=OUT/run "
 )
+TESTS = (
+    "tests/engines/test_window.py tests/engines/test_prefill.py tests/models/test_packing.py "
+    "tests/models/test_token_scores.py tests/update/test_forms.py"
+)
 TIMES = {name: f"run.time/{name}" for name in ("rollout", "update")}
 
 
@@ -69,6 +73,7 @@ class Slice:
         smoke: the same for a CPU.
         shown: names and places of the figures that its line shows.
         needs: packages that it imports in addition to `BASE`.
+        continues: whether it keeps its folder, in which its command goes on where it was cut off.
     """
 
     what: str
@@ -77,6 +82,7 @@ class Slice:
     smoke: str
     shown: Mapping[str, str]
     needs: tuple[str, ...] = ()
+    continues: bool = False
 
 
 def _make_update_slice(form: str, value: str) -> Slice:
@@ -84,7 +90,8 @@ def _make_update_slice(form: str, value: str) -> Slice:
     return Slice(
         f"the update beside bare passes, rows {form}",
         45,
-        f"{script} --model 0.5b-random --precision bf16-mixed --episodes 64 --reply-tokens 16 --repeats 2",
+        f"{script} --model 0.5b-random --precision bf16-mixed --episodes 64 --reply-tokens 16 --repeats 2 "
+        "--budget 8192",
         f"{script} --model tiny-random --episodes 8 --repeats 1",
         {"seconds": "seconds.ours.median", "share of bare speed": "ratio.median"},
     )
@@ -108,10 +115,10 @@ SLICES: Mapping[str, Slice] = {
         },
     ),
     "rollouts": Slice(
-        "rollouts beside generate and generate_batch, at the shape of 0.5B",
+        "rollouts beside generate, generate_batch and, where installed, vLLM, at the shape of 0.5B",
         60,
         "-m scripts.bench.rollout_speed --device cuda --model 0.5b-random --dtype bfloat16 --reply-tokens 16 --turns 5 "
-        "--repeats 2 --peers generate generate_batch --out OUT/figures.json",
+        "--repeats 2 --peers generate generate_batch vllm --out OUT/figures.json",
         "-m scripts.bench.rollout_speed --model tiny-random --episodes 2 --reply-tokens 4 --turns 2 --repeats 1 "
         "--peers generate generate_batch --out OUT/figures.json",
         {
@@ -119,6 +126,7 @@ SLICES: Mapping[str, Slice] = {
             "tokens/s": "rates.ours.median",
             "over generate": "ratio.generate.median",
             "over generate_batch": "ratio.generate_batch.median",
+            "over vLLM": "ratio.vllm.median",
         },
     ),
     "trl": Slice(
@@ -130,6 +138,13 @@ SLICES: Mapping[str, Slice] = {
         "--warmups 0 --repeats 1 --out OUT/figures.json",
         {f"{part} over TRL": f"ratios.ours.{part}.median" for part in ("rollout", "update", "whole")},
         ("trl", "datasets"),
+    ),
+    "tests": Slice(
+        "graphs of windows, packed prompts, packed kernels and shared rows on CUDA equal what is computed without",
+        40,
+        f"-m pytest -q -m gpu {TESTS}",
+        f"-m pytest -q -m gpu --collect-only {TESTS}",
+        {},
     ),
     "update-packed": _make_update_slice("packed", "true"),
     "real": Slice(
@@ -146,11 +161,13 @@ SLICES: Mapping[str, Slice] = {
                 ("RL", "iteration_s", "s/iteration"),
             )
         },
+        continues=True,
     ),
     "checkpoints": Slice(
-        "share of the time for which checkpoints hold training, at the shape of SmolLM2-135M",
-        60,
-        "-m scripts.bench.checkpoint_cost --device cuda --model 135m-random --out OUT/figures.json",
+        "iterations of 128 episodes x 5 turns x 96 tokens at the shape of SmolLM2-135M, and the share of checkpoints",
+        75,
+        "-m scripts.bench.checkpoint_cost --device cuda --model 135m-random --reply-tokens 96 --repeats 4 "
+        "--out OUT/figures.json",
         "-m scripts.bench.checkpoint_cost --model tiny-random --prompts 2 --members 2 --turns 1 --out OUT/figures.json",
         {
             "s held": "held_s",
@@ -159,6 +176,13 @@ SLICES: Mapping[str, Slice] = {
             "share": "share",
             "every": "every",
         },
+    ),
+    "resume": Slice(
+        "numbers that differ after a kill and its resume, and between two equal runs",
+        60,
+        "-m scripts.bench.resume --device cuda --out OUT/figures.json",
+        "-m scripts.bench.resume --iterations 3 --out OUT/figures.json",
+        {"differ after a kill": "differ_resumed", "between equal runs": "differ_repeated"},
     ),
     "update-auto": _make_update_slice("as by default", "auto"),
     "update-tree": Slice(
@@ -196,18 +220,10 @@ SLICES: Mapping[str, Slice] = {
         "scripts/plan_memory.py --model nano --tokens 256 --slots 4 --context 256 --measure",
         {},
     ),
-    "tests": Slice(
-        "packed kernels and shared rows on CUDA",
-        30,
-        "-m pytest -q -m gpu tests/models/test_packing.py tests/models/test_token_scores.py tests/update/test_forms.py",
-        "-m pytest -q -m gpu --collect-only tests/models/test_packing.py tests/models/test_token_scores.py "
-        "tests/update/test_forms.py",
-        {},
-    ),
     "vllm": Slice(
         "iterations with vLLM in the process, and its log-probs are those of the trainer",
         60,
-        f"{RUN} engine=vllm",
+        f"{RUN} engine=vllm engine.max_sync_gap=0.5 algo/correction=truncated",
         f"{TINY} engine=vllm",
         TIMES,
         ("vllm",),
@@ -357,9 +373,10 @@ def run_all(options: argparse.Namespace, folder: Path, site: Path) -> Record:
             record.write(name, ended=f"skipped: {reason}")
             print(f"{name}: skipped: {reason}", flush=True)
             continue
-        out = folder / name / time.strftime("%Y-%m-%d_%H-%M-%S")
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir(parents=True)
+        out = folder / name / ("run" if chosen.continues else time.strftime("%Y-%m-%d_%H-%M-%S"))
+        if options.again or not chosen.continues:
+            shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True, exist_ok=True)
         log = str(out / "log.txt")
         text = chosen.smoke if options.cpu_smoke else chosen.command.replace("MODEL", str(options.model))
         record.write(name, ended="interrupted", log=log)  # unless the end is written

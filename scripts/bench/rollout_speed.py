@@ -5,11 +5,13 @@
 
 All sides have the same policy in one process; the figure is the median of the paired ratios of action tokens a second.
 Trainers that call ``generate`` with the whole conversation at each turn re-encode the history in this way.
-``generate_batch`` is transformers' continuous batching, called in the same way.
+``generate_batch`` is transformers' continuous batching, called in the same way.  ``vllm`` is ``engine=vllm``, which
+plays the games too; it is left out where vLLM is not installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -18,11 +20,12 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from lit_agentrl.engines.base import SamplingParams
+from lit_agentrl.engines.base import Engine, SamplingParams
 from lit_agentrl.engines.native.engine import NativeEngine
+from lit_agentrl.engines.served.vllm import VLLMEngine
 from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
-from lit_agentrl.models.policy import Policy
+from lit_agentrl.models.policy import Policy, get_plain_parameters
 from lit_agentrl.paths import CONFIG_DIR
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
@@ -51,8 +54,18 @@ def make_engine(
     )  # fmt: skip
 
 
+def make_vllm(policy: Policy, chat: ChatRenderer, episodes: int) -> VLLMEngine:
+    """Make vLLM with the weights of the policy, and play nothing yet."""
+    engine = VLLMEngine(
+        policy.network, stop=ANSWER.stop(policy.tokenizer), end_of_turn_ids=chat.end_of_turn_ids,
+        num_slots=episodes, max_context_tokens=512, sleep=0,
+    )  # fmt: skip
+    engine.load(get_plain_parameters(policy.network), 0)
+    return engine
+
+
 def play_ours(
-    engine: NativeEngine,
+    engine: Engine,
     task: Task,
     chat: ChatRenderer,
     episodes: int,
@@ -136,6 +149,7 @@ def measure_generate_batch(policy: Policy, played: list[Episode], device: str) -
     return found["seconds"]
 
 
+VLLM = "vllm"
 PEERS: Mapping[str, Callable[[Policy, list[Episode], str], float]] = {
     "generate": measure_generate,
     "generate_batch": measure_generate_batch,
@@ -151,7 +165,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--reply-tokens", type=int, default=40, help="tokens of a reply at most")
     parser.add_argument("--turns", type=int, default=0, help="turns of an episode; 0: as the game has")
-    parser.add_argument("--peers", nargs="+", default=["generate"], choices=PEERS)
+    parser.add_argument("--peers", nargs="+", default=["generate"], choices=[*PEERS, VLLM])
     parser.add_argument(
         "--window", default="auto", help="engine.window: decode steps between two looks, or auto"
     )
@@ -164,14 +178,25 @@ def main() -> None:
     task: Task = instantiate(described)
     window = options.window if options.window == "auto" else int(options.window)
     engine = make_engine(policy, chat, options.episodes, window)
+    if VLLM in options.peers and importlib.util.find_spec("vllm") is None:
+        print("vllm: left out, since it is not installed")
+        options.peers = [name for name in options.peers if name != VLLM]
+    vllm = make_vllm(policy, chat, options.episodes) if VLLM in options.peers else None
+
+    def play(player: Engine, repeat: int) -> tuple[list[Episode], float, float]:
+        """Play a wave; return its episodes, their sampled tokens and the seconds."""
+        played, seconds = play_ours(
+            player, task, chat, options.episodes, 1 + abs(repeat), options.members, options.reply_tokens
+        )
+        return played, float(sum(e.num_action_tokens for e in played)), seconds
 
     def measure(repeat: int) -> Measured:
-        """Measure all sides; the others need the lengths of the first."""
-        played, seconds = play_ours(
-            engine, task, chat, options.episodes, 1 + abs(repeat), options.members, options.reply_tokens
-        )
-        tokens = float(sum(e.num_action_tokens for e in played))
-        peers = {name: PEERS[name](policy, played, options.device) for name in options.peers}
+        """Measure all sides; generation alone needs the lengths of the first."""
+        played, tokens, seconds = play(engine, repeat)
+        peers = {name: PEERS[name](policy, played, options.device) for name in options.peers if name != VLLM}
+        if vllm is not None:  # roundings give it other replies: the seconds are those of as many tokens
+            _, its_tokens, its_seconds = play(vllm, repeat)
+            peers[VLLM] = its_seconds * tokens / its_tokens
         return {"tokens": tokens, "ours": seconds, **peers}
 
     rounds = alternate({"both": measure}, repeats=options.repeats)
@@ -179,7 +204,7 @@ def main() -> None:
     for side in ("ours", *options.peers):
         each_rate = [{"both": {"rate": each["both"]["tokens"] / each["both"][side]}} for each in rounds]
         rates[side] = summarise(each_rate, "both", "rate")
-        what = "with the games" if side == "ours" else "generation alone"
+        what = "with the games" if side in ("ours", VLLM) else "generation alone"
         print(f"{side} ({what}): {rates[side].show(0)} action tokens/s")
     sides = [{name: {"s": each["both"][name]} for name in rates} for each in rounds]
     ratios = {name: compute_ratio(sides, "s", of=name, to="ours") for name in options.peers}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf, open_dict
 from transformers import AutoModelForCausalLM, Qwen2Config
 
+from lit_agentrl.build.devices import choose_for_device, find_device
+from lit_agentrl.config.composition import compose_job
+from lit_agentrl.config.signatures import BY_DEVICE
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.envs.base import Outcome
 from lit_agentrl.envs.games.sokoban import Sokoban
@@ -81,14 +86,8 @@ def policy(model: str, dtype: str = "float32", lora: LoRA | None = None) -> Poli
     """
     found = load_nano()
     if model != "nano":
-        hidden, layers, heads, kv_heads, mlp, vocabulary = SHAPES[model]
-        config = Qwen2Config(
-            hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
-            num_key_value_heads=kv_heads, intermediate_size=mlp, vocab_size=vocabulary,
-            max_position_embeddings=4096, tie_word_embeddings=True,
-            pad_token_id=found.tokenizer.pad_token_id, eos_token_id=found.tokenizer.eos_token_id,
-            bos_token_id=None,
-        )  # fmt: skip
+        vocabulary = SHAPES[model][-1]
+        config = make_config(model, found.tokenizer.pad_token_id, found.tokenizer.eos_token_id)
         torch.manual_seed(0)
         found.network = AutoModelForCausalLM.from_config(config)
         found.name = model
@@ -98,6 +97,41 @@ def policy(model: str, dtype: str = "float32", lora: LoRA | None = None) -> Poli
     if lora is not None:
         found.adapters = lora.attach(found.network, found.name)
     return found
+
+
+def make_config(model: str, pad: int | None = None, end: int | None = None) -> Qwen2Config:
+    """Make the config of one of :data:`SHAPES`, with the token ids of padding and end."""
+    hidden, layers, heads, kv_heads, mlp, vocabulary = SHAPES[model]
+    return Qwen2Config(
+        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads,
+        intermediate_size=mlp, vocab_size=vocabulary, max_position_embeddings=4096, tie_word_embeddings=True,
+        pad_token_id=pad, eos_token_id=end, bos_token_id=None,
+    )  # fmt: skip
+
+
+def choose_sizes(model: str, options: Sequence[str]) -> list[str]:
+    """Return the options that a run with such a network chooses for its GPU.
+
+    On a CPU there are none.  The memory of :func:`policy` itself cannot be planned, so a run with it would keep the
+    micro-batches of a CPU.
+
+    Args:
+        model: One of :data:`SHAPES`; nothing is chosen for the embedded policy.
+        options: The other options of the run, without its model.
+    """
+    if model not in SHAPES:
+        return []
+    kept = [option for option in options if not option.startswith("engine._target_=")]
+    with tempfile.TemporaryDirectory() as folder:
+        make_config(model).save_pretrained(folder)
+        cfg = compose_job("train", [*kept, "model=hf", f"model.name={folder}"])
+        if not find_device(cfg.trainer).memory:
+            return []
+        with open_dict(cfg):
+            cfg.run_dir = folder
+        keys = [key for key in BY_DEVICE if OmegaConf.select(cfg, key) == "auto"]
+        print(choose_for_device(cfg), flush=True)
+    return [f"{key}={str(OmegaConf.select(cfg, key)).lower()}" for key in keys]
 
 
 class Game:

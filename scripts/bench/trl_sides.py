@@ -55,21 +55,24 @@ def train_ours(meter: Meter, job: Job, precision: str, extra: list[str]) -> None
     """
     folder = tempfile.mkdtemp(prefix="ours-")
     dtype = "bfloat16" if precision == "bfloat16-true" else "float32"
-    cfg = compose_job(
-        "train",
-        [
-            *trl_games.list_options(
-                turns=job.turns, prompts=job.prompts, members=job.members, reply_tokens=job.reply_tokens,
-                context=job.context, filler=job.filler,
-            ),
-            "model._target_=scripts.bench.trl_games.policy", f"+model.model={job.model}", f"+model.dtype={dtype}",
-            "optim.lr=1e-6", f"trainer.max_epochs={MANY}", f"trainer.precision={OUR_PRECISION[precision]}",
-            f"trainer.accelerator={'gpu' if job.device == 'cuda' else 'cpu'}",
-            "val.envs=[bandit]", "val.episodes=1", f"val.every={MANY}", "test.episodes=0",
-            "~callbacks.best", "~callbacks.last", f"hydra.run.dir={folder}",
-            *extra,
-        ],
-    )  # fmt: skip
+    options = [
+        *trl_games.list_options(
+            turns=job.turns, prompts=job.prompts, members=job.members, reply_tokens=job.reply_tokens,
+            context=job.context, filler=job.filler,
+        ),
+        "optim.lr=1e-6", f"trainer.max_epochs={MANY}", f"trainer.precision={OUR_PRECISION[precision]}",
+        f"trainer.accelerator={'gpu' if job.device == 'cuda' else 'cpu'}",
+        "val.envs=[bandit]", "val.episodes=1", f"val.every={MANY}", "test.episodes=0",
+        "~callbacks.best", "~callbacks.last", f"hydra.run.dir={folder}",
+        *extra,
+    ]  # fmt: skip
+    sizes = trl_games.choose_sizes(job.model, [*options, f"model.dtype={dtype}"])
+    network = [
+        "model._target_=scripts.bench.trl_games.policy",
+        f"+model.model={job.model}",
+        f"+model.dtype={dtype}",
+    ]
+    cfg = compose_job("train", [*options, *network, *sizes])
     with open_dict(cfg):
         cfg.run_dir = folder
 

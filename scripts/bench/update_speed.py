@@ -76,6 +76,10 @@ class Ours:
 
     def __init__(self, policy: Policy, batch: TrajectoryBatch, options: argparse.Namespace) -> None:
         changes = [f"algo={options.algo}", "optim.lr=1e-12", *options.overrides]
+        planned = [*changes, f"trainer.precision={options.precision}", f"engine.num_slots={options.episodes}"]
+        changes += [
+            each for each in trl_games.choose_sizes(options.model, planned) if each.startswith("update.")
+        ]
         with initialize_hydra():
             cfg = compose("train", overrides=changes)
         algorithm = build_algorithm(cfg)[0]

@@ -7,11 +7,20 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from scripts.bench import gpu, pack_wheels
+from lit_agentrl.build import devices
+from lit_agentrl.build.devices import choose_for_device
+from lit_agentrl.build.parts import build_parts
+from lit_agentrl.config.composition import make_task_loader
+from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.engines.served import vllm
+from scripts.bench import gpu, pack_wheels, resume, rollout_speed, trl_games
+from tests.build.test_devices import CPU, H100, composed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,10 +49,91 @@ def test_slice_runs_on_a_tiny_shape(name: str, tmp_path: Path) -> None:
         return
     assert found["ended"] == "passed" and found["shown"]
     shown = gpu.SLICES[name].shown
-    on_a_gpu = {f"kernels (window {each})" for each in ("0", "8", "8 copy")}  # counted there alone
+    # counted there alone, or with vLLM
+    on_a_gpu = {*(f"kernels (window {each})" for each in ("0", "8", "8 copy")), "over vLLM"}
     assert not shown or [part.rpartition(" ")[0] for part in str(found["shown"]).split(", ")] == [
         each for each in shown if each not in on_a_gpu
     ]
+
+
+def test_the_slice_of_tests_has_all_that_wait_for_a_gpu() -> None:
+    files = {
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "tests").rglob("test_*.py")
+        if "\n@pytest.mark.gpu\n" in file.read_text(encoding="utf-8")
+    }
+    assert files == {*gpu.TESTS.split()} and len(files) > 4
+
+
+@pytest.mark.parametrize("name", [name for name, each in gpu.SLICES.items() if "train.py" in each.command])
+def test_a_run_of_a_slice_passes_the_checks_on_a_card(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is chosen for a GPU, such as its precision, must suit the other options."""
+    monkeypatch.setattr(vllm, "require_vllm", lambda: "0.32.0")
+    words = gpu.SLICES[name].command.replace("OUT", str(tmp_path)).split()
+    assert words.pop(0) == "train.py"
+    cfg = composed(*words)
+    assert choose_for_device(cfg, H100) and cfg.trainer.precision != "auto"
+    check_targets(cfg)
+    build_parts(cfg, make_task_loader())
+
+
+def test_a_random_network_is_trained_with_the_sizes_of_its_card(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the comparisons would train with the micro-batches of a CPU."""
+    job = trl_games.list_options(turns=5, prompts=16, members=8, reply_tokens=16, context=432, filler=0)
+    assert trl_games.choose_sizes("tiny-random", job) == []  # a CPU
+    for module in (trl_games, devices):
+        monkeypatch.setattr(module, "find_device", lambda _: H100)
+    given = [*job, "model.dtype=bfloat16", "trainer.precision=bf16-true"]
+    chosen = dict(option.split("=") for option in trl_games.choose_sizes("0.5b-random", given))
+    assert chosen.keys() == {
+        "update.checkpoint_activations", "update.tokens_per_microbatch", "update.logits_chunk"
+    }  # fmt: skip
+    assert int(chosen["update.tokens_per_microbatch"]) >= 8192 and "planned peak" in capsys.readouterr().out
+    assert "trainer.precision=bf16-mixed" in trl_games.choose_sizes("135m-random", job)
+    assert trl_games.choose_sizes("nano", job) == []
+    monkeypatch.setattr(trl_games, "find_device", lambda _: CPU)
+    assert trl_games.choose_sizes("0.5b-random", job) == []
+
+
+def test_rollouts_are_compared_with_vllm_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        "rollout_speed --model tiny-random --episodes 2 --reply-tokens 4 --turns 2 --repeats 1 --peers vllm"
+    )
+    monkeypatch.setattr(sys, "argv", [*words.split(), "--out", str(tmp_path / "found.json")])
+    monkeypatch.setattr(rollout_speed.importlib.util, "find_spec", lambda name: None)
+    rollout_speed.main()
+    assert "vllm: left out" in capsys.readouterr().out
+    monkeypatch.setattr(rollout_speed.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(
+        rollout_speed,
+        "make_vllm",
+        lambda policy, chat, episodes: rollout_speed.make_engine(policy, chat, episodes),
+    )
+    rollout_speed.main()
+    assert json.loads((tmp_path / "found.json").read_text())["ratio"]["vllm"]["median"] > 0
+
+
+def test_what_a_kill_changed_is_named(tmp_path: Path) -> None:
+    for name, loss, weight in (("first", "1", 1.0), ("same", "1", 1.0), ("other", "2", 1.5)):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+        (tmp_path / name / "metrics.csv").write_text(
+            f"iteration,train/loss,time/update\n0,,\n1,{loss},{name}\n"
+        )
+        held = {
+            "state_dict": {"w": torch.tensor([weight])},
+            "optimizer_states": [{"m": torch.zeros(1)}],
+            "x": 1,
+        }
+        torch.save(held, tmp_path / name / "checkpoints" / "last.ckpt")
+    first, same, other = (tmp_path / name for name in ("first", "same", "other"))
+    assert resume.compare(first, same) == [] and resume.count_iterations(first) == 1
+    assert resume.compare(first, other) == ["train/loss", "state_dict w (by up to 0.5)"]
 
 
 def make_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **commands: str) -> list[str]:
@@ -130,6 +220,20 @@ def test_a_slice_that_a_stop_interrupts_says_so(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(KeyboardInterrupt):
         run_main(arguments, monkeypatch)
     assert read(tmp_path / "results")["only"]["ended"] == "interrupted"
+
+
+def test_a_slice_that_was_cut_off_goes_on_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "import pathlib, sys, time\nnote = pathlib.Path(sys.argv[1], 'begun')\n"
+    text += "if not note.exists():\n    note.touch()\n    time.sleep(60)\n"
+    arguments = make_slices(tmp_path, monkeypatch, only=f"{write_script(tmp_path / 'long.py', text)} OUT")
+    monkeypatch.setitem(gpu.SLICES, "only", replace(gpu.SLICES["only"], continues=True))
+    assert run_main(arguments, monkeypatch) == 1 and run_main(arguments, monkeypatch) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("only:")] == [
+        "only: cut off after 3 s", "only: passed",
+    ]  # fmt: skip
+    assert run_main([*arguments, "--again"], monkeypatch) == 1  # from its start
 
 
 @pytest.mark.slow

@@ -31,10 +31,10 @@ def compose_run(*words: str) -> DictConfig:
     return cfg
 
 
-def list_algorithms(cfg: DictConfig) -> list[str]:
-    """The algorithms of a grid, as options."""
+def list_swept(cfg: DictConfig, key: str) -> list[str]:
+    """The values of a key over which a grid sweeps, as options."""
     swept: Any = OmegaConf.to_container(cfg.hydra.sweeper.params, resolve=False)
-    return [f"algo={name}" for name in str(swept.get("algo", "")).split(",") if name]
+    return [f"{key}={name}" for name in str(swept.get(key, "")).split(",") if name]
 
 
 @pytest.mark.parametrize("name", thinned(NAMES, one_in=4))
@@ -42,7 +42,9 @@ def test_a_grid_of_a_large_model(name: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(vllm, "require_vllm", lambda: "0.32.0")
     folder = write_shape(tmp_path, "Qwen/Qwen2.5-0.5B-Instruct")
     words = [f"experiment=grid_full/{name}", f"model.name={folder}"]
-    algorithms = list_algorithms(compose_run(*words))
+    grid = compose_run(*words)
+    words += list_swept(grid, "env")[:1]  # whose other options may be of this game
+    algorithms = list_swept(grid, "algo")
     for more in itertools.islice([[a] for a in algorithms] or [[]], 6):
         cfg = compose_run(*words, *more)
         del cfg["hydra"]

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
+from lit_agentrl.engines.native import engine as engine_module
 from lit_agentrl.engines.native.attention import NAME
 from lit_agentrl.engines.native.decode import decode
 from lit_agentrl.engines.native.engine import NativeEngine
@@ -154,6 +155,27 @@ def test_a_layer_launches_few_kernels_and_no_size_depends_on_data(name):
     one, two = (count_operators(layers, NETWORKS[name]).found for layers in (1, 2))
     layer = two - one
     assert layer.total() <= KERNELS_A_LAYER + (3 if name == "qwen3" else 0), layer
+
+
+@pytest.mark.parametrize("is_half", [False, True])
+@pytest.mark.parametrize("name", ["llama", "lora", "qwen3"])
+def test_a_copy_is_tried_before_it_plays(name, is_half, monkeypatch, caplog):
+    """A copy that computes something else is refused, or left out if nobody asked for it."""
+    network, request = NETWORKS[name](), [TurnRequest(0, PREFIXES[2], 1, SETTINGS["plain"])]
+    with torch.no_grad():  # logits as large as those of a trained network
+        network.get_output_embeddings().weight.mul_(20.0)
+    context = partial(torch.autocast, "cpu", torch.bfloat16) if is_half else nullcontext
+    engine = open_engine(network, forward_context=context)
+    answer(engine, request)
+    assert engine._copy is not None and not caplog.records
+    monkeypatch.setattr(PlayCopy, "_normalize", lambda self, x, weight: x * weight)
+    with pytest.raises(ValueError, match=r"cannot copy the model: its log-probs differ by .*play_copy=auto"):
+        answer(open_engine(network, forward_context=context), request)
+    monkeypatch.setattr(engine_module, "choose_copy", lambda *_, **__: True)  # as on a GPU
+    engine = open_engine(network, play_copy="auto", forward_context=context)
+    expected = answer(open_engine(network, play_copy=False, forward_context=context), request)
+    assert answer(engine, request)[0].tokens == expected[0].tokens and engine._copy is None
+    assert "use the trainer's weights, not a copy of them: its log-probs differ by" in caplog.text
 
 
 @pytest.mark.parametrize(

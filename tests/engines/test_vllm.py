@@ -92,18 +92,21 @@ def test_a_package_of_another_name_gets_the_name_that_vllm_looks_for(
 def test_it_is_told_what_the_user_did_not_tell_it(installed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     installed("0.32.0")
     assert require_vllm() == "0.32.0" and "TORCHDYNAMO_DISABLE" not in os.environ
+    assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "0"  # on GPUs vLLM takes the other runner by default
     assert not sys.modules["torch._dynamo"].config.disable
     installed("0.32.1+cpu")
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "INFO")
     require_vllm()
     assert {name: os.environ[name] for name in VARIABLES} == {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "INFO",
-        "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "INFO", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }  # fmt: skip
     assert sys.modules["torch._dynamo"].config.disable  # had been imported
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
-    with pytest.raises(ValueError, match="VLLM_ENABLE_V1_MULTIPROCESSING=1 puts vLLM into another process"):
-        require_vllm()
+    for name, effect in vllm_setup._OFF.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(name, "1")
+            with pytest.raises(ValueError, match=f"the variable {name}=1 {effect}; set it to 0"):
+                require_vllm()
 
 
 @pytest.mark.parametrize(
@@ -126,16 +129,18 @@ def test_options_that_make_no_sense_are_refused(
 
 def test_what_its_start_changes_of_the_process_is_put_back() -> None:
     states = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
-    set_num_threads = torch.set_num_threads
+    set_num_threads, precision = torch.set_num_threads, torch.get_float32_matmul_precision()
     with pytest.raises(OSError), preserve_process_state():
         torch.manual_seed(99)
         np.random.seed(99)
         random.seed(99)
         torch.set_num_threads = lambda threads: None  # type: ignore[assignment]
+        torch.set_float32_matmul_precision("medium")
         raise OSError
     assert torch.equal(torch.get_rng_state(), states[0]) and random.getstate() == states[2]
     assert np.random.get_state()[1].tolist() == states[1]  # type: ignore[index]
     assert torch.set_num_threads is set_num_threads
+    assert torch.get_float32_matmul_precision() == precision != "medium"
 
 
 def test_linear_layers_made_inside_compute_with_their_weights() -> None:

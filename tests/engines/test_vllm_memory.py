@@ -154,6 +154,20 @@ def test_it_sleeps_during_updates_and_gets_weights_before_its_cache(
     assert llm.calls == ["load", *first, *again, *last]
 
 
+def test_a_process_has_one_vllm_that_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory has one place in a process, and opening a second fails inside vLLM."""
+    monkeypatch.setattr(vllm, "require_vllm", lambda: "0.32.0")
+    monkeypatch.setattr(vllm, "import_modules", lambda *names: [SimpleNamespace()])
+    monkeypatch.setattr(vllm, "_make_llm", lambda folder, options: Llm())
+    monkeypatch.setattr(vllm, "_SHARED_ENGINES", [])
+    given = rules().make_engine_options(tiny_network())
+    first = VLLMEngine(**given, cache_gb=1, sleep=2)
+    with pytest.raises(ValueError, match=r"only sleeping place of a process.*set engine\.sleep=0"):
+        VLLMEngine(**given, cache_gb=2, sleep=2)
+    VLLMEngine(**given, cache_gb=2, sleep=0)
+    assert first.num_pending == 0
+
+
 def test_the_build_is_chosen_by_what_nvidia_smi_lists() -> None:
     script = load_script("install_vllm")
     gpus = ["GPU 0: NVIDIA H200"]

@@ -45,7 +45,9 @@ def tied(num_layers: int = 2) -> PreTrainedModel:
     return LlamaForCausalLM(config).eval()
 
 
-def open_engine(network: PreTrainedModel, window: int, slots: int = 4, stop: Any = None) -> NativeEngine:
+def open_engine(
+    network: PreTrainedModel, window: int, slots: int = 4, stop: Any = None, **options: Any
+) -> NativeEngine:
     return NativeEngine(
         network,
         stop=stop or Never(),
@@ -53,6 +55,7 @@ def open_engine(network: PreTrainedModel, window: int, slots: int = 4, stop: Any
         num_slots=slots,
         max_context_tokens=200,
         window=window,
+        **options,
     )
 
 

@@ -242,6 +242,30 @@ def test_the_kernel_is_deterministic_backward_alone(monkeypatch: pytest.MonkeyPa
     assert seen == [True, False] and not torch.are_deterministic_algorithms_enabled()
 
 
+@pytest.mark.parametrize("are_repeated", [False, True])
+def test_the_kernel_of_this_torch_takes_what_it_is_given(
+    are_repeated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward and backward on ``meta``, where the installed operator checks its arguments and computes nothing."""
+    modes: list[bool] = []
+    switch = torch.use_deterministic_algorithms
+    monkeypatch.setattr(
+        torch,
+        "use_deterministic_algorithms",
+        lambda mode, **options: (modes.append(mode), switch(mode, **options)),
+    )
+    if are_repeated:
+        monkeypatch.setattr(module, "_has_grouped_heads", lambda _: False)
+    options = {"device": "meta", "dtype": torch.bfloat16, "requires_grad": True}
+    states = [torch.empty(shape, **options) for shape in ((10, 14, 64), (16, 2, 64), (16, 2, 64))]
+    bounds = torch.zeros(4, dtype=torch.int32, device="meta")
+    result = attend_segments(*states, bounds, bounds, 5, 8, 0.1)
+    assert result.shape == (10, 14, 64)
+    gradients = torch.autograd.grad(result.float().sum(), states)
+    assert [each.shape for each in gradients] == [each.shape for each in states]
+    assert modes == [True, False] and not torch.are_deterministic_algorithms_enabled()
+
+
 def test_without_a_gpu_or_half_precision_there_is_no_kernel() -> None:
     reasons = [
         find_kernel_obstacle(torch.device(kind), dtype, 2, 2, 8)

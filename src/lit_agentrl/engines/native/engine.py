@@ -28,7 +28,7 @@ from lit_agentrl.engines.native.reencoding import ReencodingEngine
 from lit_agentrl.engines.native.rows import Rows
 from lit_agentrl.engines.native.sampling import draw_rows
 from lit_agentrl.engines.native.stops import StopRule, StopTable
-from lit_agentrl.engines.native.support import find_obstacle
+from lit_agentrl.engines.native.support import describe_copy_gap, find_obstacle
 from lit_agentrl.engines.native.window import AUTO, Window, choose_steps, require_window
 from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.episode import FinishReason
@@ -338,7 +338,7 @@ class NativeEngine:
         require_copy(self._copy_option, self._network, steps=steps)
         if steps:
             self._copy = self._open_copy()
-            self._is_copy_stale = True
+            self._is_copy_stale = False
             read = self._copy.read if self._copy else self._inference.read
             self.window = Window(
                 partial(read, self._cache), steps=steps, num_slots=self._rows.num_slots,
@@ -353,7 +353,15 @@ class NativeEngine:
         casts_to = find_autocast_dtype(network.device)
         if not choose_copy(self._copy_option, network, is_autocast=casts_to is not None):
             return None
-        return PlayCopy(network, casts_to or network.dtype)
+        dtype = casts_to or network.dtype
+        copy = PlayCopy(network, dtype)
+        copy.update()
+        reason = describe_copy_gap(self._inference.read, copy.read, network, dtype)
+        if reason and self._copy_option is True:
+            raise ValueError(f"play_copy=true cannot copy the model: {reason}; set engine.play_copy=auto")
+        if reason:
+            _log.warning("decode steps use the trainer's weights, not a copy of them: %s", reason)
+        return None if reason else copy
 
     def _play(self, window: Window) -> list[TurnResult]:
         """Read all tokens but the last, then draw a window; return the completed replies."""

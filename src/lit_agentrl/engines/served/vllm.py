@@ -330,6 +330,11 @@ def _open_engine(
     if unused is not None:
         unused.user = weakref.ref(user)
         return unused
+    if options["enable_sleep_mode"] and _SHARED_ENGINES:
+        raise ValueError(
+            "a vLLM that sleeps takes the only sleeping place of a process, and one is open here already for another "
+            "model or other options; set engine.sleep=0, or start another process"
+        )
     with tempfile.TemporaryDirectory() as folder, preserve_process_state():
         config.save_pretrained(folder)
         try:

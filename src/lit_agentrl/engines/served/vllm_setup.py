@@ -22,9 +22,16 @@ import torch
 from torch import Tensor, nn
 
 _SUPPORTED = ((0, 32), (0, 33))  # first supported release, and first unsupported one
-_MULTIPROCESSING = "VLLM_ENABLE_V1_MULTIPROCESSING"  # weights and draws are exchanged within the process
+# variables that must be 0, and what vLLM does otherwise: weights and draws are exchanged within the process, and the
+# second model runner, the default on GPUs, has another interface than `KeyedDraws` implements
+_OFF = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "puts vLLM into another process",
+    "VLLM_USE_V2_MODEL_RUNNER": "chooses a model runner that takes no keyed draws",
+}
 # defaults for unset variables: no usage statistics, and no warnings, which address operators of servers
-_DEFAULT_VARIABLES = {_MULTIPROCESSING: "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+_DEFAULT_VARIABLES = {
+    **dict.fromkeys(_OFF, "0"), "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"
+}  # fmt: skip
 # on a CPU: no compilation, which would take minutes, and no binding of threads
 _CPU_VARIABLES = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
@@ -57,11 +64,9 @@ def require_vllm() -> str:
     for name, value in {**_DEFAULT_VARIABLES, **(_CPU_VARIABLES if on_cpu else {})}.items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())  # before it does so itself
-    if os.environ[_MULTIPROCESSING] != "0":
-        raise ValueError(
-            f"the variable {_MULTIPROCESSING}={os.environ[_MULTIPROCESSING]} puts vLLM into another process; "
-            "set it to 0"
-        )
+    for name, effect in _OFF.items():
+        if os.environ[name] != "0":
+            raise ValueError(f"the variable {name}={os.environ[name]} {effect}; set it to 0")
     if on_cpu and os.environ["TORCHDYNAMO_DISABLE"] == "1" and (dynamo := sys.modules.get("torch._dynamo")):
         dynamo.config.disable = True  # it was imported before
     return version
@@ -98,12 +103,12 @@ def set_variables(**values: str) -> Iterator[None]:
 
 @contextmanager
 def preserve_process_state() -> Iterator[None]:
-    """Restore the process state that vLLM changes at start: random states and thread settings.
+    """Restore the process state that vLLM changes at start: random states, threads, precision of products.
 
     Its many warnings, which address vLLM developers and operators, are suppressed.
     """
     states, set_num_threads = (random.getstate(), np.random.get_state()), torch.set_num_threads
-    devices = range(torch.cuda.device_count())
+    precision, devices = torch.get_float32_matmul_precision(), range(torch.cuda.device_count())
     with torch.random.fork_rng(devices), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -112,6 +117,7 @@ def preserve_process_state() -> Iterator[None]:
             random.setstate(states[0])
             np.random.set_state(states[1])
             torch.set_num_threads = set_num_threads
+            torch.set_float32_matmul_precision(precision)
 
 
 @contextmanager
