@@ -76,9 +76,8 @@ def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]], folders: S
     compared = read_compared(cfg)
     require_rivals(cfg, compared, num_models=len(models))
     for described in models[1:]:
-        compose_described(
-            cfg, described, folders
-        )  # a name that is unknown is refused before the first model plays
+        # a name that is unknown is refused before the first model plays
+        compose_described(cfg, described, folders)
     scores = [evaluate_model(cfg, described, folders) for described in models]
     records = [record for each in scores for record in each.records]
     if cfg.ratings:
