@@ -299,6 +299,21 @@ def test_play_takes_a_model_as_evaluate_does(refused: Refused) -> None:
     assert "messages=3 must be true or false" in refused("model=nano env=bandit messages=3", main_play)
 
 
+def test_config_folders_of_the_user_go_with_a_model(
+    in_empty_folder: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = in_empty_folder / "own" / "env"
+    conf.mkdir(parents=True)
+    (conf / "short.yaml").write_text("defaults: [bandit]\nname: short\nmax_turns: 1\n")
+    main_evaluate(["--config-dir", "own", "model=nano", "env=[bandit,short]", "episodes=2"])
+    assert "short" in capsys.readouterr().out
+    main_play(["model=nano", "env=short", "--config-dir=own"])
+    assert "turn 1" in capsys.readouterr().out
+    assert "there is no game named short" in refused("model=nano env=short", main_evaluate)
+    assert "--config-dir none is not a folder" in refused("-cd none model=nano env=short", main_play)
+    assert "takes --config-dir with model= alone" in refused("--config-dir own run=x", main_evaluate)
+
+
 @pytest.mark.slow
 def test_a_model_plays_the_very_episodes_that_its_evaluation_counts(in_empty_folder: Path) -> None:
     described = ["model=nano"]

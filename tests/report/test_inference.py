@@ -65,7 +65,8 @@ def test_pairs_of_seeds_are_compared_by_their_differences() -> None:
     assert apart.bounds.low is not None and apart.bounds.low < 0  # the seeds' spread hides it
     welch = stats.ttest_ind(VALUES, other, equal_var=False).confidence_interval()
     assert (apart.bounds.low, apart.bounds.high) == pytest.approx(tuple(welch))
-    assert inference.compare_paired([0.5], [0.25]).p_value is None
+    one = inference.compare_paired([0.5], [0.25])
+    assert one.p_value is None and one.units == "1 pair of seeds"
 
 
 def test_two_runs_are_compared_instance_by_instance() -> None:

@@ -15,12 +15,14 @@ from omegaconf import DictConfig
 
 from lit_agentrl import __version__
 from lit_agentrl.config.errors import UserError, explain, report, was_interrupted
-from lit_agentrl.config.overrides import get_program, split_arguments
+from lit_agentrl.config.overrides import get_flag_values, get_program, split_arguments
 from lit_agentrl.config.run_options import compose_options
 from lit_agentrl.paths import find_config
 from lit_agentrl.runs import process, ranks
 from lit_agentrl.runs.jobs import Interrupted
 from lit_agentrl.runs.process import check_environment
+
+_FOLDER_FLAGS = ("--config-dir", "-cd")
 
 
 @contextmanager
@@ -124,6 +126,19 @@ def read_pairs(name: str, words: Sequence[str], keys: Sequence[str]) -> dict[str
     return pairs
 
 
+def split_config_folders(argv: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Split arguments into config folders of the user, other flags, and overrides."""
+    flags, overrides = split_arguments(argv)
+    folders, others, rest = get_flag_values(flags, *_FOLDER_FLAGS), list[str](), list(flags)
+    while rest:
+        flag = rest.pop(0)
+        if flag in _FOLDER_FLAGS:
+            rest.pop(0)
+        elif flag.partition("=")[0] not in _FOLDER_FLAGS:
+            others.append(flag)
+    return folders, others, overrides
+
+
 def read_options(name: str, argv: Sequence[str], *, hint: str) -> DictConfig | None:
     """Read the options of ``conf/NAME.yaml``; print the file and return None for ``--help``.
 
@@ -136,6 +151,8 @@ def read_options(name: str, argv: Sequence[str], *, hint: str) -> DictConfig | N
         text = find_config(f"{name}.yaml").read_text(encoding="utf-8")
         print(text.replace(f"python {name}.py", get_program(name)))
         return None
+    if flags and flags[0].partition("=")[0] in _FOLDER_FLAGS:
+        raise UserError(f"{name} takes {flags[0]} with model= alone; a run names its config folders itself")
     if flags:
         raise UserError(f"{name} takes no {flags[0]}; {hint}")
     return compose_options(name, overrides)

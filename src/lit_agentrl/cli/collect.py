@@ -7,9 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lit_agentrl.cli._running import read_options, run_command
+from lit_agentrl.cli._running import read_options, run_command, split_config_folders
 from lit_agentrl.config.composition import initialize_hydra
-from lit_agentrl.config.overrides import split_arguments
 from lit_agentrl.config.run_options import open_run, split_model_options
 from lit_agentrl.config.saved import find_run_folder, require_run_folder
 from lit_agentrl.runs import ranks
@@ -18,7 +17,7 @@ from lit_agentrl.runs import ranks
 def main(argv: Sequence[str] | None = None) -> None:
     """Run ``lit-agentrl collect``."""
     with run_command(argv) as arguments:
-        flags, overrides = split_arguments(arguments)
+        folders, flags, overrides = split_config_folders(arguments)
         model_options = None if flags else split_model_options(overrides, "collect")
         if model_options is not None:
             ranks.require_one_process("collect plays on one device")
@@ -28,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             from lit_agentrl.offline.collecting import collect_model
 
             with initialize_hydra():
-                print_lines(collect_model(*model_options).lines)
+                print_lines(collect_model(*model_options, folders).lines)
             return
         cfg = read_options("collect", arguments, hint="write options, such as env=sokoban out=FOLDER")
         if cfg is None:

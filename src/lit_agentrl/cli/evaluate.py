@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from lit_agentrl.cli._running import read_options, run_command
+from lit_agentrl.cli._running import read_options, run_command, split_config_folders
 from lit_agentrl.config.composition import initialize_hydra
-from lit_agentrl.config.overrides import split_arguments
 from lit_agentrl.config.run_options import open_run, split_model_options, split_models
 from lit_agentrl.config.saved import find_run_folder, require_run_folder
 from lit_agentrl.runs import ranks
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run ``evaluate.py`` or ``lit-agentrl evaluate``."""
     with run_command(argv) as arguments:
-        flags, overrides = split_arguments(arguments)
+        folders, flags, overrides = split_config_folders(arguments)
         model_options = None if flags else split_model_options(overrides)
         if model_options is not None:
             ranks.require_one_process("evaluate plays on one device")
@@ -31,11 +30,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             models = split_models(model_options[1])
             check_options(model_options[0])
             for described in models:
-                compose_described(model_options[0], described)  # before torch is loaded, which takes seconds
+                # before torch is loaded, which takes seconds
+                compose_described(model_options[0], described, folders)
             from lit_agentrl.evaluate.model_evaluation import evaluate_models
 
             with initialize_hydra():
-                print_scores(evaluate_models(model_options[0], models))
+                print_scores(evaluate_models(model_options[0], models, folders))
             return
         cfg = read_options(
             "evaluate", arguments, hint="env and temperature take lists, such as env=[sokoban,bandit]"

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from lit_agentrl.cli._running import read_options, run_command
+from lit_agentrl.cli._running import read_options, run_command, split_config_folders
 from lit_agentrl.config.composition import initialize_hydra
-from lit_agentrl.config.overrides import split_arguments
 from lit_agentrl.config.run_options import open_run, split_model_options
 from lit_agentrl.config.saved import find_run_folder, require_run_folder
 from lit_agentrl.runs import ranks
@@ -22,18 +21,18 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run ``lit-agentrl play``."""
     with run_command(argv) as arguments:
-        flags, overrides = split_arguments(arguments)
+        folders, flags, overrides = split_config_folders(arguments)
         model_options = None if flags else split_model_options(overrides, "play")
         if model_options is not None:
             ranks.require_one_process("play plays on one device")
             from lit_agentrl.evaluate.options import check_play_options, compose_described
 
             check_play_options(model_options[0])
-            compose_described(*model_options)  # before torch is loaded, which takes seconds
+            compose_described(*model_options, folders)  # before torch is loaded, which takes seconds
             from lit_agentrl.evaluate.playthroughs import play_model
 
             with initialize_hydra():
-                print_playthroughs(play_model(*model_options))
+                print_playthroughs(play_model(*model_options, folders))
             return
         cfg = read_options("play", arguments, hint="write options, such as env=sokoban instance=3")
         if cfg is None:

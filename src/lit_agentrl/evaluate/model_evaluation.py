@@ -59,7 +59,7 @@ from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.text.reply_ends import list_model_ends
 
 
-def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]]) -> Scores:
+def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]], folders: Sequence[str] = ()) -> Scores:
     """Evaluate several models, one after the other.
 
     The table has the rows of all models and of the files of ``compare``.
@@ -67,6 +67,7 @@ def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]]) -> Scores:
     Args:
         cfg: the options of ``conf/evaluate.yaml``, without a run.
         models: the options that describe each model, see `evaluate_model`.
+        folders: the user's config folders.
 
     Raises:
         UserError: an option is out of range, or a file of ``compare`` is no such evaluation.
@@ -75,8 +76,9 @@ def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]]) -> Scores:
     compared = read_compared(cfg)
     require_rivals(cfg, compared, num_models=len(models))
     for described in models[1:]:
-        compose_described(cfg, described)  # a name that is unknown is refused before the first model plays
-    scores = [evaluate_model(cfg, described) for described in models]
+        # a name that is unknown is refused before the first model plays
+        compose_described(cfg, described, folders)
+    scores = [evaluate_model(cfg, described, folders) for described in models]
     records = [record for each in scores for record in each.records]
     if cfg.ratings:
         add_ratings([*records, *compared])
@@ -86,12 +88,13 @@ def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]]) -> Scores:
     return Scores(records, paths, build_table(cfg, [*records, *compared], used), used)
 
 
-def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
+def evaluate_model(cfg: DictConfig, described: Sequence[str], folders: Sequence[str] = ()) -> Scores:
     """Play ``episodes`` tasks of each game, and write the scores under ``outputs/evaluations/``.
 
     Args:
         cfg: the options of ``conf/evaluate.yaml``, without a run.
         described: options of ``conf/train.yaml`` that select the model, the engine and the way of playing.
+        folders: the user's config folders.
 
     Raises:
         UserError: an option is out of range.
@@ -104,7 +107,7 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str]) -> Scores:
     shots = list_shots(cfg)
     is_writable = can_write(FOLDER)
     records: list[dict[str, Any]] = []
-    with closing(open_model(cfg, described)) as model:
+    with closing(open_model(cfg, described, folders)) as model:
         games, settings = model.games, model.settings
         stage = str(model.saved.engine.get("model") or model.name.removeprefix(PREFIX))
         chooser = best_of_n.load_chooser(cfg, model.policy.tokenizer)
@@ -244,14 +247,16 @@ class OpenedModel:
         self._engine.stop()
 
 
-def open_model(cfg: DictConfig, described: Sequence[str]) -> OpenedModel:
+def open_model(cfg: DictConfig, described: Sequence[str], folders: Sequence[str] = ()) -> OpenedModel:
     """Open the described model, to play the games of ``cfg.env`` with ``cfg.seed``.
+
+    Games and other options are searched in ``conf`` and in these folders.
 
     Raises:
         ValueError: an option is invalid.
     """
-    saved = compose_described(cfg, described)
-    load_task = find_games(cfg, saved, make_task_loader())
+    saved = compose_described(cfg, described, folders)
+    load_task = find_games(cfg, saved, make_task_loader(folders))
     sections = ["model", "engine", "prompt", "dialect", "context", "env", "worlds", "rollout"]
     check_targets(OmegaConf.masked_copy(saved, sections))
     settings = instantiate_as(saved, "rollout", RolloutSettings)

@@ -16,7 +16,7 @@ from lit_agentrl.checks import (
     require_one_of,
     require_whole,
 )
-from lit_agentrl.config.composition import compose_job, load_option
+from lit_agentrl.config.composition import compose_job, format_search_path, load_option
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.envs.splits import SPLITS
 from lit_agentrl.files import has_checkpoint
@@ -96,8 +96,10 @@ def _require_known_checkpoint(cfg: DictConfig) -> None:
         raise UserError(f"checkpoint={stage} is unknown; valid: {', '.join(CHECKPOINTS)}")
 
 
-def compose_described(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
+def compose_described(cfg: DictConfig, described: Sequence[str], folders: Sequence[str] = ()) -> DictConfig:
     """Compose the config in which a described model plays the games of ``cfg.env``.
+
+    Games and other options are searched in ``conf`` and in these folders.
 
     Raises:
         UserError: an unknown option or game, or no game.
@@ -106,10 +108,10 @@ def compose_described(cfg: DictConfig, described: Sequence[str]) -> DictConfig:
     if not names:
         raise UserError("env has no value; name the games to play, such as env=[sokoban,bandit]")
     for name in names[1:]:
-        load_option("env", name)
-    saved = compose_job("train", [*described, f"seed={cfg.seed}"])
+        load_option("env", name, folders)
+    saved = compose_job("train", [*described, f"seed={cfg.seed}"], format_search_path(folders))
     OmegaConf.set_struct(saved, False)
-    saved.env = load_option("env", names[0])
+    saved.env = load_option("env", names[0], folders)
     if "weights" in saved.env:
         raise UserError(f"env={names[0]} is a mixture; name its games, such as env=[sokoban,bandit]")
     saved.pop("hydra", None)

@@ -101,18 +101,19 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
     return _collect(cfg, _describe(cfg, saved, policy, run.module.policy.tokenizer), run.games, record)
 
 
-def collect_model(cfg: DictConfig, described: Sequence[str]) -> Collected:
+def collect_model(cfg: DictConfig, described: Sequence[str], folders: Sequence[str] = ()) -> Collected:
     """Record episodes of a model that no run has trained.
 
     Args:
         cfg: the options of ``conf/collect.yaml``, without a run.
         described: options of ``conf/train.yaml`` that describe which model plays, through which engine, and how.
+        folders: the user's config folders.
 
     Raises:
         ValueError: see `collect_run`.
     """
     check_options(cfg)
-    with closing(open_model(cfg, described)) as model:
+    with closing(open_model(cfg, described, folders)) as model:
         params = make_eval_params(model.settings, float(cfg.temperature), "collect")
         _check_forks(cfg, model.saved)
 

@@ -111,7 +111,9 @@ def compare_paired(a: Sequence[float], b: Sequence[float]) -> Difference:
             rng=np.random.default_rng(0),
         ).pvalue)  # fmt: skip
     std = float(np.std(differences, ddof=1)) if n > 1 else 0.0
-    return Difference(bounds, p_value, f"{n} pairs of seeds", compute_detectable(std / n**0.5, n - 1))
+    return Difference(
+        bounds, p_value, f"{n} pair{'s' * (n != 1)} of seeds", compute_detectable(std / n**0.5, n - 1)
+    )
 
 
 def compare_unpaired(a: Sequence[float], b: Sequence[float]) -> Difference:
