@@ -298,10 +298,10 @@ def test_a_trial_that_fails_backward_leaves_the_algorithms_as_they_were(
             raise RuntimeError("no backward for such heads")
 
     monkeypatch.setattr(module, "varlen_attn", lambda query, *_, **__: Broken.apply(query))
+    assert module._try_kernel(torch.device("cpu"), torch.bfloat16, 2, 2, 8) == "no backward for such heads"
     assert (
-        module._try_kernel(torch.device("cpu"), torch.bfloat16, 2, 2, 8) == "no backward for such heads"
+        not torch.are_deterministic_algorithms_enabled() and module._deterministic.fill_uninitialized_memory
     )
-    assert not torch.are_deterministic_algorithms_enabled() and module._deterministic.fill_uninitialized_memory
 
 
 @given(rows_of_few_tokens)
