@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_agentrl.rl import masked
 
@@ -77,3 +78,33 @@ def test_shape_errors_name_the_tensors():
         masked.check_shapes(a_BT=torch.zeros(2, 3), b_B=torch.zeros(3))
     with pytest.raises(ValueError, match=r"a_BT has shape \(2,\), expected 2 axes"):
         masked.check_shapes(a_BT=torch.zeros(2))
+
+
+class Named(TorchDispatchMode):
+    """Notes the operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_sums_on_a_gpu_have_a_fixed_order():
+    """``index_add`` and ``scatter_add`` on CUDA sum by atomic operations, in any order."""
+    values, places = torch.ones(2, 3, device="meta"), torch.zeros(2, 3, dtype=torch.int64, device="meta")
+    with Named() as named:
+        assert masked.sum_columns(values, places, 4).shape == (2, 4)
+        assert masked.segment_sum(values[0], places[0], 4).shape == (4,)
+    assert not [name for name in named.names if "index_add" in name or "scatter_add" in name]
+    assert sum("index_put" in name for name in named.names) == 2
+
+
+def test_columns_are_summed_row_by_row_with_gradient():
+    values = torch.tensor([[1.0, 2, 4], [8, 16, 32]], requires_grad=True)
+    sums = masked.sum_columns(values, torch.tensor([[0, 2, 0], [1, 1, 2]]), 3)
+    assert sums.tolist() == [[5, 0, 2], [0, 24, 32]]
+    sums[1, 1].backward()
+    assert values.grad.tolist() == [[0, 0, 0], [1, 1, 0]]

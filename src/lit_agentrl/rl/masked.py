@@ -79,8 +79,22 @@ def compute_masked_skewness(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def segment_sum(x_N: Tensor, segment_N: Tensor, num_segments: int) -> Tensor:
-    """Return the sum of the entries of each segment, (num_segments,); gradient flows."""
-    return x_N.new_zeros(num_segments).index_add_(0, segment_N, x_N)
+    """Return the sum of the entries of each segment, (num_segments,); gradient flows.
+
+    Equal inputs give equal bits on each device.
+    """
+    sum_K = x_N.new_zeros(num_segments)
+    if x_N.device.type == "cpu":
+        return sum_K.index_add_(0, segment_N, x_N)
+    # on a GPU, index_add and scatter_add sum in any order, and this sorts first
+    return sum_K.index_put((segment_N,), x_N, accumulate=True)
+
+
+def sum_columns(x_BT: Tensor, column_BT: Tensor, num_columns: int) -> Tensor:
+    """Return the sum of the entries of each column of each row, (B, num_columns); see `segment_sum`."""
+    row_B1 = torch.arange(len(x_BT), device=x_BT.device)[:, None]
+    place_BT = row_B1 * num_columns + column_BT
+    return segment_sum(x_BT.flatten(), place_BT.flatten(), len(x_BT) * num_columns).view(-1, num_columns)
 
 
 def trajectory_index(trajectory_B: Tensor) -> tuple[Tensor, int]:

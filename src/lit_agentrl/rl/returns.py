@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl.masked import check_shapes, trajectory_index
+from lit_agentrl.rl.masked import check_shapes, sum_columns, trajectory_index
 
 
 def return_to_go(
@@ -101,7 +101,7 @@ def sum_over_turn(*, x_BT: Tensor, is_action_BT: Tensor, turn_BT: Tensor) -> Ten
     """
     check_shapes(x_BT=x_BT, is_action_BT=is_action_BT, turn_BT=turn_BT)
     x_BT = torch.where(is_action_BT, x_BT.detach(), torch.zeros_like(x_BT))
-    sum_BT = torch.zeros_like(x_BT).scatter_add_(1, turn_BT, x_BT).gather(1, turn_BT)
+    sum_BT = sum_columns(x_BT, turn_BT, x_BT.shape[1]).gather(1, turn_BT)
     return torch.where(is_action_BT, sum_BT, torch.zeros_like(sum_BT))
 
 

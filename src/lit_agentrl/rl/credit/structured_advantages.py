@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lit_agentrl.checks import require
 from lit_agentrl.rl.credit.advantages import Advantage, broadcast_to_actions, group_mean, group_mean_std
-from lit_agentrl.rl.masked import check_shapes, find_trajectories, segment_sum
+from lit_agentrl.rl.masked import check_shapes, find_trajectories, segment_sum, sum_columns
 from lit_agentrl.rl.returns import return_to_go
 
 DEFAULT_EPS = 1e-6  # the default of group_mean_std
@@ -224,7 +224,6 @@ def _sum_turn_rewards(reward_BT: Tensor, is_counted_BT: Tensor, column_BT: Tenso
     """
     check_shapes(reward_BT=reward_BT, is_counted_BT=is_counted_BT)
     num_columns = int(column_BT.max()) + 1 if column_BT.numel() else 1
-    zero_BK = torch.zeros(len(reward_BT), num_columns, dtype=torch.float64, device=reward_BT.device)
     reward = torch.where(is_counted_BT, reward_BT, torch.zeros_like(reward_BT)).double()
-    is_turn_BK = zero_BK.scatter_add(1, column_BT, is_counted_BT.double()) > 0
-    return zero_BK.scatter_add(1, column_BT, reward), is_turn_BK
+    is_turn_BK = sum_columns(is_counted_BT.double(), column_BT, num_columns) > 0
+    return sum_columns(reward, column_BT, num_columns), is_turn_BK

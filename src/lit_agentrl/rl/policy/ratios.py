@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lit_agentrl.rl.masked import check_shapes, require_whole_rows
+from lit_agentrl.rl.masked import check_shapes, require_whole_rows, sum_columns
 
 LOG_RATIO_LIMIT = 20.0  # nats
 
@@ -41,7 +41,7 @@ def turn(*, logp_BT: Tensor, old_logp_BT: Tensor, is_action_BT: Tensor, turn_BT:
     delta_BT = _compute_log_ratio(logp_BT, old_logp_BT, is_action_BT)
     index_BT = turn_BT.clamp(min=0).long()
     num_turns = int(index_BT.max()) + 1 if index_BT.numel() else 1
-    sum_BK = delta_BT.new_zeros(len(delta_BT), num_turns).scatter_add(1, index_BT, delta_BT)
+    sum_BK = sum_columns(delta_BT, index_BT, num_turns)
     return _clamp_and_exp(sum_BK.gather(1, index_BT), is_action_BT)
 
 

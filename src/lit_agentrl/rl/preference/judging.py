@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_agentrl.rl.binding import bind
+from lit_agentrl.rl.masked import segment_sum
 from lit_agentrl.rl.preference.pairing import all_pairs
 from lit_agentrl.rl.preference.reward_losses import ends
 
@@ -81,7 +82,7 @@ class Verdicts:
     def _compute_calibration_error(self) -> Tensor:
         probability_P = torch.sigmoid(self.column("margin").abs())  # from 0.5 to 1
         bin_P = ((probability_P - 0.5) * 2 * _BINS).long().clamp(max=_BINS - 1)
-        gap_K = probability_P.new_zeros(_BINS).index_add_(0, bin_P, self.is_right_P - probability_P)
+        gap_K = segment_sum(self.is_right_P - probability_P, bin_P, _BINS)
         return gap_K.abs().sum() / len(self)
 
 

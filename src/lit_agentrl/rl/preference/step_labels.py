@@ -12,6 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from lit_agentrl.checks import require
 from lit_agentrl.rl.binding import bind, tensor_names, try_out
+from lit_agentrl.rl.masked import segment_sum
 from lit_agentrl.rl.objective import SCORES, Objective, Requirements, ScoreKind, Tensors
 from lit_agentrl.rl.preference.reward_losses import UNITS, is_end, shared
 from lit_agentrl.rl.preference.units import trajectory_units
@@ -129,7 +130,7 @@ def step_metrics(steps: Mapping[str, Tensor]) -> dict[str, float]:
         return {}
     _, turn_A = torch.unique(steps["turn"], return_inverse=True)
     count_K = torch.bincount(turn_A).double()
-    mean_K = good_A.new_zeros(len(count_K)).index_add_(0, turn_A, good_A) / count_K
+    mean_K = segment_sum(good_A, turn_A, len(count_K)) / count_K
     return {
         "step_brier": float((steps["score"].sigmoid() - good_A).square().mean()),
         "step_brier_of_turn": float((mean_K[turn_A] - good_A).square().mean()),
