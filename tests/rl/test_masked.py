@@ -108,3 +108,9 @@ def test_columns_are_summed_row_by_row_with_gradient():
     assert sums.tolist() == [[5, 0, 2], [0, 24, 32]]
     sums[1, 1].backward()
     assert values.grad.tolist() == [[0, 0, 0], [1, 1, 0]]
+
+
+def test_columns_of_no_rows_or_no_tokens():
+    for shape in ((0, 3), (2, 0), (0, 0)):
+        nothing = torch.zeros(shape)
+        assert masked.sum_columns(nothing, nothing.long(), shape[1]).shape == shape

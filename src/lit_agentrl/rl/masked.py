@@ -94,7 +94,9 @@ def sum_columns(x_BT: Tensor, column_BT: Tensor, num_columns: int) -> Tensor:
     """Return the sum of the entries of each column of each row, (B, num_columns); see `segment_sum`."""
     row_B1 = torch.arange(len(x_BT), device=x_BT.device)[:, None]
     place_BT = row_B1 * num_columns + column_BT
-    return segment_sum(x_BT.flatten(), place_BT.flatten(), len(x_BT) * num_columns).view(-1, num_columns)
+    return segment_sum(x_BT.flatten(), place_BT.flatten(), len(x_BT) * num_columns).view(
+        len(x_BT), num_columns
+    )
 
 
 def trajectory_index(trajectory_B: Tensor) -> tuple[Tensor, int]:
