@@ -276,6 +276,34 @@ def test_without_a_gpu_or_half_precision_there_is_no_kernel() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("is_inference", [False, True])
+def test_the_kernel_is_tried_with_gradients_also_where_an_engine_asks(
+    is_inference: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_kernel(monkeypatch, "2.12")
+    with torch.inference_mode(is_inference):
+        assert module._try_kernel(torch.device("cpu"), torch.bfloat16, 4, 2, 8) == ""
+
+
+def test_a_trial_that_fails_backward_leaves_the_algorithms_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, states: torch.Tensor) -> torch.Tensor:
+            return states.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+            raise RuntimeError("no backward for such heads")
+
+    monkeypatch.setattr(module, "varlen_attn", lambda query, *_, **__: Broken.apply(query))
+    assert module._try_kernel(torch.device("cpu"), torch.bfloat16, 2, 2, 8) == "no backward for such heads"
+    assert (
+        not torch.are_deterministic_algorithms_enabled() and module._deterministic.fill_uninitialized_memory
+    )
+
+
 @given(rows_of_few_tokens)
 @settings(max_examples=60)
 def test_the_kernel_reads_each_row_and_computes_each_token_once(rows: list[list[int]]) -> None:

@@ -186,18 +186,29 @@ def find_kernel_obstacle(
         return "there is no variable-length kernel for CPUs"
     if dtype not in (torch.float16, torch.bfloat16):
         return f"there is no variable-length kernel in {str(dtype).removeprefix('torch.')}"
+    return _try_kernel(device, dtype, heads, key_heads, dim)
+
+
+# an engine asks in inference mode, which records no gradient
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _try_kernel(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, dim: int) -> str:
     generator = torch.Generator().manual_seed(0)
     shapes = ((5, heads, dim), (8, key_heads, dim), (8, key_heads, dim), (5, heads, dim))
     *states, weights = (torch.randn(shape, generator=generator).to(device) for shape in shapes)
     bounds = [torch.tensor(ends, dtype=torch.int32, device=device) for ends in ([0, 2, 5], [0, 5, 8])]
+    is_on, is_lenient = (
+        torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    )  # fmt: skip
+    fills = _deterministic.fill_uninitialized_memory
 
     def compute(attend: Callable[..., Tensor], kind: torch.dtype, *longest: int) -> list[Tensor]:
         inputs = [tensor.to(kind).requires_grad_() for tensor in states]
         result = attend(*inputs, *bounds, *longest, dim**-0.5)
-        return [result, *torch.autograd.grad((result * weights).sum(), inputs)]
+        return [result.detach(), *torch.autograd.grad((result * weights).sum(), inputs)]
 
     try:
-        with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        with torch.autocast(device.type, enabled=False):
             computed, expected = (
                 compute(attend_segments, dtype, 3, 5), compute(attend_in_turn, torch.float32)
             )  # fmt: skip
@@ -205,6 +216,9 @@ def find_kernel_obstacle(
         raise
     except (TypeError, ValueError, RuntimeError) as error:
         return (str(error) or type(error).__name__).splitlines()[0]
+    finally:  # a backward pass that fails restores nothing
+        torch.use_deterministic_algorithms(is_on, warn_only=is_lenient)
+        _deterministic.fill_uninitialized_memory = fills
     gap = max(
         float((one.float() - other).abs().max() / other.abs().max())
         for one, other in zip(computed, expected, strict=True)
