@@ -91,7 +91,7 @@ def segment_sum(x_N: Tensor, segment_N: Tensor, num_segments: int) -> Tensor:
 
 
 def sum_columns(x_BT: Tensor, column_BT: Tensor, num_columns: int) -> Tensor:
-    """Return the sum of the entries of each column of each row, (B, num_columns); see `segment_sum`."""
+    """Return the sums by row and column, (B, num_columns); see `segment_sum`."""
     row_B1 = torch.arange(len(x_BT), device=x_BT.device)[:, None]
     place_BT = row_B1 * num_columns + column_BT
     return segment_sum(x_BT.flatten(), place_BT.flatten(), len(x_BT) * num_columns).view(
