@@ -138,7 +138,7 @@ def read(kind: Kind, student: Student, *, seed: int, compares_held_out: bool = T
 
 
 def describe_equal_openings(openings: Counter[str], held_out: float) -> str:
-    """Describe groups whose equal openings keep more than the held-out share on one side; may be empty.
+    """Describe equal openings of more groups than may be held out; may be empty.
 
     Args:
         openings: number of groups by what the split is drawn for, by default the messages before the first reply.
