@@ -15,6 +15,7 @@ listed with the reason.
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib.util
 import json
 import os
@@ -280,14 +281,16 @@ def run_slice(text: str, out: Path, limit: float, environment: Mapping[str, str]
 
 
 def read_figures(out: Path) -> dict[str, Any] | None:
-    """Return a slice's own figures, or the last iteration of its run."""
-    if (own := out / "figures.json").exists():
-        return dict(json.loads(own.read_text()))
-    if (metrics := out / "run" / "metrics.csv").exists():
-        import csv
-
-        rows = list(csv.DictReader(metrics.read_text().splitlines()))
-        return {"run": {name: float(value) for name, value in rows[-1].items() if value}} if rows else None
+    """Return a slice's own figures, or the last iteration of its run; None if its file is cut off."""
+    with suppress(ValueError, TypeError):  # a limit may end a slice while it writes
+        if (own := out / "figures.json").exists():
+            return dict(json.loads(own.read_text()))
+        if (metrics := out / "run" / "metrics.csv").exists():
+            lines = metrics.read_text().splitlines(keepends=True)
+            rows = list(csv.DictReader(line for line in lines if line.endswith("\n")))
+            return (
+                {"run": {name: float(value) for name, value in rows[-1].items() if value}} if rows else None
+            )
     return None
 
 
@@ -338,7 +341,9 @@ class Record:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "results.json"
         self.slices: dict[str, Any] = {}
-        if self.path.exists():
+        with suppress(
+            FileNotFoundError, ValueError, KeyError, TypeError
+        ):  # none yet, or one that was cut off
             self.slices = json.loads(self.path.read_text())["slices"]
 
     def write(self, name: str, **found: Any) -> None:

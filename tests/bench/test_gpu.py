@@ -200,6 +200,27 @@ def test_what_failed_runs_again_and_what_passed_does_not(
     assert capsys.readouterr().out.startswith("good: passed, 0 s")
 
 
+def test_figures_that_were_cut_off_end_no_later_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = write_script(tmp_path / "cut.py", "open(__import__('sys').argv[1], 'w').write('{\"answ')")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "results.json").write_text('{"slices": {"fir')
+    assert (
+        run_main(
+            make_slices(tmp_path, monkeypatch, cut=f"{cut} OUT/figures.json", last="-c pass"), monkeypatch
+        )
+        == 0
+    )
+    found = read(tmp_path / "results")
+    assert found["cut"]["figures"] is None and found["last"]["ended"] == "passed"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.csv").write_text("iteration,time/update\n0,2.5\n1,1e")
+    assert gpu.read_figures(tmp_path) == {"run": {"iteration": 0.0, "time/update": 2.5}}
+    (tmp_path / "run" / "metrics.csv").write_text("")
+    assert gpu.read_figures(tmp_path) is None
+
+
 def test_a_slice_without_time_left_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
