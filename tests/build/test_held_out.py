@@ -108,6 +108,33 @@ def test_a_few_rows_are_trained_on_whole(in_empty_folder: Path) -> None:
     assert Path("run/hf/model.safetensors").is_file() and not Path("run/checkpoints/best.ckpt").exists()
 
 
+def test_dialogues_that_open_alike_stay_together_and_the_run_says_so(
+    in_empty_folder: Path, refused: Refused
+) -> None:
+    def write(**more: str) -> None:
+        rows = [
+            {"messages": [
+                {"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello!"},
+                {"role": "user", "content": f"P {k}"}, {"role": "assistant", "content": "<answer>Up</answer>"},
+            ], **{name: f"{text} {k}" for name, text in more.items()}}
+            for k in range(24)
+        ]  # fmt: skip
+        Path("d.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    words = "algo=sft data=demonstrations data.path=d.jsonl trainer.max_epochs=1"
+    cause = "24 of 24 groups begin with the same messages before the first reply"
+    write()
+    [note] = [line for line in train(words)["warnings"] if "held_out" in line]
+    assert f"last weights; {cause}" in note and "a column held_out_with" in note
+    assert cause in refused(f"{SMALL} {words} data.held_out=0.3 hydra.run.dir=other")
+    write(held_out_with="row")
+    main_train(shlex.split(f"{SMALL} {words} data.held_out=0.3 hydra.run.dir=again"))
+    summary = read_summary("again")
+    assert "last" in summary["held_out"] and not [
+        line for line in summary["warnings"] if "begin with" in line
+    ]
+
+
 def test_a_named_world_is_played_and_judges(in_empty_folder: Path) -> None:
     write_rows()
     summary = train(f"{PAIRS} env=bandit val.episodes=2 test.episodes=0 trainer.max_epochs=1")

@@ -16,7 +16,7 @@ from lit_agentrl.config.overrides import parse
 from lit_agentrl.data.beside import Beside
 from lit_agentrl.data.demonstrations import Demonstrations
 from lit_agentrl.data.kinds import Kind
-from lit_agentrl.data.reading import Student, read
+from lit_agentrl.data.reading import Student, describe_equal_openings, read
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.levels import Levels
@@ -204,9 +204,10 @@ def read_recordings(
             return _read_by_default_share(kind, student, seed)
         recordings = read(kind, student, seed=seed, compares_held_out=is_judged)
         if kind.held_out and not is_judged and not recordings.held_out["val"]:
+            cause = describe_equal_openings(recordings.openings, kind.held_out)
             raise ValueError(
                 f"held_out={kind.held_out:g} leaves none of {len(recordings.groups)} groups to validate on; "
-                "raise it, or name more data"
+                f"{cause or 'raise it, or name more data'}"
             )
         return replace(recordings, measures_nll=isinstance(kind, Demonstrations))
 
@@ -221,10 +222,11 @@ def _read_by_default_share(kind: Kind, student: Student, seed: int) -> Recording
         is_enough = False
     if not is_enough:
         recordings = read(replace(kind, held_out=0.0), student, seed=seed, compares_held_out=False)
+        cause = describe_equal_openings(recordings.openings, share or 0.0)
+        remedy = cause or "give more data or another data.held_out, such as 0.3, or name env=WORLD to play"
         note = (
             f"data.held_out={share:g} of {len(recordings.groups)} groups leaves too few to validate on or to train on: "
-            "nothing is held out or validated, and hf/ will hold the last weights; give more data or another "
-            "data.held_out, such as 0.3, or name env=WORLD to play"
+            f"nothing is held out or validated, and hf/ will hold the last weights; {remedy}"
         )
         recordings = replace(recordings, notes=(*recordings.notes, note))
     return replace(recordings, measures_nll=isinstance(kind, Demonstrations))

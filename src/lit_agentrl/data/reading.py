@@ -62,6 +62,7 @@ class _Tally:
     repeating: int = 0  # rows of texts whose answer begins with the prompt
     first_repeating: str = ""
     without_group: int = 0
+    openings: Counter[str] = field(default_factory=Counter)  # groups of files by split key
     usage: Usage = field(default_factory=Usage)
     is_reference: bool = True
 
@@ -94,6 +95,7 @@ def read(kind: Kind, student: Student, *, seed: int, compares_held_out: bool = T
         for prompt, group in _read_rows(kind, path, reader, tally):
             if not _check_room(group, kind, student, tally):
                 continue
+            tally.openings[prompt] += 1
             if kind.get_split(prompt) == "train":
                 splits["train"].append(group)
             elif compares_held_out:
@@ -115,19 +117,40 @@ def read(kind: Kind, student: Student, *, seed: int, compares_held_out: bool = T
         splits = {"val": splits["val"] + splits["test"]}
     _require_good(kind, tally)
     if not training:
-        raise ValueError(f"path={kind.paths[0]}: none of its {tally.rows} rows makes a group to train on")
+        cause = describe_equal_openings(tally.openings, kind.held_out or 0.0)
+        raise ValueError(
+            f"path={kind.paths[0]}: none of its {tally.rows} rows makes a group to train on{cause and f': {cause}'}"
+        )
     if kind.batch > len(training):
         raise ValueError(
             f"batch={kind.batch} exceeds the {len(training)} groups of path={kind.paths[0]}; lower it"
         )
+    notes = [*_write_notes(tally, reader), describe_equal_openings(tally.openings, kind.held_out or 0.0)]
     rows = max(tally.rows, 1)
     metrics = {"data/dropped_share": tally.bad.total() / rows}
     if reader.num_read:
         metrics["data/truncated_share"] = reader.num_truncated / reader.num_read
     return Recordings(
-        training, kind.batch, seed, notes=tuple(_write_notes(tally, reader)), metrics=metrics,
+        training, kind.batch, seed, notes=tuple(filter(None, notes)), metrics=metrics,
         is_reference=tally.is_reference and bool(recorded) and not reader.num_read, held_out=splits,
+        openings=tally.openings,
     )  # fmt: skip
+
+
+def describe_equal_openings(openings: Counter[str], held_out: float) -> str:
+    """Describe equal openings of more groups than may be held out; may be empty.
+
+    Args:
+        openings: number of groups by what the split is drawn for, by default the messages before the first reply.
+        held_out: share of the groups to hold out.
+    """
+    most, total = max(openings.values(), default=0), openings.total()
+    if most < 2 or most <= held_out * total or not held_out:
+        return ""
+    return (
+        f"{most} of {total} groups begin with the same messages before the first reply, so that all of them are held "
+        "out or none; a column held_out_with, with another text in each row, splits them"
+    )
 
 
 def _read_folder(kind: Kind, path: Path, student: Student, tally: _Tally) -> Iterator[Episode]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -34,6 +35,7 @@ class Recordings:
         metrics: metrics of every iteration.
         held_out: groups of ``val`` and ``test``, without training.
         first: number of the first group of a run.
+        openings: number of groups of files by what the split is drawn for.
         measures_nll: validation also measures the mean of -log p of the sampled tokens, for data to imitate.
     """
 
@@ -45,6 +47,7 @@ class Recordings:
     metrics: dict[str, float] = field(default_factory=dict)
     held_out: Mapping[str, Sequence[Group]] = field(default_factory=dict)
     first: int = 0
+    openings: Counter[str] = field(default_factory=Counter)
     measures_nll: bool = False
 
     @property

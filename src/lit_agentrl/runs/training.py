@@ -38,6 +38,7 @@ from lit_agentrl.text.token_bytes import hash_template
 _T = TypeVar("_T")
 DIRECTIONS = {"max": "higher", "min": "lower"}
 KILLED = "killed before the end"  # error in the summary until the run ends, in case the process is killed
+_LARGE = 0.3  # a large share of held-out prompts
 _FEW = 10  # held-out groups below which a line warns that they hardly tell weights apart
 
 
@@ -140,7 +141,12 @@ def describe_judge(run: Run) -> str:
     better = "" if best is None else f"; best and hf/ go by {best.monitor}, {DIRECTIONS[best.mode]} is better"
     judges = run.stream.describe_held_out()
     is_few = run.recorded is not None and len(run.recorded.held_out.get("val", ())) < _FEW
-    few = "; so few hardly tell weights apart: raise data.held_out, such as 0.3" if is_few else ""
+    remedy = (
+        "give more data"
+        if (run.cfg.data.held_out or 0) >= _LARGE
+        else f"raise data.held_out, such as {_LARGE}"
+    )
+    few = f"; so few hardly tell weights apart: {remedy}" if is_few else ""
     return f"judged by {judges}, as no env is named{better}{few}; env=WORLD plays a world instead"
 
 
