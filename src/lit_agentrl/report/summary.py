@@ -294,9 +294,7 @@ def format_judge(summary: Summary) -> str:
     if best["name"] == "val/success" and len(played) == 1:
         note = f" over {played[0]['n']} episodes"
     if played and best["iteration"] != (done := summary["iterations"]):
-        note += (
-            f"; row best measures them again with the sampling noise of iteration {done}, so it may differ"
-        )
+        note += f"; row best plays again, with the sampling noise of iteration {done}, and may differ"
     extreme = "highest" if best["mode"] == "max" else "lowest"
     start = held_out.find_start(summary, best["name"])
     if start is not None and (start > best["value"] if best["mode"] == "max" else start < best["value"]):
