@@ -62,7 +62,10 @@ class Recordings:
         )
 
     def hash_held_out(self, split: str) -> str:
-        """Return a hash of the texts and returns of a split's groups, in any order; empty if there is none."""
+        """Hash the held-out groups of a split.
+
+        The hash is of texts and returns, and does not depend on the order.  It is empty if there is no group.
+        """
         texts = sorted(
             repr([_list_texts(episode) for episode in group]) for group in self.held_out.get(split, ())
         )

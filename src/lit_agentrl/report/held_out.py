@@ -18,7 +18,7 @@ NOTES = {
 
 
 class Rows(TypedDict):
-    """The rows that judge a run: how many groups, and a hash of their texts and scores."""
+    """The number of held-out groups, and a hash of their texts and returns."""
 
     groups: int
     fingerprint: str

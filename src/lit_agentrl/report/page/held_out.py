@@ -17,7 +17,7 @@ _SHOWN = 3  # most cells whose scores a sentence names
 
 
 class HeldOutResult(NamedTuple):
-    """A metric of a cell on held-out data, by stage: number of runs, and mean over them."""
+    """A metric of a cell on held-out data: its runs and mean, by stage."""
 
     cell: Cell
     metric: str
@@ -114,7 +114,7 @@ def _list_measured(cell: Cell) -> list[Any]:
 
 
 def _identify_data(run: Run, is_known: bool) -> object:
-    """Return what tells the held-out rows of a run from others: their hash, or file and share."""
+    """Return the hash of the held-out rows, or their file and share."""
     if is_known and run.scores is not None:
         return run.scores["held_out_rows"]["fingerprint"]
     settings = run.settings or {}

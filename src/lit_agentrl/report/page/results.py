@@ -269,7 +269,7 @@ def _list_warnings(report: Report) -> list[str]:
 
 
 def _name_owner(cell: Cell) -> str:
-    """Return the words that name the cell of some runs; empty if it has all runs."""
+    """Return words that name a cell; empty if it has all runs."""
     return "" if cell.name == ALL_RUNS else f" of {cell.name}"
 
 
