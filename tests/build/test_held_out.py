@@ -83,6 +83,7 @@ def test_held_out_pairs_judge_a_run_that_names_no_world(
         "name": "val/data_loss", "mode": "min", "value": float(last["val/data_loss"]), "iteration": 2,
     }  # fmt: skip
     assert summary["games"] == [] and set(summary["held_out"]) == {"start", "best", "last"}
+    assert summary["held_out_rows"]["groups"] == 4 and len(summary["held_out_rows"]["fingerprint"]) == 16
     assert summary["held_out"]["best"]["reward_accuracy"] == float(last["val/data_reward_accuracy"])
     assert Path("run/hf/model.safetensors").is_file()
 

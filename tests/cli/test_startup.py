@@ -141,3 +141,11 @@ def test_the_collector_is_as_before_and_leaves_what_was_imported_alone(is_enable
     assert told == "loading torch and Lightning …"
     enabled, first, second, is_loaded = json.loads(result)
     assert enabled == is_enabled and first == second > 100_000 and is_loaded
+
+
+def test_help_may_be_cut_off_by_its_reader() -> None:
+    program = [sys.executable, str(ROOT / "train.py"), "--help"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None and started.stderr is not None
+        started.stdout.close()  # before anything is written
+        assert (started.stderr.read(), started.wait(60)) == ("", 0)

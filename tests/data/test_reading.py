@@ -338,6 +338,20 @@ def test_options_that_make_no_sense(
     assert said in str(raised.value) and "\n" not in str(raised.value)
 
 
+def test_held_out_rows_have_a_hash_that_is_theirs_in_any_order(tmp_path: Path) -> None:
+    rows = [GOOD | {"prompt": f"P {number}"} for number in range(20)]
+
+    def hash_rows(name: str, rows: Sequence[dict[str, Any]], share: float = 0.5) -> str:
+        (tmp_path / name).mkdir()
+        kind = Pairs(path=file(tmp_path / name, rows), batch=1, held_out=share)
+        return read(kind, student(), seed=len(name), compares_held_out=False).hash_held_out("val")
+
+    one = hash_rows("a", rows)
+    assert one == hash_rows("reversed", rows[::-1]) and len(one) == 16
+    changed = [row | {"chosen": reply("Left")} for row in rows]
+    assert len({one, hash_rows("c", changed), hash_rows("d", rows, 0.3), hash_rows("e", rows, 0.0)}) == 4
+
+
 # ---------------------------------------------------------------------- folders of episodes
 def played(
     prompt: int, member: int, worth: float, *, states: Sequence[int] = (7, 8), **change: Any

@@ -102,14 +102,75 @@ def test_nothing_measured_is_said(make_run: MakeRun, tmp_path: Path) -> None:
     )
 
 
-def make_judged(make_run: MakeRun, name: str, seed: int, accuracy: float, **options: float) -> None:
+def make_judged(
+    make_run: MakeRun,
+    name: str,
+    seed: int,
+    accuracy: float,
+    *,
+    by: tuple[int, str] | None = None,
+    **options: float,
+) -> Path:
     """A run on pairs, which is judged by held-out ones and plays nothing."""
     measured = {"iteration": 2.0, "loss": 0.6, "reward_accuracy": accuracy, "reward_margin": 0.1}
     start = measured | {"iteration": 0.0, "loss": 0.693, "reward_accuracy": 0.5}
+    folder = make_run(f"runs/{name}", seed, **options)
+    rows = {} if by is None else {"held_out_rows": {"groups": by[0], "fingerprint": by[1]}}
     edit(
-        make_run(f"runs/{name}", seed, **options) / "summary.json",
-        games=[], held_out={"start": start, "last": measured, "best": measured},
+        folder / "summary.json", games=[], held_out={"start": start, "last": measured, "best": measured}, **rows
     )  # fmt: skip
+    return folder
+
+
+def test_cells_judged_by_different_held_out_data_are_not_compared(make_run: MakeRun, tmp_path: Path) -> None:
+    for lr, accuracy, by in ((1, 0.9, (5, "a")), (2, 0.6, (11, "b")), (3, 0.5, (11, "b"))):
+        for seed in (1, 2):
+            make_judged(make_run, f"{lr}{seed}", seed, accuracy + seed / lr / 100, by=by, lr=lr)
+    main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "report.md").read_text().replace("\\", "")
+    assert (
+        "On held-out data (last weights), cells judged by different data are not compared: lr=1 (5 groups); lr=2, "
+        "lr=3 (11 groups). lr=1: loss 0.6 (start 0.693), accuracy (chance 0.5) 0.915 (start 0.5), "
+        "margin 0.1 (start 0.1) (mean over 2 runs). lr=2 has the highest accuracy, 0.6075 against "
+        "0.505 of lr=3: a difference of"
+    ) in text
+    assert "not comparable: lr=1; lr=2, lr=3." in text and "| lr=2 | loss | 11 | 2 |" in text
+
+
+def test_runs_that_do_not_record_their_held_out_data_are_told_apart_by_file_and_share(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    for lr, share in ((1, 0.2), (2, 0.5), (3, 0.5)):
+        config = make_judged(make_run, f"{lr}", 1, 0.5 + lr / 10, lr=lr) / ".hydra" / "config.yaml"
+        config.write_text(f"{config.read_text()}\ndata: {{path: d.jsonl, held_out: {share}}}\n")
+    text = state_result(build_report(*load([tmp_path / "runs"])))
+    assert (
+        "are not compared: lr=1; lr=2, lr=3." in text
+        and "lr=3 has the highest accuracy, 0.8 against 0.7" in text
+    )
+
+
+def test_held_out_scores_count_the_runs_of_each_stage(make_run: MakeRun, tmp_path: Path) -> None:
+    make_judged(make_run, "a", 1, 0.6)
+    start = {"iteration": 0.0, "loss": 0.8, "reward_accuracy": 0.3, "reward_margin": 0.0}
+    edit(make_judged(make_run, "b", 2, 0.9) / "summary.json", status="stopped", held_out={"start": start})
+    report = build_report(*load([tmp_path / "runs"]))
+    assert state_result(report).endswith(
+        "accuracy (chance 0.5) 0.6 (start 0.5), margin 0.1 (start 0.1) (one run, one seed)."
+    )
+    assert "1 of 2 runs is unfinished, and not in the means of best and last" in report.warnings
+    main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
+    assert "| – | start 2, best 1, last 1 |" in (tmp_path / "out" / "report.md").read_text()
+    head, row, *_ = (tmp_path / "out" / "held_out.csv").read_text().splitlines()
+    assert "groups,start_runs,best_runs,last_runs,start" in head and ",loss,,2,1,1," in row
+
+
+def test_equal_cells_are_said_to_tie(make_run: MakeRun, tmp_path: Path) -> None:
+    for lr in (1, 2):
+        make_judged(make_run, f"{lr}", 1, 1.0, lr=lr)
+    assert state_result(build_report(*load([tmp_path / "runs"]))) == (
+        "On held-out data (last weights) lr=1 and lr=2 tie at the highest accuracy, 1."
+    )
 
 
 def test_runs_on_data_are_compared_by_held_out_data(make_run: MakeRun, tmp_path: Path) -> None:

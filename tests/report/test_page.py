@@ -149,10 +149,10 @@ def test_what_is_damaged_failed_or_unfinished_is_counted(
     told = capsys.readouterr()
     assert "4 runs in 1 cell: 1 completed, 1 failed, 2 unfinished; 1 damaged file." in told.out
     assert (
-        "1 of 2 runs of all runs on bandit failed before they were measured, and count with the success of chance"
+        "1 of 2 runs on bandit failed before they were measured, and count with the success of chance"
         in told.err
     )
-    assert "2 of 4 runs of all runs are unfinished, and not in any mean" in told.err
+    assert "2 of 4 runs are unfinished, and not in the means of best and last" in told.err
     assert "runs/3/summary.json is not JSON" in told.err or "runs/3/summary.json:" in told.err
     text = (tmp_path / "r" / "index.html").read_text()
     assert "no room" in text and "1 damaged file" in text

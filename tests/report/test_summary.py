@@ -173,7 +173,7 @@ def test_the_table_says_by_which_score_the_best_weights_were_chosen() -> None:
     assert format_judge(summary) == f"best: chosen by the highest val/success, {mean:.4g} over 10 episodes"
     summary["iterations"], summary["monitored"]["value"] = 40, 0.75  # its episodes were played again
     assert format_judge(summary).endswith(
-        "0.75 over 10 episodes; its rows play again, with the noise of iteration 40: resumed, they change"
+        "over 10 episodes; row best plays again, with the sampling noise of iteration 40, and may differ"
     )
     assert str(build_closing_table(summary).caption).endswith(format_judge(summary))
     summary["monitored"] |= {"name": "val/data_loss", "mode": "min"}

@@ -69,7 +69,7 @@ def test_levels_that_were_looked_for_and_not_found_are_kept_as_such(tmp_path: Pa
 def test_the_summary_has_every_warning_and_no_information(tmp_path: Path) -> None:
     games = SimpleNamespace(get_levels=lambda split: {})
     run: Any = SimpleNamespace(
-        folder=tmp_path, held_out=None, games=games, cfg=SimpleNamespace(seed=0),
+        folder=tmp_path, held_out=None, recorded=None, games=games, cfg=SimpleNamespace(seed=0),
         trainer=SimpleNamespace(callbacks=[Totals()], max_epochs=1), rollouts=SimpleNamespace(warnings=["cut"]),
     )  # fmt: skip
     job: Any = SimpleNamespace(command="train")

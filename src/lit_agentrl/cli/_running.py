@@ -52,6 +52,10 @@ def run_command(argv: Sequence[str] | None, *, is_awaited: bool = False) -> Iter
             print(error if isinstance(error, Interrupted) else "interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and not {"--help", "-h"}.isdisjoint(arguments):
+            # the reader of the help has enough, as `head` has; nothing is left for Python to flush at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
         report_error(error, "traceback=true" in (text.lower() for text in arguments))
         sys.exit(1)
     finally:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -59,6 +60,16 @@ class Recordings:
             f"data: {groups} groups, {episodes} episodes; {self.batch} groups an iteration, "
             f"{groups / self.batch:.1f} iterations a pass{held}"
         )
+
+    def hash_held_out(self, split: str) -> str:
+        """Hash the held-out groups of a split.
+
+        The hash is of texts and returns, and does not depend on the order.  It is empty if there is no group.
+        """
+        texts = sorted(
+            repr([_list_texts(episode) for episode in group]) for group in self.held_out.get(split, ())
+        )
+        return blake2b("\n".join(texts).encode(errors="replace"), digest_size=8).hexdigest() if texts else ""
 
     def make_batch(self, iteration: int, *, rank: int = 0, world_size: int = 1) -> StepBatch:
         """Make a rank's share of an iteration, with the metrics of the whole iteration."""
@@ -135,6 +146,11 @@ class Recordings:
             "data/success": sum(episode.success for episode in episodes) / count,
             "data/action_tokens": float(sum(episode.num_action_tokens for episode in episodes)),
         }
+
+
+def _list_texts(episode: Episode) -> list[object]:
+    replies = [(turn.message, turn.observation, turn.reply_text) for turn in episode.turns]
+    return [episode.opening, replies, episode.training_return]
 
 
 def _copy_group(group: Group, number: int) -> list[Episode]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 COLUMNS = {
     "loss": "loss", "reward_accuracy": "accuracy (chance 0.5)", "reward_margin": "margin",
@@ -15,6 +15,19 @@ NOTES = {
     "reward_accuracy": "accuracy: share of pairs with a margin above 0; ties, as at the start, count half",
     "reward_margin": "margin: implicit reward of the chosen reply less that of the rejected one, in nats times beta",
 }
+
+
+class Rows(TypedDict):
+    """The number of held-out groups, and a hash of their texts and returns."""
+
+    groups: int
+    fingerprint: str
+
+
+class HasRows(TypedDict, total=False):
+    """A summary that may say which held-out rows judged it; older ones do not."""
+
+    held_out_rows: Rows
 
 
 def describe_columns(measured: Mapping[str, Mapping[str, float]]) -> str:

@@ -83,7 +83,7 @@ class Saves(TypedDict):
     skipped: int  # saves that were due before the previous write was finished
 
 
-class Summary(TypedDict):
+class Summary(held_out.HasRows):
     """Everything about a run that fits on a page."""
 
     version: Literal[1]
@@ -294,7 +294,7 @@ def format_judge(summary: Summary) -> str:
     if best["name"] == "val/success" and len(played) == 1:
         note = f" over {played[0]['n']} episodes"
     if played and best["iteration"] != (done := summary["iterations"]):
-        note += f"; its rows play again, with the noise of iteration {done}: resumed, they change"
+        note += f"; row best plays again, with the sampling noise of iteration {done}, and may differ"
     extreme = "highest" if best["mode"] == "max" else "lowest"
     start = held_out.find_start(summary, best["name"])
     if start is not None and (start > best["value"] if best["mode"] == "max" else start < best["value"]):

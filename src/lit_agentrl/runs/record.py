@@ -29,6 +29,7 @@ from lit_agentrl.episode import Outcome
 from lit_agentrl.files import read_complete_lines
 from lit_agentrl.report import outcomes as outcomes_file
 from lit_agentrl.report import summary as reports
+from lit_agentrl.report.held_out import Rows
 from lit_agentrl.report.statistics import compute_wilson_interval
 from lit_agentrl.runs.run_folder import FolderInUse, lock_folder
 
@@ -143,12 +144,13 @@ class RunRecord:
         best: the callback that saves the best checkpoint, if there is one.
         last: the callback that saves the last checkpoint, if there is one.
         is_writing: whether this process writes the files; of several, only the first does.
+        held_out_rows: the held-out rows that judge the run, if there are any.
     """
 
     def __init__(
         self, folder: Path, games: Measured, totals: Totals, *, command: str, seed: int, planned: int,
         at_start: Sequence[str] = (), warnings: Sequence[Sequence[str]] = (), best: BestCheckpoint | None = None,
-        last: LastCheckpoint | None = None, is_writing: bool = True,
+        last: LastCheckpoint | None = None, is_writing: bool = True, held_out_rows: Rows | None = None,
     ) -> None:  # fmt: skip
         self._is_writing = is_writing
         self._path = folder / "summary.json"
@@ -168,6 +170,7 @@ class RunRecord:
         }
         self._games: dict[tuple[str, str], reports.Game] = {}
         self._held_out: dict[str, dict[str, float]] = {}
+        self._held_out_rows = held_out_rows
         self._solved: dict[outcomes_file.Key, outcomes_file.Solved] = {}
         for split in ("val", "test"):
             for name, level in games.get_levels(split).items():
@@ -246,6 +249,7 @@ class RunRecord:
             **self._fixed,
             "games": list(self._games.values()),
             "held_out": dict(self._held_out),
+            **({"held_out_rows": self._held_out_rows} if self._held_out and self._held_out_rows else {}),
             "monitored": _describe_best(self._best),
             "saves": None if self._last is None else self._last.describe(),
             **self._totals.counts,

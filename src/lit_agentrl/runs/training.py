@@ -160,6 +160,7 @@ def open_record(run: Run, job: ranks.Job, warnings: Sequence[str]) -> record.Run
     """Open the record that collects the scores of the run and writes its summary."""
     monitor, totals = find_callback(run, CollapseMonitor), find_callback(run, Totals)
     assert totals is not None, "build_run adds it"
+    fingerprint = run.recorded.hash_held_out("val") if run.recorded else ""
     return record.RunRecord(
         run.folder,
         run.held_out or run.games,
@@ -172,6 +173,9 @@ def open_record(run: Run, job: ranks.Job, warnings: Sequence[str]) -> record.Run
         best=find_callback(run, BestCheckpoint),
         last=find_callback(run, LastCheckpoint),
         is_writing=ranks.is_first(),
+        held_out_rows={"groups": len(run.recorded.held_out["val"]), "fingerprint": fingerprint}
+        if run.recorded and fingerprint
+        else None,
     )
 
 

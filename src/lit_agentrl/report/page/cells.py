@@ -17,6 +17,7 @@ LOST_STATUSES = ("failed", "collapsed")  # such runs still count, with the last 
 _SHOWN = 3  # largest number of settings in the label of a cell
 _MAX_NAME = 40  # characters of the name of a cell
 _WORD = re.compile(r"[A-Za-z]\w+")  # a value that names an option by itself
+ALL_RUNS = "all runs"  # label of the only cell, if no setting was chosen
 _DEFAULTS = "defaults"  # label of a cell without settings of its own
 _VALUES = ("true", "false", "null")
 _TARGET = "_target_"
@@ -234,7 +235,7 @@ def _label_cells(cells: Sequence[Sequence[Run]], ignored: Sequence[str]) -> list
         shown = sorted(named, key=lambda name: (name.endswith("_target_"), name))[:_SHOWN]
         for number, values in zip(alike, settings, strict=True):
             labels[number] = " ".join([label, *(f"{name}={values.get(name, '–')}" for name in shown)]).strip()
-    return [label or ("all runs" if len(labels) == 1 else _DEFAULTS) for label in labels]
+    return [label or (ALL_RUNS if len(labels) == 1 else _DEFAULTS) for label in labels]
 
 
 def _name_cells(labels: Sequence[str]) -> list[str]:

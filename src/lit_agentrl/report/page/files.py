@@ -15,6 +15,7 @@ from lit_agentrl.report.page import tables
 from lit_agentrl.report.page.drawing import LIGHT
 from lit_agentrl.report.page.figures import Figure, draw_figures
 from lit_agentrl.report.page.headline import make_title, state_result
+from lit_agentrl.report.page.held_out import count_groups
 from lit_agentrl.report.page.results import STAGES, Report
 
 PAGE, MARKDOWN = "index.html", "report.md"
@@ -159,7 +160,8 @@ def _build_csv(report: Report) -> dict[str, str]:
         for item in report.comparisons
     ]  # fmt: skip
     held_out = [
-        [result.cell.name, result.cell.label, result.metric, result.runs,
+        [result.cell.name, result.cell.label, result.metric, count_groups(result.cell),
+         *(result.runs[stage] for stage in STAGES),
          *(value for stage in STAGES for value in (result.stages.get(stage) or [None] * 3))]
         for result in report.held_out
     ]  # fmt: skip
@@ -179,5 +181,7 @@ def _build_csv(report: Report) -> dict[str, str]:
              "improvement_high", "detectable", "rests_on"],
             pairs,
         ),
-        "held_out.csv": tables.format_csv(["cell", "label", "metric", "runs", *bound_columns], held_out),
+        "held_out.csv": tables.format_csv(
+            ["cell", "label", "metric", "groups", *(f"{stage}_runs" for stage in STAGES), *bound_columns], held_out
+        ),
     }  # fmt: skip

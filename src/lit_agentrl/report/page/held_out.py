@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lit_agentrl.report import held_out
 from lit_agentrl.report.page import inference
 from lit_agentrl.report.page.cells import Cell
 from lit_agentrl.report.page.inference import Bounds
+from lit_agentrl.report.page.runs import Run
 
 _RANKED = {"reward_accuracy": ("highest accuracy", 1), "nll": ("lowest NLL", -1)}  # losses may differ in kind
 _SHOWN = 3  # most cells whose scores a sentence names
 
 
 class HeldOutResult(NamedTuple):
-    """A metric of a cell on held-out data: its mean over runs, by stage."""
+    """A metric of a cell on held-out data: its runs and mean, by stage."""
 
     cell: Cell
     metric: str
-    runs: int
+    runs: dict[str, int]
     stages: dict[str, Bounds]
 
     @property
@@ -36,8 +38,29 @@ def list_results(cells: Sequence[Cell], stages: Sequence[str]) -> list[HeldOutRe
             values = {stage: list(_list_values(cell, metric, stage).values()) for stage in stages}
             means = {stage: _compute_mean(found, metric) for stage, found in values.items() if found}
             if means:
-                results.append(HeldOutResult(cell, metric, max(map(len, values.values())), means))
+                runs = {stage: len(found) for stage, found in values.items()}
+                results.append(HeldOutResult(cell, metric, runs, means))
     return results
+
+
+def count_groups(cell: Cell) -> str:
+    """Return the number of held-out groups that judged its runs; empty if unknown."""
+    rows = [run.scores.get("held_out_rows") for run in _list_measured(cell)]
+    return " and ".join(dict.fromkeys(str(each["groups"]) for each in rows if each))
+
+
+def group_by_data(results: Sequence[HeldOutResult]) -> list[list[Cell]]:
+    """Group the cells of results whose runs were all judged by the same held-out rows.
+
+    Where a run does not record its rows, those of all are told apart by file and share.
+    """
+    cells = {result.cell.name: result.cell for result in results}
+    is_known = all("held_out_rows" in run.scores for cell in cells.values() for run in _list_measured(cell))
+    cells_by_data: dict[object, list[Cell]] = {}
+    for name, cell in cells.items():
+        data = {_identify_data(run, is_known) for run in _list_measured(cell)}
+        cells_by_data.setdefault(data.pop() if len(data) == 1 else (name, "several"), []).append(cell)
+    return list(cells_by_data.values())
 
 
 def state_held_out(results: Sequence[HeldOutResult], stage: str) -> str:
@@ -45,22 +68,66 @@ def state_held_out(results: Sequence[HeldOutResult], stage: str) -> str:
     known = [result for result in results if stage in result.stages]
     if not known:
         return ""
-    cells = list(dict.fromkeys(result.cell.name for result in known))
+    alike = group_by_data(known)
     where = f"On held-out data ({stage} weights)"
+    names = [{cell.name for cell in cells} for cells in alike]
+    texts = [_state_alike([each for each in known if each.cell.name in some], stage) for some in names]
+    if len(alike) == 1:
+        return f"{where}{texts[0]}."
+    judged = "; ".join(map(_describe_data, alike[:_SHOWN]))
+    more = f" {len(alike) - _SHOWN} more sets of data are in the table." if len(alike) > _SHOWN else ""
+    parts = " ".join(
+        f"{cells[0].name if len(cells) == 1 else ''}{text}.".removeprefix(": ").strip()
+        for cells, text in zip(alike[:_SHOWN], texts[:_SHOWN], strict=True)
+    )
+    return f"{where}, cells judged by different data are not compared: {judged}. {parts}{more}"
+
+
+def _state_alike(known: Sequence[HeldOutResult], stage: str) -> str:
+    """State which cell is best of those judged by the same data."""
+    cells = list(dict.fromkeys(result.cell.name for result in known))
     for metric, (title, sign) in _RANKED.items():
         ranked = sorted(
             (result for result in known if result.metric == metric),
             key=lambda result: -sign * result.stages[stage].value,
         )
         if len(ranked) == len(cells) > 1:
-            return f"{where} {_state_best(ranked[0], ranked[1], stage, title)}."
+            return f" {_state_best(ranked, stage, title)}"
     parts = []
     for name in cells[:_SHOWN]:
         scores = ", ".join(_describe(result, stage) for result in known if result.cell.name == name)
         parts.append(f"{name} {scores}" if len(cells) > 1 else scores)
     more = f"; and {len(cells) - _SHOWN} more cells" if len(cells) > _SHOWN else ""
-    runs = max(result.runs for result in known)
-    return f"{where}: {'; '.join(parts)}{more} ({f'mean over {runs} runs' if runs > 1 else 'one run, one seed'})."
+    runs = {result.cell.name: result.runs[stage] for result in known}
+    counts = list(runs.values()) if len(set(runs.values())) > 1 else [*runs.values()][:1]
+    over = (
+        f"mean over {' and '.join(map(str, counts[:_SHOWN]))} runs"
+        if max(counts) > 1
+        else "one run, one seed"
+    )
+    return f": {'; '.join(parts)}{more} ({over})"
+
+
+def _list_measured(cell: Cell) -> list[Any]:
+    """List the runs that measured anything on held-out data."""
+    return [run for run in cell.runs if run.scores is not None and run.scores["held_out"]]
+
+
+def _identify_data(run: Run, is_known: bool) -> object:
+    """Return the hash of the held-out rows, or their file and share."""
+    if is_known and run.scores is not None:
+        return run.scores["held_out_rows"]["fingerprint"]
+    settings = run.settings or {}
+    return tuple(
+        (name, value) for name, value in settings.items()
+        if name == "data.held_out" or name == "data.path" or name.startswith("data.path.")
+    )  # fmt: skip
+
+
+def _describe_data(cells: Sequence[Cell]) -> str:
+    groups = " and ".join(dict.fromkeys(filter(None, map(count_groups, cells))))
+    names = ", ".join(cell.name for cell in cells[:_SHOWN]) + (" and more" if len(cells) > _SHOWN else "")
+    return f"{names} ({groups} group{'s' * (groups != '1')})" if groups else names
 
 
 def _compute_mean(values: Sequence[float], metric: str) -> Bounds:
@@ -81,7 +148,12 @@ def _list_values(cell: Cell, metric: str, stage: str) -> dict[str, float]:
     return {folder: float(value) for folder, value in values.items() if isinstance(value, int | float)}
 
 
-def _state_best(best: HeldOutResult, second: HeldOutResult, stage: str, title: str) -> str:
+def _state_best(ranked: Sequence[HeldOutResult], stage: str, title: str) -> str:
+    best, second, *_ = ranked
+    value = best.stages[stage].value
+    tied = [each.cell.name for each in ranked if math.isclose(each.stages[stage].value, value, rel_tol=1e-9)]
+    if len(tied) > 1:
+        return f"{', '.join(tied[:-1])} and {tied[-1]} tie at the {title}, {value:.4g}"
     seeds = []
     for result in (best, second):
         values = _list_values(result.cell, result.metric, stage)
@@ -106,6 +178,8 @@ def _state_best(best: HeldOutResult, second: HeldOutResult, stage: str, title: s
 
 
 def _describe(result: HeldOutResult, stage: str) -> str:
-    start = result.stages.get("start")
-    before = "" if start is None else f" (start {start.value:.4g})"
+    # of the same runs: one that has not ended has a start, but no score
+    ended = _list_values(result.cell, result.metric, stage)
+    starts = [v for key, v in _list_values(result.cell, result.metric, "start").items() if key in ended]
+    before = f" (start {sum(starts) / len(starts):.4g})" if starts else ""
     return f"{result.title} {result.stages[stage].value:.4g}{before}"

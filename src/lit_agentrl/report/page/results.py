@@ -14,6 +14,7 @@ import numpy as np
 from lit_agentrl.checks import escape_unprintable
 from lit_agentrl.report.page import inference, power
 from lit_agentrl.report.page.cells import (
+    ALL_RUNS,
     Cell,
     GameSplit,
     find_unnamed_differences,
@@ -244,15 +245,16 @@ def _list_warnings(report: Report) -> list[str]:
             lines.append(f"{where} has one run: its interval is over episodes, not over seeds")
         if lost := sum(1 for episodes in result.episodes if not episodes):
             lines.append(
-                f"{lost} of {runs} of {where} failed before they were measured, and count with the success of chance"
+                f"{lost} of {runs}{_name_owner(result.cell)} on {result.name.game} failed before they were measured, "
+                "and count with the success of chance"
             )
     for cell in report.cells:
         if unfinished := sum(
             n for status, n in cell.count_statuses().items() if status in ("unfinished", "not started")
         ):
-            lines.append(
-                f"{unfinished} of {_format_runs(len(cell.runs))} of {cell.name} are unfinished, and not in any mean"
-            )
+            some = f"{unfinished} of {_format_runs(len(cell.runs))}{_name_owner(cell)}"
+            verb = "is" if unfinished == 1 else "are"
+            lines.append(f"{some} {verb} unfinished, and not in the means of best and last")
     if unnamed := find_unnamed_differences(report.cells):
         shown = ", ".join(
             f"{name.removesuffix('._target_')} ({', '.join(_shorten_value(value) for value in values)})"
@@ -264,6 +266,11 @@ def _list_warnings(report: Report) -> list[str]:
             "them alike on the command line to compare the rest alone"
         )
     return lines
+
+
+def _name_owner(cell: Cell) -> str:
+    """Return words that name a cell; empty if it has all runs."""
+    return "" if cell.name == ALL_RUNS else f" of {cell.name}"
 
 
 def _list_coverage(results: Sequence[Result]) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lit_agentrl.report.held_out import NOTES
+from lit_agentrl.report.page.held_out import count_groups, group_by_data
 from lit_agentrl.report.page.inference import Bounds
 from lit_agentrl.report.page.results import STAGES, Report
 
@@ -75,19 +76,35 @@ def _build_scores(report: Report) -> Table:
 
 
 def _build_held_out(report: Report) -> Table:
-    columns = [Column("cell", "cell", False), Column("metric", "metric", False), Column("runs", "runs")]
+    columns = [
+        Column("cell", "cell", False), Column("metric", "metric", False), Column("groups", "n"), Column("runs", "runs")
+    ]  # fmt: skip
     rows = [
-        {"cell": result.cell.name, "metric": result.title, "runs": str(result.runs)}
+        {
+            "cell": result.cell.name, "metric": result.title, "groups": count_groups(result.cell) or ABSENT,
+            "runs": _format_runs(result.runs),
+        }
         | {stage: format_interval(result.stages.get(stage), "{:.4g}") for stage in STAGES}
         for result in report.held_out
-    ]
+    ]  # fmt: skip
+    alike = group_by_data(report.held_out)
+    names = "; ".join(", ".join(cell.name for cell in cells) for cells in alike)
+    differ = (
+        f" Cells judged by different held-out data are not comparable: {names}." if len(alike) > 1 else ""
+    )
     metrics = dict.fromkeys(result.metric for result in report.held_out)
     note = (
-        "Mean over the runs that measured it, with Student's 95 % interval over seeds. "
+        "Mean over the runs that measured it, with Student's 95 % interval over seeds. n: held-out groups. "
         f"{'. '.join(NOTES[metric].capitalize() for metric in metrics if metric in NOTES)}. "
-        "Losses of cells that differ in algo are not comparable."
+        f"Losses of cells that differ in algo are not comparable.{differ}"
     )
     return Table("Held-out data", [*columns, *(Column(stage, stage) for stage in STAGES)], rows, note)
+
+
+def _format_runs(runs: Mapping[str, int]) -> str:
+    """Format the number of runs; by stage, if stages rest on different runs."""
+    counts = {number for number in runs.values() if number}
+    return str(*counts) if len(counts) == 1 else ", ".join(f"{stage} {n}" for stage, n in runs.items())
 
 
 def _build_comparisons(report: Report) -> Table:
@@ -162,7 +179,10 @@ def _build_cells(report: Report) -> Table:
         for cell in report.cells
     ]  # fmt: skip
     return Table(
-        "How the runs ended", columns, rows, "Unfinished runs are not in any mean; all others count."
+        "How the runs ended",
+        columns,
+        rows,
+        "Unfinished runs are not in the means of best and last; all others count.",
     )
 
 
