@@ -146,6 +146,7 @@ SLICES: Mapping[str, Slice] = {
         f"-m pytest -q -m gpu {TESTS}",
         f"-m pytest -q -m gpu --collect-only {TESTS}",
         {},
+        ("pytest", "hypothesis"),
     ),
     "update-packed": _make_update_slice("packed", "true"),
     "real": Slice(
@@ -281,7 +282,10 @@ def run_slice(text: str, out: Path, limit: float, environment: Mapping[str, str]
 
 
 def read_figures(out: Path) -> dict[str, Any] | None:
-    """Return a slice's own figures, or the last iteration of its run; None if its file is cut off."""
+    """Return a slice's own figures, or the last iteration of its run.
+
+    There are none if their file is cut off.
+    """
     with suppress(ValueError, TypeError):  # a limit may end a slice while it writes
         if (own := out / "figures.json").exists():
             return dict(json.loads(own.read_text()))
