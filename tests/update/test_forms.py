@@ -11,6 +11,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lit_agentrl.batch import TrajectoryBatch
+from lit_agentrl.models.routers import Routing
+from lit_agentrl.update import networks
+from lit_agentrl.update.settings import UpdateSettings
 from tests.conftest import thinned
 from tests.models.kernel import use_kernel
 from tests.update import bare
@@ -71,6 +74,22 @@ def test_in_float32_too(form: str, kernel: str | None, monkeypatch: pytest.Monke
     found = after(("grpo",), random_tree(0), **FORMS[form])
     assert found.dtype == torch.float32
     assert (found - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_a_reference_is_tried_on_the_device_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits on the CPU, which has no kernel: rows were padded if the policy was scored before it."""
+    tried: list[str] = []
+
+    def choose(tried_networks: list[Any], packing: bool | str, *, is_cuda: bool) -> str:
+        tried.extend(network.device.type for network in tried_networks)
+        return "padded"
+
+    monkeypatch.setattr(networks, "choose_form", choose)
+    _ = networks.Networks(
+        bare.gpt2().to("meta"), critic=None, reference=bare.gpt2(), settings=UpdateSettings(), temperature=1.0,
+        routing=Routing(),
+    ).form  # fmt: skip
+    assert tried == ["meta", "meta"]
 
 
 def make_wide(seed: int = 0) -> GPT2LMHeadModel:

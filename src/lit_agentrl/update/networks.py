@@ -146,9 +146,13 @@ class Networks:
         """The form in which rows go through the networks."""
         if self._form is None:
             readers = [self.policy, self._own_trunk, self.reference]
-            is_cuda = next(self.policy.parameters()).device.type == "cuda"
+            device = next(self.policy.parameters()).device
+            if self.reference is not None:
+                self.reference.to(
+                    device
+                )  # before its first use it waits on the CPU, which has no kernel to try
             networks = [network for network in readers if network is not None]
-            form = choose_form(networks, self._settings.packing, is_cuda=is_cuda)
+            form = choose_form(networks, self._settings.packing, is_cuda=device.type == "cuda")
             self._form = "packed" if form == "shared" and self.routing.replay != "none" else form
         return self._form
 
