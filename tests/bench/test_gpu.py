@@ -123,7 +123,7 @@ def test_what_a_kill_changed_is_named(tmp_path: Path) -> None:
     for name, loss, weight in (("first", "1", 1.0), ("same", "1", 1.0), ("other", "2", 1.5)):
         (tmp_path / name / "checkpoints").mkdir(parents=True)
         (tmp_path / name / "metrics.csv").write_text(
-            f"iteration,train/loss,time/update\n0,,\n1,{loss},{name}\n"
+            f"iteration,train/loss,time/update,engine/busy\n0,,,\n1,{loss},{name},{name}\n"
         )
         held = {
             "state_dict": {"w": torch.tensor([weight])},

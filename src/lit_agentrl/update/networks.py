@@ -147,10 +147,9 @@ class Networks:
         if self._form is None:
             readers = [self.policy, self._own_trunk, self.reference]
             device = next(self.policy.parameters()).device
+            # before its first use a frozen reference waits on the CPU, which has no kernel to try
             if self.reference is not None:
-                self.reference.to(
-                    device
-                )  # before its first use it waits on the CPU, which has no kernel to try
+                self.reference.to(device)
             networks = [network for network in readers if network is not None]
             form = choose_form(networks, self._settings.packing, is_cuda=device.type == "cuda")
             self._form = "packed" if form == "shared" and self.routing.replay != "none" else form
