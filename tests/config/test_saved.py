@@ -13,7 +13,12 @@ from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.build.parts import build_parts
 from lit_agentrl.config import composition
 from lit_agentrl.config.errors import UserError
-from lit_agentrl.config.saved import _add_worker, _drop_removed, read_saved_config
+from lit_agentrl.config.saved import (
+    _add_worker,
+    _drop_removed,
+    read_resumed_config,
+    read_saved_config,
+)
 from lit_agentrl.renamed import rename_targets
 from lit_agentrl.rl.policy.group_loss import GroupLoss
 from lit_agentrl.rollout.workers.inline import Here
@@ -53,6 +58,18 @@ def test_a_removed_option_is_dropped_and_said_where_it_did_something(
     assert "seed" not in found.reward.rnd and found.reward.rnd.features == cfg.reward.rnd.features
     assert "compile" not in found.engine and found.engine.num_slots == cfg.engine.num_slots
     assert [r.getMessage()[:19] for r in caplog.records] == ["compile=True of the"] * warnings
+
+
+def test_a_run_of_a_gpu_is_resumed_on_a_cpu(tmp_path: Path) -> None:
+    """Where there is no GPU, the message asks for this option."""
+    cfg = composition.compose_job("train", ["trainer.accelerator=gpu"], composition.format_search_path([]))
+    OmegaConf.set_struct(cfg, False)
+    del cfg["hydra"]
+    (tmp_path / ".hydra").mkdir()
+    OmegaConf.save(cfg, tmp_path / ".hydra" / "config.yaml")
+    OmegaConf.save({"hydra": {"runtime": {"config_sources": []}}}, tmp_path / ".hydra" / "hydra.yaml")
+    found, _ = read_resumed_config(tmp_path, ["trainer.accelerator=cpu"])
+    assert found.trainer.accelerator == "cpu"
 
 
 def test_a_loss_of_groups_that_was_an_advantage_is_one() -> None:

@@ -27,9 +27,10 @@ from lit_agentrl.config.trust import (
 from lit_agentrl.renamed import rename_targets
 from lit_agentrl.report import sweep as records
 
-# what a resumed run may change: its length, the processes that it runs in, and whether its code is trusted
+# what a resumed run may change: its length, the processes and devices it runs on, and whether its code is trusted
 RESUMABLE = (
-    "trainer.max_epochs", "strategy", "trainer.devices", "trainer.num_nodes", "traceback", TRUST_RUN,
+    "trainer.max_epochs", "strategy", "trainer.accelerator", "trainer.devices", "trainer.num_nodes",
+    "traceback", TRUST_RUN,
 )  # fmt: skip
 
 
