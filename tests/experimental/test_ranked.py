@@ -14,6 +14,7 @@ import torch
 
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.episode import Episode
+from lit_agentrl.experimental.guided import ranked
 from lit_agentrl.experimental.guided.pairs import tree_ranked
 from lit_agentrl.experimental.guided.ranked import RankedMcts, RankedSearch, read_ranking, write_question
 from lit_agentrl.experimental.mcts import Mcts, Node
@@ -21,6 +22,7 @@ from lit_agentrl.experimental.tree_steps import tree_state
 from lit_agentrl.rollout.branching import Branch
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.structures.base import Progress
+from lit_agentrl.rollout.structures.hook import Training
 from tests.experimental.test_mcts import over
 from tests.experimental.test_tree_steps import PAID, REPLIES, grown, sides
 
@@ -110,6 +112,15 @@ def test_the_question_shows_the_dialogue_up_to_the_node() -> None:
     question = write_question(episodes, 1, 8000)
     assert "rules\nstart\nReply: r0.0\nm1\n" in question and "1. r0.1\n2. r2.1" in question
     assert "rules" not in write_question(episodes, 1, 8).partition("These replies")[0].partition("last:")[2]
+
+
+def test_the_critic_lies_on_the_device_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policy is moved there later: the critic stayed on the CPU of a machine with a GPU."""
+    made: list[torch.device] = []
+    monkeypatch.setattr(ranked, "Adviser", lambda *given, device: made.append(device))
+    training = Training(lambda episode: [], policy=torch.nn.Linear(1, 1), device=torch.device("cuda:0"))
+    RankedMcts(engine=print).setup(training)
+    assert made == [torch.device("cuda:0")]
 
 
 def test_wrong_options_are_named() -> None:

@@ -55,7 +55,8 @@ class RolloutCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's network, which Lightning moves to its device later."""
         network, context = as_agent(pl_module).policy.network, trainer.precision_plugin.forward_context
-        self.collector.setup(trainer.strategy.root_device, network)
+        device = trainer.strategy.root_device
+        self.collector.setup(device, network)
         hooks = get_hooks(trainer.strategy)
         networks = pl_module.updater.networks if isinstance(pl_module, Trained) else None
 
@@ -65,7 +66,8 @@ class RolloutCallback(Callback):
                 return list_turn_values(compute_token_values, pack([episode]).to(pl_module.device).to_dict())
 
         reference = None if networks is None else networks.reference
-        training = Training(compute_values, reference, network, self.collector.rules.chat.tokenizer)
+        tokenizer = self.collector.rules.chat.tokenizer
+        training = Training(compute_values, reference, network, tokenizer, device)
         opponent = self.collector.structure.hook.setup(training)
         critic = None if networks is None else networks.critic
         evaluated = reweight_by_critic(network, critic)

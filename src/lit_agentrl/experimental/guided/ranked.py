@@ -183,8 +183,7 @@ class RankedMcts(Mcts):
     def setup(self, training: Training) -> None:
         super().setup(training)
         if self._adviser is None:
-            device = next(training.policy.parameters()).device
-            self._adviser = Adviser(self._engine, self._model, self._params, device=device)
+            self._adviser = Adviser(self._engine, self._model, self._params, device=training.device)
 
     def make_columns(self, iteration: int, rows: TrajectoryBatch) -> Mapping[str, Tensor]:
         """Return ``rank_BT``, ``Q_critic`` at the tokens of ranked replies; NaN elsewhere."""

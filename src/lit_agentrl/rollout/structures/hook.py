@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from lit_agentrl.batch import TrajectoryBatch
@@ -45,12 +46,14 @@ class Training:
         reference: The reference network; None without one.
         policy: The policy's network.
         tokenizer: The policy's tokenizer.
+        device: The device of training, to which the networks are moved after `StructureHook.setup`.
     """
 
     values: Values
     reference: Any = None
     policy: Any = None
     tokenizer: Any = None
+    device: torch.device = torch.device("cpu")
 
 
 class StructureHook:
