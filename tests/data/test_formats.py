@@ -80,6 +80,12 @@ def test_an_array_is_read_as_lines_are(text: str, tmp_path: Path) -> None:
     assert repr(found.groups) == repr(load(Demonstrations, write(tmp_path / "b.jsonl", rows)).groups)
 
 
+def test_empty_cells_are_not_counted_as_unused(tmp_path: Path) -> None:
+    row = {"instruction": "2 + 3 ?", "output": "five", "input": "", "history": [], "tags": {}, "note": "x"}
+    found = load(Demonstrations, write(tmp_path / "a.jsonl", [row]))
+    assert found.notes[1:] == ("data: not used: columns note (1 row)",)
+
+
 def test_csv_is_read_as_jsonl_is(tmp_path: Path) -> None:
     text = 'prompt,chosen,rejected,margin,note\r\n"a, ""b""\nc",five,six,2.5,\r\n2 + 3 ?,"five",six,1,x\r\n'
     rows = [{"prompt": 'a, "b"\nc', "chosen": "five", "rejected": "six", "margin": 2.5},

@@ -63,7 +63,9 @@ class Usage:
         self._columns.update(used)
         touched = {name if name in original else name.split(".")[0] for name in used}
         self._unused_columns.update(
-            str(name) for name, cell in original.items() if cell is not None and name not in touched
+            str(name)
+            for name, cell in original.items()
+            if cell not in (None, "", [], {}) and name not in touched
         )
         keys, unused = set[str](), set[str]()
         for message in _list_messages(read, converted):
