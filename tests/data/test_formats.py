@@ -155,7 +155,7 @@ def test_names_of_columns_are_checked(columns: Any, said: str) -> None:
 def test_what_is_used_and_what_is_not_is_said_in_two_lines(tmp_path: Path) -> None:
     asked = {**USER, "name": "Al", "weight": 0, "train": True}
     rows = [{"id": 1, "messages": [asked, {**REPLY, "weight": 1, "reward": 3}]},
-            {"id": 2, "meta": {}, "messages": [USER, REPLY], "source": None}]  # fmt: skip
+            {"id": 2, "meta": {"a": 1}, "messages": [USER, REPLY], "source": None}]  # fmt: skip
     assert load(Demonstrations, write(tmp_path / "a.jsonl", rows)).notes == (
         "data: read 2 rows as messages: columns messages; message keys content, role, weight",
         "data: not used: columns id (2 rows), meta (1 row); message keys name (1 row), reward (1 row), train (1 row)",
