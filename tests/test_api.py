@@ -111,8 +111,9 @@ def test_an_episode_is_the_one_that_an_evaluation_plays(
     assert record["solved"][2] == played.episode.success
     capsys.readouterr()
     main_play([f"run='{result.folder}'", "env=bandit", "instance=2", "seed=4"])
-    doing, *shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    doing, *shown, hint = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert doing.startswith("playing 1 episode of bandit") and shown == narrow(repr(played)).splitlines()
+    assert hint == "messages=true shows all that the policy reads"
 
 
 @pytest.mark.parametrize(

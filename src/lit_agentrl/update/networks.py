@@ -148,7 +148,7 @@ class Networks:
             readers = [self.policy, self._own_trunk, self.reference]
             device = next(self.policy.parameters()).device
             # before its first use a frozen reference waits on the CPU, which has no kernel to try
-            if self.reference is not None:
+            if self.reference is not None and next(self.reference.parameters()).device != device:
                 self.reference.to(device)
             networks = [network for network in readers if network is not None]
             form = choose_form(networks, self._settings.packing, is_cuda=device.type == "cuda")
