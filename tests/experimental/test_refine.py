@@ -18,14 +18,11 @@ from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.credit.advantages import group_mean_std, mc_return
-from lit_agentrl.rl.policy import filters
-from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.hooks import Moment, write_next
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
-from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.rollout.structures.base import Structure
 from lit_agentrl.rollout.structures.refill import Refill
 from lit_agentrl.text.chat import ChatRenderer
@@ -35,7 +32,7 @@ from tests.build.test_structure import built
 from tests.conftest import load_task_yaml, tiny_policy
 from tests.experimental.test_sentences import make
 from tests.rollout.conftest import reply
-from tests.rollout.test_collector import Player
+from tests.rollout.test_collector import Player, collect_group
 
 FALL, UP, TWO = reply("Down"), reply("Up"), reply("Up", "Up")
 
@@ -43,13 +40,7 @@ FALL, UP, TWO = reply("Down"), reply("Up"), reply("Up", "Up")
 def play(structure: Structure, script: Any) -> tuple[StepBatch, dict[str, float]]:
     """Play a group of two by a script that gets the number of the reply."""
     player = Player(lambda spec, k: script[k] if isinstance(script, list) else script(spec, k))
-    made = Collector(
-        player.rules, RolloutSettings(prompts=1, members=2, max_context_tokens=400), structure=structure,
-        select_groups=filters.keep_all,
-        further_prompts=lambda iteration, wave: StepBatch(iteration, [], [], [], wave=wave),
-    )  # fmt: skip
-    batch = StepBatch(0, seed_P=[7], task_P=[0], group_P=[0])
-    return batch, made.collect(batch, player, device=torch.device("cpu"))
+    return collect_group(player, structure)
 
 
 def test_only_the_last_reply_is_played() -> None:

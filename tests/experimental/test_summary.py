@@ -14,15 +14,12 @@ from lit_agentrl.envs.checker import check_env
 from lit_agentrl.episode import PLANNER, Segment
 from lit_agentrl.experimental.summaries.summary import Summarised, Summary, count_open_row_tokens
 from lit_agentrl.experimental.summaries.t_maze import TMaze
-from lit_agentrl.rl.policy import filters
-from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
-from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.text.chat import ChatRenderer
 from tests.build.test_structure import built
 from tests.conftest import nano_tokenizer
 from tests.rollout.conftest import reply
-from tests.rollout.test_collector import Player
+from tests.rollout.test_collector import Player, collect_group
 
 NOTES = "<think> wall </think> <answer> Right </answer>"
 
@@ -38,13 +35,7 @@ def make_player(script: Any, says: str = "") -> Player:
 def play(structure: Summary, script: Any = None, says: str = "") -> tuple[StepBatch, dict[str, float]]:
     """Play a group of two by a script that gets the number of the reply; by default it goes ahead, then Left."""
     player = make_player(script or (lambda spec, k: NOTES if k in (2, 5) else reply("Up")), says)
-    made = Collector(
-        player.rules, RolloutSettings(prompts=1, members=2, max_context_tokens=400), structure=structure,
-        select_groups=filters.keep_all,
-        further_prompts=lambda iteration, wave: StepBatch(iteration, [], [], [], wave=wave),
-    )  # fmt: skip
-    batch = StepBatch(0, seed_P=[7], task_P=[0], group_P=[0])
-    return batch, made.collect(batch, player, device=torch.device("cpu"))
+    return collect_group(player, structure)
 
 
 def test_the_next_row_begins_with_the_summary_and_forgets_the_rest() -> None:

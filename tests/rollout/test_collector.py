@@ -57,6 +57,17 @@ class Player:
         return Played(Scheduler(self.rules, self.engine).play(wave))
 
 
+def collect_group(player: Player, structure: Structure) -> tuple[StepBatch, dict[str, float]]:
+    """Collect a group of two with a structure; no prompts follow."""
+    made = Collector(
+        player.rules, RolloutSettings(prompts=1, members=2, max_context_tokens=400), structure=structure,
+        select_groups=filters.keep_all,
+        further_prompts=lambda iteration, wave: StepBatch(iteration, [], [], [], wave=wave),
+    )  # fmt: skip
+    batch = StepBatch(0, seed_P=[7], task_P=[0], group_P=[0])
+    return batch, made.collect(batch, player, device=torch.device("cpu"))
+
+
 def collect(
     structure: Structure, select: Any = filters.keep_all, script: Any = lambda spec, k: WIN, members: int = 2
 ) -> tuple[StepBatch, dict[str, float], list[Wave]]:

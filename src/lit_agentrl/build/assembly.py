@@ -254,8 +254,8 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
         device = choose_accelerator(cfg.trainer.get("accelerator", "auto"))
     if cfg.trainer.get("deterministic") is True and is_on_cuda(device):
         raise ValueError(
-            "trainer.deterministic=true: tokens are drawn from cumulative sums, of which PyTorch has no deterministic "
-            "kernel for GPUs; use trainer.deterministic=warn"
+            "trainer.deterministic=true: tokens are drawn from cumulative sums, and PyTorch has no deterministic "
+            "kernel for them on GPUs; use trainer.deterministic=warn"
         )
     if not is_parallel(strategy) and math.prod(count_processes(cfg)) > 1:
         name = "single" if strategy == single() else type(strategy).__name__

@@ -129,7 +129,7 @@ def iql_executor(
     """Compute `iql` of the executor's turns, with each sub-task as its own episode.
 
     V is 0 after the last turn before a plan, as at the end of the episode.  Plans have weight 0 and no critic target.
-    This is the offline executor of HRL-TAR, of which no primary source is known.
+    This is the offline executor of HRL-TAR.  No primary source of it is known.
 
     Raises:
         ValueError: see `iql`.

@@ -12,7 +12,7 @@ from lit_agentrl.text.context import Past
 
 @dataclass(frozen=True)
 class Calls:
-    """A context of program calls, each of which continues or begins a row.
+    """A context of program calls: each call continues a row or begins one.
 
     Args:
         show_tools: Whether the policy reads the declarations of tools that a program offers.  A policy that was trained

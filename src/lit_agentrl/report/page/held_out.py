@@ -52,7 +52,7 @@ def count_groups(cell: Cell) -> str:
 def group_by_data(results: Sequence[HeldOutResult]) -> list[list[Cell]]:
     """Group the cells of results whose runs were all judged by the same held-out rows.
 
-    Where a run does not record its rows, those of all are told apart by file and share.
+    If a run does not record its rows, file and share of the held-out data identify them for all cells.
     """
     cells = {result.cell.name: result.cell for result in results}
     is_known = all("held_out_rows" in run.scores for cell in cells.values() for run in _list_measured(cell))
@@ -167,10 +167,10 @@ def _state_best(ranked: Sequence[HeldOutResult], stage: str, title: str) -> str:
         else inference.compare_unpaired(list(first.values()), list(other.values()))
     )
     value, low, high = difference.bounds
-    interval = f" [{low:.3g}, {high:.3g}]" if low is not None and high is not None and low < high else ""
-    doubt = "" if interval and not low <= 0 <= high else "; undecided: "  # type: ignore[operator]
-    if doubt:
-        doubt += "the interval contains 0" if interval else "play more seeds"
+    interval, doubt = "", "; undecided: play more seeds"
+    if low is not None and high is not None and low < high:
+        interval = f" [{low:.3g}, {high:.3g}]"
+        doubt = "; undecided: the interval contains 0" if low <= 0 <= high else ""
     return (
         f"{best.cell.name} has the {title}, {best.stages[stage].value:.4g} against {second.stages[stage].value:.4g} of "
         f"{second.cell.name}: a difference of {value:.3g}{interval} over {difference.units}{doubt}"

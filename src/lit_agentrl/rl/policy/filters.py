@@ -72,8 +72,8 @@ def top_std(*, return_B: Tensor, group_B: Tensor, trajectory_B: Tensor, ratio: f
 def group_std(return_B: Tensor, group_B: Tensor, trajectory_B: Tensor) -> tuple[Tensor, Tensor]:
     """Return the group ids and the std of returns of each group, float64.
 
-    Groups are in order of first appearance.  The std (ddof 1, in reward units) is over trajectories, each of which
-    counts once however many rows it has.  NaN returns are left out; with fewer than two other returns the std is 0.
+    Groups are in order of first appearance.  The std (ddof 1, in reward units) is over trajectories: each
+    counts once, whatever its number of rows.  NaN returns are left out; with fewer than two other returns the std is 0.
 
     Raises:
         ValueError: the shapes disagree.
