@@ -105,11 +105,11 @@ def _find_copy(cfg: DictConfig) -> bool | None:
 
 
 def _find_vllm(cfg: DictConfig) -> dict[str, Any]:
-    """Return the fields of a vLLM in this process; its cache adapts to what is left."""
+    """Return the fields of a vLLM in this process."""
     if cfg.engine.get("_target_") != _VLLM:
         return {}
     cache = cfg.engine.get("cache_gb")
-    size = 0.0 if isinstance(cache, str) else cache * 2.0**30
+    size = 0.0 if isinstance(cache, str) else cache * 2.0**30  # auto fits what is left
     return {"vllm": size, "vllm_sleeps": cfg.engine.get("sleep") != 0}
 
 

@@ -30,7 +30,7 @@ def measure_peak(work: Callable[[], None], held: Sequence[Tensor], device: torch
 
 
 def read_peaks(device: torch.device) -> dict[str, float]:
-    """Read the peaks of a GPU's memory since the last call, and start anew; a collective.
+    """Read the peaks of a GPU's memory since the last call; a collective.
 
     Returns:
         The largest peaks of all ranks, in GiB: of tensors, and of what the allocator holds for them; empty on a CPU.
