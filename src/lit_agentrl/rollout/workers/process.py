@@ -74,7 +74,7 @@ class ProcessSettings(PoolSettings):
 
 
 def _try_device(device: torch.device) -> None:
-    """Try a device, without a tensor on a GPU, whose memory would hold a context of this process.
+    """Try a device; a GPU is only counted, since a tensor would open a context on it.
 
     Raises:
         RuntimeError: It cannot be used.
