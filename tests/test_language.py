@@ -232,7 +232,7 @@ def test_what_is_not_plain_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "    Raises:\n        ValueError: it is not.\n        OSError: If a file is lost; names the file.\n"
     )
     file.write_text(
-        '"""What is odd."""\n\n\ndef told():\n    """A thing, lest it fails"""\n    it.spread = 1\n\n\n'
+        '"""What is odd."""\n\n\ndef told():\n    """A thing, lest it fails"""\n    it.foretold = 1\n\n\n'
         f'def tell(it):\n    """Tell it.\n\n    Args:\n        them: a thing.\n\n{raises}    """\n'
         "    return (\n        1,\n    )  # one\n"
     )
@@ -243,7 +243,7 @@ def test_what_is_not_plain_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "function told does not begin with a verb",
         "instead of 'lest', write 'so that … not'",
         "name told",
-        "name spread",
+        "name foretold",
         "Args",
         "the condition leaves out its noun or verb",
         "write that the message names it",
