@@ -40,8 +40,8 @@ def check_processes(
     _check_pool(share, threads, patience, start_patience, attempts)
     if count > 1 and share is None:
         raise ValueError(
-            f"count={count} needs shares to deal, and worker.share=null is one worker's whole wave; set "
-            "worker.share, such as worker.share=2"
+            f"count={count} workers divide a wave into shares, and worker.share=null makes one share of it; "
+            "set worker.share, such as worker.share=2"
         )
 
 
@@ -67,7 +67,9 @@ def check_actors(
     require_number("cpus", cpus, "a number > 0", lambda number: number > 0)
     require_number("gpus", gpus, "a number >= 0", lambda number: number >= 0)
     if share is None:
-        raise ValueError("share=null leaves nothing to deal; set worker.share, such as worker.share=2")
+        raise ValueError(
+            "share=null gives the whole wave to one actor; set worker.share, such as worker.share=2"
+        )
     _check_pool(share, threads, patience, start_patience, attempts)
     if patience is not None:
         require_number(

@@ -254,7 +254,8 @@ class Actor:
                 self._ray.get(self._handle.close.remote(), timeout=_STOP_S)
         self.kill("was ended")
 
-    def _make_error(self, error: Any) -> PlayingError:  # of a RayTaskError
+    def _make_error(self, error: Any) -> PlayingError:
+        """Return the error of a share, given Ray's ``RayTaskError``."""
         cause = error.cause
         line = (str(cause).strip().splitlines() or [""])[0]
         return PlayingError(f"a playing worker (worker=ray) failed: {type(cause).__name__}: {line}")

@@ -60,7 +60,7 @@ class PoolSettings(WorkerSettings):
         threads = self.choose_threads(is_ahead=is_ahead)
         return Pool(
             opener, share=self.share, seed=rules.seed,
-            # training leaves them a number of threads that must not depend on count: it changes the bits of training
+            # not a function of count, because the threads left to training change its bits
             threads=threads if self.share is None else halve_threads(),
             patience=self.patience or _PATIENCE_S, start_patience=self.start_patience or _START_S,
             attempts=self.attempts,
