@@ -163,10 +163,10 @@ def compute_evaluation_row(
 ) -> dict[str, float]:
     """Return the metrics row of an evaluation.
 
-    Keys are ``{split}/{key}`` for each key of ``EVALUATION_KEYS`` and each ``count_{name}``, the mean over the games that
-    have it.  With several games each game also has its own entries, ``{split}/{game}/{key}``.  ``{split}/episodes``
-    (that did not fail), ``{split}/broken_markers`` and ``{split}/lost_characters`` are sums over games; the latter two
-    only if not 0.
+    Keys are ``{split}/{key}`` for each key of ``EVALUATION_KEYS`` and each ``count_{name}``, the mean over the games
+    that have it.  With several games each game also has its own entries, ``{split}/{game}/{key}``.
+    ``{split}/episodes`` (that did not fail), ``{split}/broken_markers`` and ``{split}/lost_characters`` are sums over
+    games; the latter two only if not 0.
 
     Args:
         split: prefix of the keys.

@@ -262,8 +262,8 @@ def _list_warnings(report: Report) -> list[str]:
         )
         more = f" and {len(unnamed) - _MOST_NAMED} more settings" if len(unnamed) > _MOST_NAMED else ""
         lines.append(
-            f"cells differ in settings that no override names, since an option brings others with it: {shown}{more}; set "
-            "them alike on the command line to compare the option alone"
+            f"cells differ in settings that no override names, since an option brings others with it: {shown}{more}; "
+            "set them alike on the command line to compare the option alone"
         )
     return lines
 
