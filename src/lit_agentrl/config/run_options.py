@@ -98,7 +98,9 @@ def split_models(model_overrides: Sequence[str]) -> list[list[str]]:
         raise UserError(
             f"model={format_value(models)} must name models, each once, such as model=[smollm2,nano]"
         )
-    others = [t for t, override in zip(model_overrides, parsed, strict=True) if override.key_or_group != "model"]
+    others = [
+        t for t, override in zip(model_overrides, parsed, strict=True) if override.key_or_group != "model"
+    ]
     if own := [text for text in others if text.startswith("model.")]:
         raise UserError(
             f"{own[0]} belongs to one model, and {len(models)} are named; evaluate that one alone, and show it in one "

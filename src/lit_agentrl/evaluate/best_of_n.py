@@ -27,7 +27,7 @@ _TOKENS = 8192  # tokens per batch of the reward model
 
 
 @contextmanager
-def _name_option() -> Iterator[None]:
+def _rename_option() -> Iterator[None]:
     """Replace ``path=`` by ``reward_model=``, the option's name, in error messages."""
     try:
         yield
@@ -92,7 +92,7 @@ def load_chooser(cfg: DictConfig, tokenizer: PreTrainedTokenizerBase) -> Chooser
     if not cfg.best_of:
         return None
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with _name_option():
+    with _rename_option():
         if heads := read_about(cfg.reward_model).heads:
             raise ValueError(
                 f"path={cfg.reward_model} has several heads ({', '.join(heads)}), and best_of needs a single score; "
