@@ -243,7 +243,7 @@ class DialogueWriter:
         self, dialogue: _Dialogue, index: int, message: Message, prompt: str, text: str,
         contents: Mapping[str, str],
     ) -> _EndedReply:  # fmt: skip
-        """Return a reply with its end, which the template may write after the reply, later, or never."""
+        """Return a reply with its end, which the template may also write later, or never."""
         chat = self._chat
         encoded = chat.encode_text(text, contents)
         place = self._find_end(text, encoded.tokens, encoded.starts)

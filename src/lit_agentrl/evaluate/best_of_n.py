@@ -20,7 +20,7 @@ from lit_agentrl.report.statistics import (
     estimate_pass_at_k,
 )
 from lit_agentrl.report.summary import estimate
-from lit_agentrl.rewards.learned.scoring import turn_values
+from lit_agentrl.rewards.learned.scoring import compute_turn_values
 from lit_agentrl.text.token_bytes import hash_tokenizer
 
 _TOKENS = 8192  # tokens per batch of the reward model
@@ -79,7 +79,7 @@ class Chooser:
         """Score each episode at its end."""
         if not episodes:
             return []
-        values = turn_values(self.model, episodes, _TOKENS, self.device)
+        values = compute_turn_values(self.model, episodes, _TOKENS, self.device)
         return [float(rows[-1]) for rows in torch.split(values, [len(e.turns) for e in episodes])]
 
 

@@ -77,7 +77,7 @@ def format_markdown(measured: Mapping[str, Mapping[str, float]], stages: Sequenc
 
 
 def find_start_score(summary: Mapping[str, Any], name: str) -> float | None:
-    """Return the score of a metric at the start; None if unknown, or if games are several."""
+    """Return a metric's score at the start; None if unknown, or if games are several."""
     if name != "val/success":
         measured: Mapping[str, float] = summary["held_out"].get("start", {})
         return measured.get(name.removeprefix("val/data_"))
