@@ -177,9 +177,10 @@ def _read_run(folder: Path, root: Path, damaged: list[str]) -> Run:
 
     hydra, metrics_file, summary_file = folder / ".hydra", folder / "metrics.csv", folder / "summary.json"
     scores = parse_file(summary_file, lambda _: summary.read(summary_file), None)
-    thoughts: dict[tuple[regimes.Setting, str], regimes.ThoughtInformation] = {}
+    no_thoughts: dict[tuple[regimes.Setting, str], regimes.ThoughtInformation] = {}
+    thoughts = dict(no_thoughts)
     for path in sorted(folder.glob("evaluations/*.json"))[:_MAX_EVALUATIONS]:
-        thoughts |= parse_file(path, regimes.parse, {})
+        thoughts |= parse_file(path, regimes.parse, no_thoughts)
     status, error = ("unfinished", None) if scores is None else (scores["status"], scores["error"])
     return Run(
         folder,
