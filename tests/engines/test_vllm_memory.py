@@ -162,7 +162,7 @@ def test_a_process_has_one_vllm_that_sleeps(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(vllm, "_SHARED_ENGINES", [])
     given = rules().make_engine_options(tiny_network())
     first = VLLMEngine(**given, cache_gb=1, sleep=2)
-    with pytest.raises(ValueError, match=r"only sleeping place of a process.*set engine\.sleep=0"):
+    with pytest.raises(ValueError, match=r"only one vLLM of a process can sleep.*set engine\.sleep=0"):
         VLLMEngine(**given, cache_gb=2, sleep=2)
     VLLMEngine(**given, cache_gb=2, sleep=0)
     assert first.num_pending == 0

@@ -111,8 +111,8 @@ class RolloutCallback(Callback):
         version, device = agent.version, pl_module.device
         if batch.given is not None:
             _raise_on_sigterm(trainer)
-            self.collector.begin(batch.iteration)
-            self.collector.leave_out(batch)
+            self.collector.seed_iteration(batch.iteration)
+            self.collector.add_structure_columns(batch)
             agent.row |= batch.given
             return
 

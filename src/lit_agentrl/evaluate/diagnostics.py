@@ -29,7 +29,7 @@ from lit_agentrl.report.statistics import (
 from lit_agentrl.report.summary import Estimate, estimate
 from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_token_paper
 from lit_agentrl.rollout.thoughts import (
-    Swapped,
+    SwappedThoughts,
     Thought,
     best_thought,
     draw_turns,
@@ -102,7 +102,7 @@ def diagnose(
     }
     groups = [episode.group for episode in episodes]
     chat, outcomes = run.rules.chat, [episode.outcome for episode in episodes]
-    empty, swapped = encode_think_block(chat), Swapped(thoughts, groups, seed)
+    empty, swapped = encode_think_block(chat), SwappedThoughts(thoughts, groups, seed)
     ablations: dict[str, ThoughtOf] = {
         "removed": lambda request, turn: empty,
         "swapped": lambda request, turn: swapped(request.episode, turn),

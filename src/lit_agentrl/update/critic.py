@@ -180,7 +180,7 @@ def reweight_by_critic(network: Any, critic: Critic | None) -> Any:
         return network
     assert critic.outputs.select_tokens is not None and critic.trunk is not None
     return Reweighted(
-        network, trunk=critic.trunk, head=critic.head, tokens=critic.outputs.select_tokens, beta=critic.beta
+        network, trunk=critic.trunk, head=critic.head, select_q=critic.outputs.select_tokens, beta=critic.beta
     )
 
 

@@ -180,7 +180,9 @@ class VLLMEngine:
         reply = _Reply(request, draws, num_before, min(request.params.max_reply_tokens, room))
         DRAWS[number], self._replies[number] = draws, reply
         # greedy, since `KeyedDraws` leaves a single token to choose
-        self._ask(number, history, max_tokens=reply.limit, temperature=0.0, extra_args={NUMBER: number})
+        self._send_request(
+            number, history, max_tokens=reply.limit, temperature=0.0, extra_args={NUMBER: number}
+        )
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
         """See `Engine`; ``timeout`` is ignored, since the calling thread does the work."""
@@ -239,7 +241,7 @@ class VLLMEngine:
     def score(self, tokens: Sequence[int]) -> list[float]:
         """Score tokens; see `GivenEngine`."""
         number = next(_NUMBERS)
-        self._ask(number, tokens, max_tokens=1, temperature=0.0, prompt_logprobs=0)
+        self._send_request(number, tokens, max_tokens=1, temperature=0.0, prompt_logprobs=0)
         while True:
             for output in self._llm.step():
                 if output.request_id == str(number):
@@ -250,7 +252,7 @@ class VLLMEngine:
                 self._add_output(output)
 
     # ------------------------------------------------------------------ one reply
-    def _ask(self, number: int, tokens: Sequence[int], **sampling: Any) -> None:
+    def _send_request(self, number: int, tokens: Sequence[int], **sampling: Any) -> None:
         delta = self._sampling.RequestOutputKind.DELTA
         params = self._sampling.SamplingParams(
             detokenize=False, ignore_eos=True, output_kind=delta, **sampling
@@ -332,8 +334,8 @@ def _open_engine(
         return unused
     if options["enable_sleep_mode"] and _SHARED_ENGINES:
         raise ValueError(
-            "a vLLM that sleeps takes the only sleeping place of a process, and one is open here already for another "
-            "model or other options; set engine.sleep=0, or start another process"
+            "only one vLLM of a process can sleep, and this process has opened one already, for another model or "
+            "with other options; set engine.sleep=0, or start another process"
         )
     with tempfile.TemporaryDirectory() as folder, preserve_process_state():
         config.save_pretrained(folder)

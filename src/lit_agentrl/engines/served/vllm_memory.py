@@ -22,7 +22,7 @@ from lit_agentrl.models.memory_plan import get_head_dim, get_kv_heads
 AUTO = "auto"
 _GIB = 2**30
 _SHARE = 0.5  # of the memory that is left: activations of vLLM, a reference and fragments take the rest
-_ON_CPU = _GIB
+_CPU_CACHE_BYTES = _GIB
 
 
 @dataclass(frozen=True)
@@ -114,19 +114,20 @@ def choose_cache_bytes(
     if not isinstance(cache_gb, str):
         return int(cache_gb * _GIB)
     if memory is None:
-        return _ON_CPU
+        return _CPU_CACHE_BYTES
     config = network.config.get_text_config()
-    token = 2 * config.num_hidden_layers * get_kv_heads(config) * get_head_dim(config) * itemsize
+    token_bytes = 2 * config.num_hidden_layers * get_kv_heads(config) * get_head_dim(config) * itemsize
     parameters = list(network.parameters())
-    own = itemsize * sum(p.numel() for p in parameters)
-    moved = sum(p.numel() * p.element_size() for p in parameters if p.device.type == "cpu")
-    moments = 2 * sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
-    left = memory.free - own - moved - moments
-    chosen = int(min(_SHARE * left, token * num_slots * max_context))
-    if chosen < token * max_context:
+    vllm_bytes = itemsize * sum(p.numel() for p in parameters)
+    trainer_bytes = sum(p.numel() * p.element_size() for p in parameters if p.device.type == "cpu")
+    moment_bytes = 2 * sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
+    free_bytes = memory.free - vllm_bytes - trainer_bytes - moment_bytes
+    chosen = int(min(_SHARE * free_bytes, token_bytes * num_slots * max_context))
+    if chosen < token_bytes * max_context:
         raise ValueError(
-            f"cache_gb=auto: {max(left, 0) / _GIB:.1f} GiB are left beside the weights, too few for keys and values of "
-            f"rollout.max_context_tokens={max_context}; use a smaller model, model/lora=default, or engine=native"
+            f"cache_gb=auto: {max(free_bytes, 0) / _GIB:.1f} GiB are left beside the weights, too few for keys and "
+            f"values of rollout.max_context_tokens={max_context}; use a smaller model, model/lora=default, or "
+            "engine=native"
         )
     return chosen
 

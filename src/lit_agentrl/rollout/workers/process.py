@@ -25,7 +25,7 @@ from lit_agentrl.rollout.workers.weights import SharedWeights, allocate_shared
 _STOP_S = 5.0  # seconds after which a process that does not end is killed
 
 
-class _Remote(Exception):
+class _RemoteTrace(Exception):
     """The stack trace of the other process, shown as the cause."""
 
 
@@ -197,7 +197,7 @@ class Process:
             raise LostWorker(self._describe_death()) from error
         if kind == "error":
             summary, stack = value
-            raise PlayingError(f"the playing process (worker=process) failed: {summary}") from _Remote(
+            raise PlayingError(f"the playing process (worker=process) failed: {summary}") from _RemoteTrace(
                 f"\n{stack}"
             )
         assert isinstance(value, Played)

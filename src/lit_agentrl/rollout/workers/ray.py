@@ -82,7 +82,9 @@ class RaySettings(PoolSettings):
         require_number("cpus", self.cpus, "a number > 0", lambda number: number > 0)
         require_number("gpus", self.gpus, "a number >= 0", lambda number: number >= 0)
         if self.share is None:
-            raise ValueError("share=null leaves nothing to deal; set worker.share, such as worker.share=2")
+            raise ValueError(
+                "share=null gives the whole wave to one actor; set worker.share, such as worker.share=2"
+            )
         self.check_pool()
         if self.patience is not None:
             require_number(
@@ -276,7 +278,8 @@ class Actor:
                 self._ray.get(self._handle.close.remote(), timeout=_STOP_S)
         self.kill("was ended")
 
-    def _make_error(self, error: Any) -> PlayingError:  # of a RayTaskError
+    def _make_error(self, error: Any) -> PlayingError:
+        """Return the error of a share, given Ray's ``RayTaskError``."""
         cause = error.cause
         line = (str(cause).strip().splitlines() or [""])[0]
         return PlayingError(f"a playing worker (worker=ray) failed: {type(cause).__name__}: {line}")

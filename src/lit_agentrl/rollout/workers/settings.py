@@ -15,7 +15,7 @@ from lit_agentrl.rollout.workers.shares import check_shares
 
 _PATIENCE_S = 600.0
 _START_S = 300.0  # a new process needs time for its imports
-_MOST = 256  # maximum number of processes on one machine
+_MAX_COUNT = 256  # maximum number of processes on one machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +44,12 @@ class PoolSettings(WorkerSettings):
     attempts: int = 3
 
     def __post_init__(self) -> None:
-        require_whole("count", self.count, 1, _MOST)
+        require_whole("count", self.count, 1, _MAX_COUNT)
         self.check_pool()
         if self.count > 1 and self.share is None:
             raise ValueError(
-                f"count={self.count} needs shares to deal, and worker.share=null is one worker's whole wave; set "
-                "worker.share, such as worker.share=2"
+                f"count={self.count} workers divide a wave into shares, and worker.share=null makes one share of it; "
+                "set worker.share, such as worker.share=2"
             )
 
     def check_pool(self) -> None:
@@ -73,7 +73,7 @@ class PoolSettings(WorkerSettings):
         threads = self.choose_threads(is_ahead=is_ahead)
         return Pool(
             opener, share=self.share, seed=rules.seed,
-            # training leaves them a number of threads that must not depend on count: it changes the bits of training
+            # not a function of count, because the threads left to training change its bits
             threads=threads if self.share is None else halve_threads(),
             patience=self.patience or _PATIENCE_S, start_patience=self.start_patience or _START_S,
             attempts=self.attempts,

@@ -34,7 +34,7 @@ class Share:
     key: int
 
 
-def cut(wave: Wave, size: int | None, seed: int) -> list[Share]:
+def cut_wave(wave: Wave, size: int | None, seed: int) -> list[Share]:
     """Cut a wave into shares of ``size`` groups, in the order in which groups appear.
 
     Greedy episodes stay with their group.
