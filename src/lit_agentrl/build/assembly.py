@@ -188,7 +188,7 @@ def build(
         temperature=settings.temperature, seed=cfg.seed, critic=parts.critic, levels=levels,
         reference=parts.reference,
         is_reference_given=is_reference_given,
-        kept=None if recorded is None else build_reference_cache(cfg, recorded, is_given=is_reference_given),
+        reference_cache=None if recorded is None else build_reference_cache(cfg, recorded, is_given=is_reference_given),
     )  # fmt: skip
     folder = Path(cfg.run_dir)
     loggers = add_csv_log(build_dict(cfg, "logger", Logger), folder)

@@ -27,6 +27,9 @@ from lit_agentrl.strategies.checkpoint_io import (
     remove_checkpoint,
 )
 
+AUTO = "auto"
+_LOWER_IS_BETTER = ("val/data_loss", "val/data_nll", "val/data_perplexity")
+
 
 def _check_keep(keep: int) -> int:
     require(keep in (1, 2), "keep", keep, "1 (newest) or 2 (and its predecessor)")
@@ -60,7 +63,7 @@ class LastCheckpoint(Checkpoint):
         self.keep = _check_keep(keep)
         self.period = SavePeriod()
         self._saved_at = 0
-        self._is_told = False
+        self._has_noted_period = False
 
     @property
     def first(self) -> int:
@@ -118,7 +121,7 @@ class LastCheckpoint(Checkpoint):
         return gather_objects([is_due or trainer.received_sigterm])[0]
 
     def _save(self, trainer: Trainer, iterations: int, *, wait: bool) -> None:
-        began, since = time.perf_counter(), iterations - self._saved_at
+        began, num_since = time.perf_counter(), iterations - self._saved_at
         self._saved_at = iterations
         trainer.save_checkpoint(
             self.path, weights_only=False, storage_options={"keep": self.keep, "wait": wait}
@@ -126,15 +129,11 @@ class LastCheckpoint(Checkpoint):
         writer = _get_writer(trainer)
         is_on_cpu = trainer.strategy.root_device.type == "cpu"
         core_s = writer.seconds.get(str(self.path.absolute()), 0.0) if writer and is_on_cpu else 0.0
-        if since > 0:
-            self.period.note_save(began, time.perf_counter(), since, core_s)
-        if self.every == "auto" and self.period.line is not None and not self._is_told and not wait:
-            self._is_told = True
+        if num_since > 0:
+            self.period.note_save(began, time.perf_counter(), num_since, core_s)
+        if self.every == "auto" and self.period.line is not None and not self._has_noted_period and not wait:
+            self._has_noted_period = True
             screen.note(self.period.line)
-
-
-AUTO = "auto"
-_LOWER_IS_BETTER = ("val/data_loss", "val/data_nll", "val/data_perplexity")
 
 
 def choose_mode(monitor: str) -> Literal["max", "min"]:
@@ -213,7 +212,7 @@ class BestCheckpoint(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save if the score did not fall."""
-        score = self._score(trainer, pl_module)
+        score = self._get_score(trainer, pl_module)
         if score is None or not self._is_better(score):
             return
         self.best_score, self.best_iteration = score, trainer.current_epoch + 1
@@ -231,7 +230,7 @@ class BestCheckpoint(Checkpoint):
         )
         export_policy(trainer, pl_module, self.export_folder, wait=is_end)
 
-    def _score(self, trainer: Trainer, pl_module: LightningModule) -> float | None:
+    def _get_score(self, trainer: Trainer, pl_module: LightningModule) -> float | None:
         """Return this iteration's value; None if it was not measured.
 
         Lightning's own table also holds older values, so it is read only after a validation in this iteration.
@@ -265,6 +264,6 @@ class FinalExport(Callback):
         self.folder = folder
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        best = trainer.checkpoint_callbacks
-        if not any(isinstance(each, BestCheckpoint) and each.best_iteration is not None for each in best):
+        savers = trainer.checkpoint_callbacks
+        if not any(isinstance(each, BestCheckpoint) and each.best_iteration is not None for each in savers):
             export_policy(trainer, pl_module, self.folder, wait=True)

@@ -22,7 +22,7 @@ from lit_agentrl.checks import name_errors, require, require_local, require_one_
 from lit_agentrl.models.lora import LoRA, find_adapter_layers, merge_adapters, save_adapter
 from lit_agentrl.models.packages import locate_model
 from lit_agentrl.models.pretrained import hide_bars, hold_back_logs, load_network, load_tokenizer
-from lit_agentrl.models.routers import Routing, freeze
+from lit_agentrl.models.routers import Routing, freeze_routers
 from lit_agentrl.models.routing import Routers
 
 NANO_FOLDER = Path(__file__).parent / "nano"
@@ -189,14 +189,14 @@ def load_pretrained(
     require(is_date(date), "date", date, "a date as YEAR-MONTH-DAY, such as 2026-01-31")
     template = None if chat_template is None else read_template(chat_template)
     with name_errors(f"name={name}"):
-        place = locate_model(name)
-        refuse_adapter(Path(place))
+        source = locate_model(name)
+        refuse_adapter(Path(source))
     try:
         with hold_back_logs():
-            tokenizer = load_tokenizer(place)
-            network = load_network(AutoModelForCausalLM, place, DTYPES[dtype])
+            tokenizer = load_tokenizer(source)
+            network = load_network(AutoModelForCausalLM, source, DTYPES[dtype])
     except ValueError as error:
-        exported = Path(place) / "hf"  # the policy, if the place is a run folder
+        exported = Path(source) / "hf"  # the policy, if the source is a run folder
         hint = f"did you mean {exported}? " if exported.is_dir() else ""
         raise ValueError(
             f"name={name} could not be loaded ({error}); {hint}give a folder with config.json, safetensors weights and "
@@ -211,7 +211,7 @@ def load_pretrained(
     with name_errors("lora"):
         adapters = None if lora is None else lora.attach(network, name)
     if routing.frozen:
-        freeze(network)
+        freeze_routers(network)
     if template is not None:
         tokenizer.chat_template = template
     return Policy(

@@ -254,8 +254,10 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         assert self.lightning_module is not None
         current = self.lightning_module.state_dict()
         saved = checkpoint["state_dict"]
-        shares = {name: sharding.shard_like(value, current.get(name, value)) for name, value in saved.items()}
-        self.lightning_module.load_state_dict(shares, strict=strict)
+        own_shards = {
+            name: sharding.shard_like(value, current.get(name, value)) for name, value in saved.items()
+        }
+        self.lightning_module.load_state_dict(own_shards, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):

@@ -99,8 +99,8 @@ class Multiprocess(ParallelStrategy):
         self.close()
         return (
             error
-            if fault.by == self.global_rank and not is_secondary(error)
-            else RankFailed(fault.cause, is_reported=fault.by != self.global_rank)
+            if fault.rank == self.global_rank and not is_secondary(error)
+            else RankFailed(fault.cause, is_reported=fault.rank != self.global_rank)
         )
 
     def finish(self) -> None:
