@@ -129,7 +129,7 @@ def check_targets(
             if not is_known:
                 raise UserError(f"unknown option {option}; {_suggest_names(path, str(argument), parameters)}")
             annotation = hints.get(str(argument), Any)
-            _require(option, annotation, value)
+            _require_type(option, annotation, value)
 
 
 def find_targets(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -179,7 +179,7 @@ def _split_union(annotation: Any) -> tuple[Any, ...]:
     return (NoneType if annotation is None else annotation,)
 
 
-def _require(option: str, annotation: Any, value: Any) -> None:
+def _require_type(option: str, annotation: Any, value: Any) -> None:
     """Refuse a value that the annotation does not allow; name the entry of a mapping."""
     if _is_accepted(annotation, value):
         _require_size(option, value)
@@ -187,7 +187,7 @@ def _require(option: str, annotation: Any, value: Any) -> None:
     entries = [get_args(m) for m in _split_union(annotation) if get_origin(m) in _DICTS and get_args(m)]
     if entries and isinstance(value, Mapping):
         for name, inner in value.items():
-            _require(f"{option}.{name}", entries[0][1], inner)
+            _require_type(f"{option}.{name}", entries[0][1], inner)
     text = repr(value) if isinstance(value, str) and is_numeric(value) else format_value(value)
     raise UserError(f"{option}={text} must be {_describe(annotation)}{_suggest_group(option)}")
 

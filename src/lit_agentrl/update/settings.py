@@ -39,7 +39,7 @@ SCHEDULES = (
     "warmup_stable_decay",
 )
 # values in place of ``auto`` if nothing has planned the memory of the device
-AUTO = {"tokens_per_microbatch": 2048, "logits_chunk": 1024, "checkpoint_activations": False}
+CPU_VALUES = {"tokens_per_microbatch": 2048, "logits_chunk": 1024, "checkpoint_activations": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class UpdateSettings:
     gradients: SpreadBuckets | None = None
 
     def __post_init__(self) -> None:
-        for name, value in AUTO.items():
+        for name, value in CPU_VALUES.items():
             if getattr(self, name) == "auto":
                 object.__setattr__(self, name, value)
         for name in ("epochs", "minibatches", "max_bad_steps"):
