@@ -143,8 +143,7 @@ def _build(node: Any, path: str) -> Any:
         _try(path, partial(_call, target, parts))
     return partial(target, **parts)
 
-
-def _check_options(check: Callable[..., Any], node: Mapping[str, Any], path: str) -> None:
+    """Check the options that a function has, except ``auto`` in place of another type."""
     """Check the options that a function has; ``auto`` that stands for another type is left out."""
     names = inspect.signature(check).parameters
     check(
