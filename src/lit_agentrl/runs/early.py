@@ -143,16 +143,12 @@ def _build(node: Any, path: str) -> Any:
         _try(path, partial(_call, target, parts))
     return partial(target, **parts)
 
+
+def _check_options(check: Callable[..., Any], node: Mapping[str, Any], path: str) -> None:
     """Check the options that a function has, except ``auto`` in place of another type."""
-    """Check the options that a function has; ``auto`` that stands for another type is left out."""
     names = inspect.signature(check).parameters
-    check(
-        **{
-            name: value
-            for name, value in node.items()
-            if name in names and not (value == "auto" and f"{path}.{name}" in BY_DEVICE)
-        }
-    )
+    given = {name: value for name, value in node.items() if name in names}
+    check(**{n: value for n, value in given.items() if value != "auto" or f"{path}.{n}" not in BY_DEVICE})
 
 
 class _Unknown:
