@@ -38,7 +38,7 @@ ELLIPSIS = re.compile(
 )
 NO_SUBJECT = re.compile(r"\w+: (?:names|says|naming|saying) |; (?:names|says) ")
 # a comment behind the closing bracket of a split statement, far from what it explains
-TRAILING = re.compile(r"^ *[\])}]+ +# (?!fmt|type|noqa)(.*)", re.MULTILINE)
+TRAILING = re.compile(r"^ *[\])}][^#\n\"']* # (?!fmt|type|noqa)(.*)", re.MULTILINE)
 # rooms that a reader has not been through yet
 UNREAD: tuple[str, ...] = ()
 
@@ -107,6 +107,29 @@ def check_raises(node: ast.AST) -> Iterator[str]:
             yield f"write that the message names it: {line.strip()!r}"
 
 
+def list_parameters(node: ast.AST) -> set[str] | None:
+    """Return the parameters of a function, or of the constructor of a class; None if they are inherited."""
+    if isinstance(node, ast.ClassDef):
+        constructors = [each for each in node.body if getattr(each, "name", "") == "__init__"]
+        if not constructors:
+            fields = {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)}
+            return None if node.bases else fields
+        node = constructors[0]
+    return {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}  # type: ignore[attr-defined]
+
+
+def check_arguments(node: ast.AST) -> Iterator[str]:
+    """Yield the entries of ``Args:`` that are no parameters."""
+    docstring, parameters = ast.get_docstring(node) or "", list_parameters(node)  # type: ignore[arg-type]
+    entries = re.search(r"^Args:\n((?:    .*\n?|\n)+)", docstring, re.MULTILINE)
+    if entries is None or parameters is None:
+        return
+    for names in re.findall(r"^    (\S[^:]*):", entries[1], re.MULTILINE):
+        for name in names.split(", "):
+            if name.lstrip("*") not in parameters:
+                yield f"Args: names {name}, which is no parameter"
+
+
 def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any("property" in ast.unparse(each) for each in node.decorator_list)
 
@@ -133,6 +156,9 @@ def find_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if node.attr.lstrip("_") not in OPTIONS:
+                yield node.lineno, node.attr
         elif isinstance(node, ast.arg) and node.arg not in OPTIONS:
             yield node.lineno, node.arg
 
@@ -156,7 +182,7 @@ def check_file(file: Path) -> list[str]:
     found: list[tuple[int, str]] = [(1, line) for line in check_first_line(tree, is_function=False)]
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found += [(node.lineno, line) for line in check_raises(node)]
+            found += [(node.lineno, line) for line in (*check_raises(node), *check_arguments(node))]
         if isinstance(node, ast.ClassDef):
             found += [(node.lineno, line) for line in check_first_line(node, is_function=False)]
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -206,8 +232,9 @@ def test_what_is_not_plain_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "    Raises:\n        ValueError: it is not.\n        OSError: If a file is lost; names the file.\n"
     )
     file.write_text(
-        '"""What is odd."""\n\n\ndef told():\n    """A thing, lest it fails"""\n    spread = 1\n\n\n'
-        f'def tell():\n    """Tell it.\n\n{raises}    """\n    return (\n        1,\n    )  # one\n'
+        '"""What is odd."""\n\n\ndef told():\n    """A thing, lest it fails"""\n    it.foretold = 1\n\n\n'
+        f'def tell(it):\n    """Tell it.\n\n    Args:\n        them: a thing.\n\n{raises}    """\n'
+        "    return (\n        1,\n    ).count(1)  # one\n"
     )
     assert [line.split(": ", 1)[1].split(":")[0] for line in check_file(file)] == [
         "first line begins with 'What'",
@@ -216,7 +243,8 @@ def test_what_is_not_plain_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "function told does not begin with a verb",
         "instead of 'lest', write 'so that … not'",
         "name told",
-        "name spread",
+        "name foretold",
+        "Args",
         "the condition leaves out its noun or verb",
         "write that the message names it",
         "comment after a closing bracket, move it above the statement",

@@ -26,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.native import prefill
-from lit_agentrl.engines.native.attention import NAME, Reading
+from lit_agentrl.engines.native.attention import NAME, MaskedLayout
 from lit_agentrl.engines.native.inference import Inference
 from lit_agentrl.engines.native.play_copy import PlayCopy
 from lit_agentrl.engines.native.prefill import pack_pieces
@@ -128,11 +128,9 @@ def measure(wave: Wave, side: str) -> dict[str, Any]:
     tokens = sum(each.token_1N.shape[1] for each in packed)
     queries, mask = tokens, 0
     for each in packed:
-        if isinstance(each.reading, Reading):
-            queries = each.reading.num_rows + sum(chunk.index_PM.numel() for chunk in each.reading.chunks)
-            mask = each.reading.last_sees_R.sees.numel() + sum(
-                c.sees_PML.numel() for c in each.reading.chunks
-            )
+        if isinstance(each.layout, MaskedLayout):
+            queries = each.layout.num_rows + sum(chunk.index_PM.numel() for chunk in each.layout.chunks)
+            mask = each.layout.last_sees_R.sees.numel() + sum(c.sees_PML.numel() for c in each.layout.chunks)
     layer = two - one
     return {
         "tokens": tokens, "forwards": len(packed), "operators a layer": layer.total(),

@@ -133,7 +133,7 @@ def test_who_plays() -> None:
         ({"patience": 0}, r"^patience=0 must be a number > 0, in seconds"),
         ({"share": 0}, r"^share=0 must be a whole number >= 1"),
         ({"count": 0, "share": 1}, r"^count=0 must be a whole number from 1 to 256"),
-        ({"count": 2}, r"^count=2 needs shares to deal, .* set worker\.share"),
+        ({"count": 2}, r"^count=2 workers divide a wave into shares, .* set worker\.share"),
         ({"attempts": 0}, r"^attempts=0 must be a whole number >= 1"),
         ({"device": ["cpu", "gpu"]}, r"^device=gpu cannot be used here"),
         ({"device": "gpu"}, r"^device=gpu cannot be used here \(.*gpu"),

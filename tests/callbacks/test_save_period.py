@@ -52,7 +52,7 @@ def test_the_line_names_the_choice_and_why() -> None:
 def test_the_period_follows_later_costs() -> None:
     period = choose(0.5, 2.0)
     assert period.every == 5
-    began = period._resumed + 5 * 20.0
+    began = period._resumed_at + 5 * 20.0
     period.note_save(began, began + 0.5, 5, 0.0)
     assert period.every == 1
 

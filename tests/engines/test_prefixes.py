@@ -81,7 +81,7 @@ def test_counts_are_of_what_went_through_the_network(monkeypatch):
     forward = network.forward
 
     def counted(**given):
-        seen.append(given["input_ids"].numel() - given["reading"].num_padding)
+        seen.append(given["input_ids"].numel() - given["layout"].num_padding)
         return forward(**given)
 
     monkeypatch.setattr(network, "forward", counted)

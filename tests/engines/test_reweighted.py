@@ -40,7 +40,7 @@ def reweighted(
         trunk.layers = trunk.layers[:1]
     head = nn.Linear(trunk.config.hidden_size, network.config.vocab_size + 1)
     nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(seed))
-    return Reweighted(network, trunk=trunk, head=head, tokens=TokensAndState().select_tokens, beta=beta)
+    return Reweighted(network, trunk=trunk, head=head, select_q=TokensAndState().select_tokens, beta=beta)
 
 
 @torch.no_grad()
@@ -130,9 +130,9 @@ def test_engines_that_do_not_run_the_critic_are_refused(monkeypatch: pytest.Monk
     asking = describe_part("critic.beta", name="2", requires=[RUNS_CRITIC])
     with pytest.raises(ValueError, match=r"beta=2 needs .* not given by engine=Other; set engine=native"):
         match([asking, describe_engine("Other", promised)])
-    monkeypatch.setattr(native, "find_obstacle", lambda *_: "is odd")
+    monkeypatch.setattr(native, "find_obstacle", lambda *_: "it is odd")
     assert engine(tiny_network()).num_pending == 0, "the policy alone has a slower way"
     with pytest.raises(
-        ValueError, match=r"critic.beta=2 reads slots, and the model is odd; set critic.beta=0"
+        ValueError, match=r"critic.beta=2 needs slots, and they cannot .* \(it is odd\); set critic.beta=0"
     ):
         engine(reweighted(tiny_network(), 2.0))

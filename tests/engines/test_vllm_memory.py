@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import distributed
 
+from lit_agentrl.engines.options import check_vllm
 from lit_agentrl.engines.served import vllm, vllm_memory
 from lit_agentrl.engines.served.vllm import VLLMEngine
 from lit_agentrl.engines.served.vllm_memory import (
@@ -23,8 +24,6 @@ from lit_agentrl.engines.served.vllm_memory import (
     choose_sleep,
     choose_utilization,
     join_ranks,
-    require_cache,
-    require_sleep,
 )
 from lit_agentrl.rollout.sync import WeightSync
 from tests.conftest import load_script, tiny_network
@@ -41,10 +40,10 @@ def test_sleep_by_device() -> None:
         choose_sleep(1, on_gpu=False)
     for level in (3, True, "deep"):
         with pytest.raises(ValueError, match=f"sleep={level} must be auto, 0"):
-            require_sleep(level)
+            check_vllm(sleep=level)
     for cache in (0, -1.0, "much"):
         with pytest.raises(ValueError, match=f"cache_gb={cache} must be auto or a number > 0"):
-            require_cache(cache)
+            check_vllm(cache_gb=cache)
 
 
 def test_cache_is_a_share_of_what_is_left_and_no_more_than_all_slots_need() -> None:
@@ -171,7 +170,7 @@ def test_a_process_has_one_vllm_that_sleeps(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(vllm, "_SHARED_ENGINES", [])
     given = rules().make_engine_options(tiny_network())
     first = VLLMEngine(**given, cache_gb=1, sleep=2)
-    with pytest.raises(ValueError, match=r"only sleeping place of a process.*set engine\.sleep=0"):
+    with pytest.raises(ValueError, match=r"only one vLLM of a process can sleep.*set engine\.sleep=0"):
         VLLMEngine(**given, cache_gb=2, sleep=2)
     VLLMEngine(**given, cache_gb=2, sleep=0)
     assert first.num_pending == 0

@@ -27,7 +27,13 @@ from lit_agentrl.evaluate.score_table import build_table
 from lit_agentrl.report.table import as_text
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Scheduler, Wave
-from lit_agentrl.rollout.thoughts import Swapped, Thought, best_thought, encode_think_block, list_thoughts
+from lit_agentrl.rollout.thoughts import (
+    SwappedThoughts,
+    Thought,
+    best_thought,
+    encode_think_block,
+    list_thoughts,
+)
 from lit_agentrl.rollout.workers.inline import LocalPlayer
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
@@ -185,8 +191,8 @@ def test_an_exchanged_thought_is_of_another_instance_and_of_the_same_turn_where_
         return diagnostics.Thought(group, group, turn, (1,), (group, turn))
 
     pool = [thought(0, 0), thought(1, 0), thought(0, 1)]
-    swap = Swapped(pool, [0, 1], seed=0)
+    swap = SwappedThoughts(pool, [0, 1], seed=0)
     found: Sequence[Sequence[int]] = [swap(0, 0), swap(1, 0), swap(1, 1), swap(0, 1)]
     assert found == [(1, 0), (0, 0), (0, 1), (1, 0)]
     with pytest.raises(ValueError, match="between two or more prompts"):
-        Swapped(pool[:1], [0], seed=0)
+        SwappedThoughts(pool[:1], [0], seed=0)

@@ -122,7 +122,7 @@ def test_of_recorded_episodes_a_level_is_left_out_as_well() -> None:
             player.rules, RolloutSettings(prompts=1, members=2, max_context_tokens=400),
             structure=TwoLevel(trains=trains), select_groups=filters.keep_all, further_prompts=lambda i, w: recorded,
         )  # fmt: skip
-        made.leave_out(recorded)
+        made.add_structure_columns(recorded)
         assert (LEFT_OUT in recorded.columns) == is_frozen
     rows = batch.trajectories
     assert rows is not None and torch.equal(recorded.columns[LEFT_OUT], rows.is_plan_BT)

@@ -10,7 +10,7 @@ from lit_agentrl.models.logprobs import recompute_layers, score_tokens
 from lit_agentrl.models.lora import LoRA, find_adapter_layers, merge_adapters
 from lit_agentrl.models.packing import Packing, enable_packing
 from lit_agentrl.models.policy import Policy, load_pretrained
-from lit_agentrl.models.routers import Routing, find_routers, freeze
+from lit_agentrl.models.routers import Routing, find_routers, freeze_routers
 from lit_agentrl.models.routing import Layout, Pass, Routers
 from tests.conftest import nano_tokenizer
 from tests.models.moe import FAMILIES, moe
@@ -151,7 +151,7 @@ def test_layers_that_run_again_are_told_again():
 @families
 def test_frozen_routers_have_no_gradient(family):
     network = moe(family)
-    freeze(network)
+    freeze_routers(network)
     frozen = {name for name, p in network.named_parameters() if not p.requires_grad}
     assert len(frozen) == len(find_routers(network)) and all(".gate." in name for name in frozen)
 

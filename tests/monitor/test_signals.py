@@ -12,7 +12,7 @@ import torch.distributed as dist
 from lit_agentrl.distributed import get_rank, get_world_size
 from lit_agentrl.episode import EndReason, Episode, Segment, Turn
 from lit_agentrl.monitor.rules import Rule
-from lit_agentrl.monitor.signals import of_replies
+from lit_agentrl.monitor.signals import measure_replies
 from tests.strategies.processes import on_ranks
 
 
@@ -31,7 +31,7 @@ def episode(group: int, member: int, *replies: list[int], end: EndReason = EndRe
 
 
 def test_replies_that_are_all_alike() -> None:
-    found = of_replies([episode(group, member, [1, 2, 3]) for group in range(2) for member in range(2)])
+    found = measure_replies([episode(group, member, [1, 2, 3]) for group in range(2) for member in range(2)])
     assert found == pytest.approx({
         "collapse/entropy_think": 0.5, "collapse/entropy_answer": 0.1, "collapse/distinct_within": 0.5,
         "collapse/similarity_within": 1.0, "collapse/similarity_across": 1.0, "collapse/template_share": 1.0,
@@ -39,7 +39,7 @@ def test_replies_that_are_all_alike() -> None:
 
 
 def test_one_phrase_for_each_prompt_is_alike_within_and_not_across() -> None:
-    found = of_replies(
+    found = measure_replies(
         [episode(group, member, [group, 10 + group, 20 + group]) for group in range(4) for member in range(2)]
     )
     assert found["collapse/similarity_within"] == 1 and found["collapse/similarity_across"] == 0
@@ -47,7 +47,7 @@ def test_one_phrase_for_each_prompt_is_alike_within_and_not_across() -> None:
 
 
 def test_shares_are_of_distinct_pairs() -> None:
-    found = of_replies([episode(0, 0, [1, 2, 3, 4]), episode(0, 1, [1, 2, 3, 5])])
+    found = measure_replies([episode(0, 0, [1, 2, 3, 4]), episode(0, 1, [1, 2, 3, 5])])
     assert found["collapse/similarity_within"] == pytest.approx(2 / 4)
     assert found["collapse/distinct_within"] == pytest.approx(4 / 6)
     assert "collapse/similarity_across" not in found
@@ -58,8 +58,8 @@ def test_the_order_of_play_and_failures_change_nothing() -> None:
         episode(group, member, [group, member, 3], [4, member]) for group in range(3) for member in range(3)
     ]
     lost = episode(3, 0, [9, 9, 9], end=EndReason.ERROR)
-    assert of_replies(played[::-1]) == of_replies([*played, lost])
-    assert of_replies([lost]) == {}
+    assert measure_replies(played[::-1]) == measure_replies([*played, lost])
+    assert measure_replies([lost]) == {}
 
 
 def watched() -> tuple[list[dict[str, float]], list[int]]:
@@ -80,7 +80,7 @@ def watched() -> tuple[list[dict[str, float]], list[int]]:
             for group in range(4)
             for member in range(4)
         ]
-        rows.append(of_replies([each for each in played if each.group % get_world_size() == get_rank()]))
+        rows.append(measure_replies([each for each in played if each.group % get_world_size() == get_rank()]))
         if rule.look("distinct", rows[-1]) is not None:
             alarms.append(iteration)
     return rows, alarms

@@ -239,7 +239,7 @@ def test_a_rule_that_makes_no_sense_is_named(first: Any, then: Any, message: str
     with pytest.raises(ValueError, match=rf"^algo\.structure.*{message}"):
         admission = Admission([(4, 0), (4, 1)], rule, lambda *_: 0.0, 4)
         admission.after(0, episode(0, [0.0]), is_over=True)
-        admission.require_all()
+        admission.require_all_started()
 
 
 def test_room_is_that_of_all_who_are_yet_to_begin() -> None:

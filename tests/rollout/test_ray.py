@@ -93,7 +93,7 @@ def test_what_an_engine_raises_is_one_line(cluster: None) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"share": None}, r"^share=null leaves nothing to deal; set worker\.share"),
+        ({"share": None}, r"^share=null gives the whole wave to one actor; set worker\.share"),
         ({"count": "many"}, r"^count=many must be a whole number >= 1, or auto"),
         ({"count": 0}, r"^count=0 must be a whole number .*, or auto"),
         ({"cpus": 0}, r"^cpus=0 must be a number > 0"),

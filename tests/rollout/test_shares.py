@@ -23,7 +23,7 @@ from lit_agentrl.rollout.workers.base import Played, play_wave
 from lit_agentrl.rollout.workers.inline import LocalPlayer
 from lit_agentrl.rollout.workers.opener import LostWorker, PlayingError
 from lit_agentrl.rollout.workers.pool import Pool
-from lit_agentrl.rollout.workers.shares import Share, cut, join_shares, play_share
+from lit_agentrl.rollout.workers.shares import Share, cut_wave, join_shares, play_share
 from lit_agentrl.rollout.workers.weights import SharedWeights
 from tests.conftest import load_task_yaml, tiny_network
 from tests.rollout.test_process import rules
@@ -121,19 +121,19 @@ def here(*waves: Wave, share: int = 2) -> list[Played]:
 
 def test_cut_by_number_alone() -> None:
     whole = wave()
-    shares = cut(whole, 2, seed=3)
+    shares = cut_wave(whole, 2, seed=3)
     assert [[spec.group for spec in share.wave.specs] for share in shares] == [
         [0, 0, 1, 1, 0], [2, 2, 3, 3, 2], [4, 4, 4]
     ]  # fmt: skip
     assert [share.number for share in shares] == [0, 1, 2] and len({share.key for share in shares}) == 3
     # the share of a group is the same wherever it stands among the groups of a rank
     of_a_rank = replace(whole, specs=tuple(spec for spec in whole.specs if spec.group >= 2))
-    moved = cut(of_a_rank, 2, seed=3)
+    moved = cut_wave(of_a_rank, 2, seed=3)
     assert [(each.wave, each.key) for each in moved] == [(each.wave, each.key) for each in shares[1:]]
     backwards = {share.number: Played(list(share.wave.specs)) for share in reversed(shares)}  # type: ignore[arg-type]
     assert join_shares(whole, shares, backwards).episodes == list(whole.specs)
-    assert cut(replace(whole, specs=()), 2, seed=3) == []
-    (all_of_it,) = cut(whole, None, seed=3)
+    assert cut_wave(replace(whole, specs=()), 2, seed=3) == []
+    (all_of_it,) = cut_wave(whole, None, seed=3)
     assert all_of_it.wave is whole
 
 

@@ -96,7 +96,7 @@ def build(
         Policy(network=gpt2(), tokenizer=None, name="gpt2"), objective=algorithm,
         update=UpdateSettings(**{"grad_clip": 1e9, "max_logp_gap": 1e9, **update}),
         optim=optim or OptimSettings(optimizer=torch.optim.SGD, lr=1e-30), critic=make_critic, reference=reference,
-        kept=kept,
+        reference_cache=kept,
     )  # fmt: skip
     if module.critic is not None:
         torch.nn.init.normal_(module.critic.head.weight, generator=torch.Generator().manual_seed(1))

@@ -54,7 +54,7 @@ class Squares(nn.Module):
 
 def work_of(lanes: Lanes, xs: list[float]) -> Any:
     def work(lane: int, number: int) -> dict[str, Tensor]:
-        loss = lanes.each[lane][0](xs[number])
+        loss = lanes.modules_of[lane][0](xs[number])
         loss.backward()
         return {"x": torch.tensor(xs[number])}
 
@@ -71,13 +71,13 @@ def test_gradients_are_summed_and_metrics_stand_in_order(in_turn: bool) -> None:
     assert own.weight.grad.tolist() == [84.5, -168.0]
     assert own.frozen.grad is None
     assert [float(each["x"]) for each in found] == [1.0, 2.0, 3.0]
-    assert all(twin[0].weight.grad is None for twin in lanes.each[1:])
+    assert all(twin[0].weight.grad is None for twin in lanes.modules_of[1:])
 
 
 def test_copies_are_the_same_memory_also_after_it_was_exchanged() -> None:
     own = Squares()
     lanes = Lanes((own,), 2)
-    (copied,) = lanes.each[1]
+    (copied,) = lanes.modules_of[1]
     assert copied.weight is not own.weight
     assert copied.weight.data_ptr() == own.weight.data_ptr()
     assert copied.frozen.data_ptr() == own.frozen.data_ptr()
@@ -122,7 +122,7 @@ def test_autocast_reaches_all_lanes() -> None:
     seen: list[torch.dtype] = []
 
     def work(lane: int, number: int) -> dict[str, Tensor]:
-        seen.append(lanes.each[lane][0](torch.ones(2)).dtype)
+        seen.append(lanes.modules_of[lane][0](torch.ones(2)).dtype)
         return {}
 
     with torch.autocast("cpu", torch.bfloat16):
@@ -228,7 +228,7 @@ def test_modules_can_be_copied() -> None:
     module.trainer = None
     copied = copy.deepcopy(module.updater.networks)
     assert copied.lanes is not None
-    assert copied.lanes.each[0][0] is copied.policy
+    assert copied.lanes.modules_of[0][0] is copied.policy
 
 
 def test_hooks_see_every_pass() -> None:

@@ -110,13 +110,13 @@ def test_the_loss_over_a_batch_is_that_of_a_loop_over_its_tokens(
     """Each row alone through transformers' own forward; loads counted token by token, over each minibatch."""
     batch, parts = played(), []
     made = module(OVER_BATCH, minibatches=minibatches, tokens_per_microbatch=60)
-    real = type(made.updater._stepper)._count
+    real = type(made.updater._stepper)._add_denominators
 
     def count(self: Any, minibatch: dict[str, Tensor]) -> dict[str, Tensor]:
         parts.append(minibatch)
         return real(self, minibatch)
 
-    monkeypatch.setattr(type(made.updater._stepper), "_count", count)
+    monkeypatch.setattr(type(made.updater._stepper), "_add_denominators", count)
     step(made, batch)
     assert len(parts) == minibatches
     total, number = 0.0, 0

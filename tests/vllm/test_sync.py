@@ -46,21 +46,21 @@ class Stock(VLLMEngine):
 
     mode = "raw_logprobs"
 
-    def _ask(self, number: int, tokens: Any, **sampling: Any) -> None:
+    def _send_request(self, number: int, tokens: Any, **sampling: Any) -> None:
         if sampling.pop("extra_args", None):
             params = self._replies[number].request.params
             sampling |= {
                 "temperature": params.temperature, "top_p": params.top_p, "logprobs": 0,
                 "seed": self._replies[number].request.key,
             }  # fmt: skip
-        super()._ask(number, tokens, **sampling)
+        super()._send_request(number, tokens, **sampling)
 
-    def _take(self, output: Any) -> None:
+    def _add_output(self, output: Any) -> None:
         reply = self._replies[int(output.request_id)]
         tokens = output.outputs[0].token_ids
         for token, row in zip(tokens, output.outputs[0].logprobs, strict=True):
             reply.draws.note(len(reply.draws.tokens), token, row[token].logprob, 0.0)
-        super()._take(output)
+        super()._add_output(output)
 
 
 def test_five_syncs_in_a_row(nano: Any) -> None:
@@ -137,8 +137,8 @@ def test_its_own_log_probs_are_found_out(
 def test_draws_that_vllm_did_not_take_are_an_error(nano: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, sync = opened(nano)
     sync.load(None, 0)
-    ask = engine._ask
-    monkeypatch.setattr(engine, "_ask", lambda *a, extra_args=None, **k: ask(*a, **k))
+    ask = engine._send_request
+    monkeypatch.setattr(engine, "_send_request", lambda *a, extra_args=None, **k: ask(*a, **k))
     with pytest.raises(SyncError, match="vLLM wrote other tokens than were drawn"):
         sync.probe(PLAIN)
 

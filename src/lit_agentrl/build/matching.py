@@ -18,7 +18,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.episode import Episode
 from lit_agentrl.requirements import Fact, Offer, Part, Requirement, describe_part, match
 from lit_agentrl.rl.policy.filters import Selection, keeps_all, wanted_groups
-from lit_agentrl.rollout.structures.base import WAVES
+from lit_agentrl.rollout.structures.base import DEFAULT_WAVES
 from lit_agentrl.update.minibatches import name_units
 
 if TYPE_CHECKING:
@@ -46,11 +46,13 @@ def match_game(task: Task, played: Sequence[Episode], others: Sequence[Part]) ->
         ValueError: the message names the requiring part, the game, and the remedy.
     """
     turns = [turn for episode in played for turn in episode.turns]
-    is_shown = {
+    is_provided = {
         facts.STATE_KEYS: bool(turns[0].state_key),
         facts.COSTS: any(turn.cost is not None for turn in turns),
     }
-    game = describe_part("env", task, name=task.name, provides=[fact for fact in is_shown if is_shown[fact]])
+    game = describe_part(
+        "env", task, name=task.name, provides=[fact for fact in is_provided if is_provided[fact]]
+    )
     match([*others, game], undecided={"engine"})
 
 
@@ -104,7 +106,7 @@ def _list_groups(cfg: DictConfig, parts: Parts) -> list[Fact | Offer]:
         return [facts.IN_ORDER, Offer(facts.UNITS, units, f"data.batch={kind.batch}")]
     prompts = parts.structure.prompts(rollout.prompts, factor)
     units = prompts * (rollout.members if parts.algorithm.unit in (None, "trajectory_B") else 1)
-    waves = OmegaConf.select(cfg, "algo.structure.max_waves") or WAVES
+    waves = OmegaConf.select(cfg, "algo.structure.max_waves") or DEFAULT_WAVES
     by = f"the {waves * prompts} groups that {waves} waves of rollout.prompts={rollout.prompts} give"
     unit_source = f"the {units} of rollout.prompts={rollout.prompts} and rollout.members={rollout.members}"
     return [Offer(facts.GROUPS, waves * prompts, by), Offer(facts.UNITS, units, unit_source)]

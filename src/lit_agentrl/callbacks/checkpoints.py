@@ -15,8 +15,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lit_agentrl import screen
 from lit_agentrl.callbacks.export import export_policy
 from lit_agentrl.callbacks.iteration_log import get_iteration_metrics
+from lit_agentrl.callbacks.options import check_best, check_last
 from lit_agentrl.callbacks.save_period import SavePeriod
-from lit_agentrl.checks import require, require_one_of, require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.files import has_checkpoint, recover_folder
 from lit_agentrl.report.summary import Saves
@@ -27,10 +27,8 @@ from lit_agentrl.strategies.checkpoint_io import (
     remove_checkpoint,
 )
 
-
-def _check_keep(keep: int) -> int:
-    require(keep in (1, 2), "keep", keep, "1 (newest) or 2 (and its predecessor)")
-    return keep
+AUTO = "auto"
+_LOWER_IS_BETTER = ("val/data_loss", "val/data_nll", "val/data_perplexity")
 
 
 def _get_writer(trainer: Trainer) -> Writer | None:
@@ -52,15 +50,13 @@ class LastCheckpoint(Checkpoint):
     """
 
     def __init__(self, dirpath: str | Path, every: int | Literal["auto"] = "auto", keep: int = 2) -> None:
-        if every != "auto":
-            require(isinstance(every, int), "every", every, "auto, or a whole number of at least 1")
-            require_whole("every", every, 1)
+        check_last(every=every, keep=keep)
         self.path = Path(dirpath) / "last.ckpt"
         self.every = every
-        self.keep = _check_keep(keep)
+        self.keep = keep
         self.period = SavePeriod()
         self._saved_at = 0
-        self._is_told = False
+        self._has_noted_period = False
 
     @property
     def first(self) -> int:
@@ -118,7 +114,7 @@ class LastCheckpoint(Checkpoint):
         return gather_objects([is_due or trainer.received_sigterm])[0]
 
     def _save(self, trainer: Trainer, iterations: int, *, wait: bool) -> None:
-        began, since = time.perf_counter(), iterations - self._saved_at
+        began, num_since = time.perf_counter(), iterations - self._saved_at
         self._saved_at = iterations
         trainer.save_checkpoint(
             self.path, weights_only=False, storage_options={"keep": self.keep, "wait": wait}
@@ -126,15 +122,11 @@ class LastCheckpoint(Checkpoint):
         writer = _get_writer(trainer)
         is_on_cpu = trainer.strategy.root_device.type == "cpu"
         core_s = writer.seconds.get(str(self.path.absolute()), 0.0) if writer and is_on_cpu else 0.0
-        if since > 0:
-            self.period.note_save(began, time.perf_counter(), since, core_s)
-        if self.every == "auto" and self.period.line is not None and not self._is_told and not wait:
-            self._is_told = True
+        if num_since > 0:
+            self.period.note_save(began, time.perf_counter(), num_since, core_s)
+        if self.every == "auto" and self.period.line is not None and not self._has_noted_period and not wait:
+            self._has_noted_period = True
             screen.note(self.period.line)
-
-
-AUTO = "auto"
-_LOWER_IS_BETTER = ("val/data_loss", "val/data_nll", "val/data_perplexity")
 
 
 def choose_mode(monitor: str) -> Literal["max", "min"]:
@@ -167,11 +159,11 @@ class BestCheckpoint(Checkpoint):
     def __init__(
         self, dirpath: str | Path, monitor: str = "val/success", mode: str = "max", keep: int = 1
     ) -> None:
-        require_one_of("mode", mode, ("max", "min", AUTO))
+        check_best(mode=mode, keep=keep)
         self.path = Path(dirpath) / "best.ckpt"
         self.monitor = "val/success" if monitor == AUTO else monitor
         self.mode = choose_mode(self.monitor) if mode == AUTO else mode
-        self.keep = _check_keep(keep)
+        self.keep = keep
         self.best_score: float | None = None
         self.best_iteration: int | None = None
         self._was_validated = False
@@ -213,7 +205,7 @@ class BestCheckpoint(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save if the score did not fall."""
-        score = self._score(trainer, pl_module)
+        score = self._get_score(trainer, pl_module)
         if score is None or not self._is_better(score):
             return
         self.best_score, self.best_iteration = score, trainer.current_epoch + 1
@@ -231,7 +223,7 @@ class BestCheckpoint(Checkpoint):
         )
         export_policy(trainer, pl_module, self.export_folder, wait=is_end)
 
-    def _score(self, trainer: Trainer, pl_module: LightningModule) -> float | None:
+    def _get_score(self, trainer: Trainer, pl_module: LightningModule) -> float | None:
         """Return this iteration's value; None if it was not measured.
 
         Lightning's own table also holds older values, so it is read only after a validation in this iteration.
@@ -265,6 +257,6 @@ class FinalExport(Callback):
         self.folder = folder
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        best = trainer.checkpoint_callbacks
-        if not any(isinstance(each, BestCheckpoint) and each.best_iteration is not None for each in best):
+        savers = trainer.checkpoint_callbacks
+        if not any(isinstance(each, BestCheckpoint) and each.best_iteration is not None for each in savers):
             export_policy(trainer, pl_module, self.folder, wait=True)

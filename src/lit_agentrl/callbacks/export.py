@@ -33,7 +33,7 @@ def export_policy(trainer: Trainer, module: LightningModule, folder: Path, *, wa
             io = trainer.strategy.checkpoint_io
             if isinstance(io, AtomicIO):
                 wait = wait or not getattr(module, "exports_network_alone", False)
-                io.write(folder, write, network, copy_network_to_host, wait=wait)
+                io.write_or_start(folder, write, network, copy_network_to_host, wait=wait)
             else:
                 write(network)
     hooks.barrier("export")

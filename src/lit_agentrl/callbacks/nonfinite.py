@@ -37,67 +37,67 @@ class FirstNonFinite(Callback):
     def __init__(self) -> None:
         self._stage = "rollout"  # a worker that plays ahead never leaves this stage
         self._iteration = self._version = 0
-        self._open_hooks = ExitStack()  # hooks to remove when the trainer ends
+        self._run_hooks = ExitStack()  # hooks to remove when the trainer ends
         self._update_hooks = ExitStack()  # hooks to remove when an update ends
         self._names: dict[int, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without cleanup handles, since modules are sent to workers with their hooks."""
-        return self.__dict__ | {"_open_hooks": ExitStack(), "_update_hooks": ExitStack(), "_names": {}}
+        return self.__dict__ | {"_run_hooks": ExitStack(), "_update_hooks": ExitStack(), "_names": {}}
 
     # ------------------------------------------------------------------ stages
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Watch the outputs of modules."""
-        self._open_hooks.close()
+        self._run_hooks.close()
         for name, module in pl_module.named_modules():
             if name:
                 handle = module.register_forward_hook(partial(self._check_output, name))
-                self._open_hooks.callback(handle.remove)
+                self._run_hooks.callback(handle.remove)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Watch optimizer steps, and have autograd record where each function was called."""
         self._names = {id(weight): name for name, weight in pl_module.named_parameters()}
         for optimizer in trainer.optimizers:
             handle = optimizer.register_step_post_hook(self._check_weights)
-            self._open_hooks.callback(handle.remove)
+            self._run_hooks.callback(handle.remove)
         before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
         torch.autograd.set_detect_anomaly(True, check_nan=False)
-        self._open_hooks.callback(torch.autograd.set_detect_anomaly, *before)
+        self._run_hooks.callback(torch.autograd.set_detect_anomaly, *before)
         # torch's warning repeats the place that this callback names
-        self._open_hooks.enter_context(warnings.catch_warnings())
+        self._run_hooks.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="Error detected in")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._begin("rollout", trainer, pl_module)
+        self._begin_stage("rollout", trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Begin the update stage: the rollout callback runs first and has played the episodes."""
-        self._begin("update", trainer, pl_module)
-        self._update_hooks.enter_context(_Functions(self))
+        self._begin_stage("update", trainer, pl_module)
+        self._update_hooks.enter_context(_FunctionCheck(self))
 
     def on_train_batch_end(self, *_: Any) -> None:
         self._update_hooks.close()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._begin("validation", trainer, pl_module)
+        self._begin_stage("validation", trainer, pl_module)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._begin("test", trainer, pl_module)
+        self._begin_stage("test", trainer, pl_module)
 
     def on_exception(self, *_: Any) -> None:
-        self._end()
+        self._remove_hooks()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._end()
+        self._remove_hooks()
 
-    def _begin(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
+    def _begin_stage(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
         self._update_hooks.close()
         self._stage, self._iteration = stage, trainer.current_epoch + (stage in ("rollout", "update"))
         self._version = as_agent(pl_module).version
 
-    def _end(self) -> None:
+    def _remove_hooks(self) -> None:
         self._update_hooks.close()
-        self._open_hooks.close()
+        self._run_hooks.close()
 
     # ------------------------------------------------------------------ checks
     def _check_output(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
@@ -164,7 +164,7 @@ class FirstNonFinite(Callback):
         )
 
 
-class _Functions(TorchFunctionMode):
+class _FunctionCheck(TorchFunctionMode):
     """Mode that checks what torch functions return for finite inputs."""
 
     def __init__(self, watch: FirstNonFinite) -> None:

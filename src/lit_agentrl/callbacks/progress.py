@@ -30,9 +30,22 @@ from rich.text import Text
 
 from lit_agentrl import screen
 from lit_agentrl.callbacks.iteration_log import get_iteration_metrics
-from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.callbacks.options import check_display
 
 PHASES = ("rollout", "score", "update", "validate")
+_AT_START = "at the start"  # marks a score that training has not measured yet
+
+# metrics of held-out data, and their labels
+_ACCURACY = "val/data_reward_accuracy"
+_HELD_OUT = (
+    ("val/data_loss", "val loss"), (_ACCURACY, "val accuracy"),
+    ("val/data_reward_margin", "val margin"), ("val/data_perplexity", "val perplexity"),
+)  # fmt: skip
+# metrics of the update and of a reward model, and their labels
+_TRAINED = (
+    ("reward/model_score", "reward model"), ("train/loss", "loss"), ("train/ref_kl", "KL to reference (nats)"),
+    ("train/old_kl", "KL to old policy (nats)"), ("train/grad_norm", "gradient norm"),
+)  # fmt: skip
 
 
 def format_duration(seconds: float) -> str:
@@ -45,23 +58,6 @@ def format_duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     hours, rest = divmod(round(seconds), 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
-
-
-_AT_START = "at the start"  # marks a score that training has not measured yet
-
-# metrics of held-out data, and their labels
-_ACCURACY = "val/data_reward_accuracy"
-_HELD_OUT = (
-    ("val/data_loss", "val loss"), (_ACCURACY, "val accuracy"),
-    ("val/data_reward_margin", "val margin"), ("val/data_perplexity", "val perplexity"),
-)  # fmt: skip
-
-
-# metrics of the update and of a reward model, and their labels
-_TRAINED = (
-    ("reward/model_score", "reward model"), ("train/loss", "loss"), ("train/ref_kl", "KL to reference (nats)"),
-    ("train/old_kl", "KL to old policy (nats)"), ("train/grad_norm", "gradient norm"),
-)  # fmt: skip
 
 
 def list_fields(
@@ -142,8 +138,7 @@ class LiveDisplay(ProgressBar):
 
     def __init__(self, every: int = 1, every_seconds: float = 0.0, console: Console | None = None) -> None:
         super().__init__()
-        require_whole("every", every, 1)
-        require_number("every_seconds", every_seconds, "a number >= 0", lambda value: value >= 0)
+        check_display(every=every, every_seconds=every_seconds)
         self.every = every
         self.every_seconds = every_seconds
         self._console = console
@@ -225,17 +220,17 @@ class LiveDisplay(ProgressBar):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the rollout phase, with which an iteration begins."""
-        self._begin("rollout")
+        self._show_phase("rollout")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Show the update phase: the rollout callback runs first and has played the episodes."""
-        self._begin("update")
+        self._show_phase("update")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the validation phase; a validation before training has no panel."""
-        self._begin("validate")
+        self._show_phase("validate")
 
-    def _begin(self, phase: str) -> None:
+    def _show_phase(self, phase: str) -> None:
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], phase=f"{phase:<8}")  # the width of the longest phase
 
@@ -271,7 +266,7 @@ class LiveDisplay(ProgressBar):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the last panel on the screen and release the terminal."""
-        self._begin("")
+        self._show_phase("")
         self._stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import Episode
 from lit_agentrl.modules.contract import Agent, Trained, as_agent, as_trained
-from lit_agentrl.report.episodes import MOSTLY_CUT
+from lit_agentrl.report.episodes import WARNING_CUT_SHARE
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.pack import pack
@@ -50,7 +50,7 @@ class RolloutCallback(Callback):
         self.collector, self._player = collector, player
         self._restored: Any = None
         self.warnings: list[str] = []
-        self._has_warned = self._has_warned_of_lost = False
+        self._has_warned_of_cut = self._has_warned_of_lost = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's network, which Lightning moves to its device later."""
@@ -111,8 +111,8 @@ class RolloutCallback(Callback):
         version, device = agent.version, pl_module.device
         if batch.given is not None:
             _raise_on_sigterm(trainer)
-            self.collector.begin(batch.iteration)
-            self.collector.leave_out(batch)
+            self.collector.seed_iteration(batch.iteration)
+            self.collector.add_structure_columns(batch)
             agent.row |= batch.given
             return
 
@@ -150,11 +150,34 @@ class RolloutCallback(Callback):
         started, agent = time.perf_counter(), as_agent(pl_module)
         self.val.collect(batch, self._player.play_evaluation, agent.version, is_first=not any(indices))
         agent.row["time/validate"] = agent.row.get("time/validate", 0.0) + time.perf_counter() - started
-
         self._warn_of_lost_characters("val", agent, batch)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._warn_of_cut_replies("val", as_agent(pl_module).row)
+
+    def on_test_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *indices: int
+    ) -> None:
+        _raise_on_sigterm(trainer)
+        if batch.given is None:
+            self.test.collect(
+                batch, self._player.play_evaluation, as_agent(pl_module).version, is_first=not any(indices)
+            )
+            self._warn_of_lost_characters("test", as_agent(pl_module), batch)
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
+    ) -> None:
+        """Store the module's results for a batch from a data set."""
+        if batch.given is not None:
+            self.val.store_outcomes(batch, is_first=not any(indices))
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
+    ) -> None:
+        """Store the module's results for a batch from a data set."""
+        if batch.given is not None:
+            self.test.store_outcomes(batch, is_first=not any(indices))
 
     def _warn(self, line: str) -> None:
         self.warnings.append(line)
@@ -163,9 +186,9 @@ class RolloutCallback(Callback):
     def _warn_of_cut_replies(self, kind: str, row: Mapping[str, float]) -> None:
         """Warn once in a run if nearly all replies reached their limit."""
         share = row.get(f"{kind}/cut_share", 0.0)
-        if share < MOSTLY_CUT or self._has_warned:
+        if share < WARNING_CUT_SHARE or self._has_warned_of_cut:
             return
-        self._has_warned = True
+        self._has_warned_of_cut = True
         self._warn(
             f"{share:.0%} of the replies were cut at rollout.max_reply_tokens={self.settings.max_reply_tokens}, "
             f"and a cut reply is rarely valid ({kind}/cut_share): raise the limit, or imitate short replies first "
@@ -183,30 +206,6 @@ class RolloutCallback(Callback):
             f"prompts hold {format_lost(lost)} ({kind}/lost_characters); remove them from the texts of the game, or "
             "use another model"
         )
-
-    def on_test_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *indices: int
-    ) -> None:
-        _raise_on_sigterm(trainer)
-        if batch.given is None:
-            self.test.collect(
-                batch, self._player.play_evaluation, as_agent(pl_module).version, is_first=not any(indices)
-            )
-            self._warn_of_lost_characters("test", as_agent(pl_module), batch)
-
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
-    ) -> None:
-        """Store the module's results for a batch from a data set."""
-        if batch.given is not None:
-            self.val.take(batch, is_first=not any(indices))
-
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
-    ) -> None:
-        """Store the module's results for a batch from a data set."""
-        if batch.given is not None:
-            self.test.take(batch, is_first=not any(indices))
 
 
 def _raise_on_sigterm(trainer: Trainer) -> None:

@@ -27,12 +27,12 @@ class SavePeriod:
         self.skipped = 0
         self.line: str | None = None
         self._saves = 0
-        self._launched = self._resumed = time.perf_counter()
+        self._launched_at = self._resumed_at = time.perf_counter()
 
     @property
     def share(self) -> float:
         """Return the share of the time since the launch for which saves have blocked training."""
-        return self.held_s / max(time.perf_counter() - self._launched, 1e-9)
+        return self.held_s / max(time.perf_counter() - self._launched_at, 1e-9)
 
     def note_save(self, began: float, ended: float, iterations: int, core_s: float) -> None:
         """Record a save, and choose the period again.
@@ -43,8 +43,8 @@ class SavePeriod:
             iterations: number of iterations since the previous save.
             core_s: core-seconds that the writing thread takes from training.
         """
-        iteration_s = (began - self._resumed) / iterations
-        self._resumed = ended
+        iteration_s = (began - self._resumed_at) / iterations
+        self._resumed_at = ended
         self.held_s += ended - began
         self._saves += 1
         if self._saves == 1:  # not typical: it waits for the disk, and the first iteration warms up

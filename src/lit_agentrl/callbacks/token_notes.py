@@ -46,12 +46,12 @@ class UpdateNotes:
         is_trained_BT = rows["is_action_BT"] & rows.get("is_kept_BT", rows["is_action_BT"]).bool()
         trained, advantages = [], []
         for number, turn in enumerate(episode.turns):
-            place = (rows["turn_BT"] == number).nonzero()
-            place = place[max(0, len(place) - len(turn.reply_tokens)) :]  # a turn ends with its reply
-            mask = is_trained_BT[place[:, 0], place[:, 1]].to(torch.int64).tolist()
+            places = (rows["turn_BT"] == number).nonzero()
+            places = places[max(0, len(places) - len(turn.reply_tokens)) :]  # a turn ends with its reply
+            mask = is_trained_BT[places[:, 0], places[:, 1]].to(torch.int64).tolist()
             trained.append(mask or [0] * len(turn.reply_tokens))
             if "advantage_BT" in rows:
-                values = rows["advantage_BT"][place[:, 0], place[:, 1]].tolist()
+                values = rows["advantage_BT"][places[:, 0], places[:, 1]].tolist()
                 advantages.append([_round(value) for value in values])
         return {"trained": trained, "advantages": advantages if "advantage_BT" in rows else None}
 

@@ -15,9 +15,9 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.callbacks.markup import Decode, format_episode
+from lit_agentrl.callbacks.options import check_transcripts
 from lit_agentrl.callbacks.token_notes import UpdateNotes, list_texts
 from lit_agentrl.callbacks.transcript_lines import to_line
-from lit_agentrl.checks import require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import Episode
 from lit_agentrl.files import append_durable, read_complete_lines, remove_leftover, write_atomic
@@ -59,8 +59,7 @@ class Transcripts(Callback):
     def __init__(
         self, dirpath: str | Path, every: int = 10, episodes: int = 4, dialect: Dialect = ANSWER
     ) -> None:
-        require_whole("every", every, 1)
-        require_whole("episodes", episodes, 1)
+        check_transcripts(every=every, episodes=episodes)
         self.folder = Path(dirpath)
         self.every = every
         self.episodes = episodes
@@ -153,9 +152,9 @@ class Transcripts(Callback):
         lines = []
         for episode in picked:
             texts = {} if tokenizer is None else {"texts": list_texts(episode, tokenizer)}
-            further = (notes or {}).get(_identify(episode), {})
-            lines.append(to_line(episode, iteration, split, {**texts, **further}))
-        if not self._put(lines, iteration, tag):
+            update_notes = (notes or {}).get(_identify(episode), {})
+            lines.append(to_line(episode, iteration, split, {**texts, **update_notes}))
+        if not self._write_lines(lines, iteration, tag):
             return
         decode: Decode | None = tokenizer.decode if tokenizer is not None else None
         text = "\n\n---\n\n".join(format_episode(episode, decode, self._dialect) for episode in picked)
@@ -164,7 +163,7 @@ class Transcripts(Callback):
             if experiment is not None and hasattr(experiment, "add_text"):
                 experiment.add_text(f"transcripts/{tag}", text, iteration)
 
-    def _put(self, lines: Sequence[str], iteration: int, tag: str) -> bool:
+    def _write_lines(self, lines: Sequence[str], iteration: int, tag: str) -> bool:
         """Write lines, replacing those of the same iteration; return False if they exist already.
 
         Duplicates occur because the last weights are validated after training, even if the last iteration was
@@ -194,8 +193,7 @@ def _parse_key(line: str) -> tuple[int, str] | None:
     try:
         record = json.loads(line)
         split = record["split"]
-        return int(
-            record["iteration"]
-        ), split if split == "train" else f"{split}/{record['episode']['task_name']}"
+        tag = split if split == "train" else f"{split}/{record['episode']['task_name']}"
+        return int(record["iteration"]), tag
     except (ValueError, KeyError, TypeError):
         return None

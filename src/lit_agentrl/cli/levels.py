@@ -98,14 +98,14 @@ class Watch:
     """
 
     def __init__(self, name: str, episodes: int) -> None:
-        self._name, self._episodes, self._done, self._told_s = name, episodes, 0, time.monotonic()
+        self._name, self._episodes, self._done, self._printed_at = name, episodes, 0, time.monotonic()
 
     def count(self) -> None:
         """Count an episode."""
         self._done += 1
-        if time.monotonic() - self._told_s < _PERIOD_S:
+        if time.monotonic() - self._printed_at < _PERIOD_S:
             return
-        self._told_s = time.monotonic()
+        self._printed_at = time.monotonic()
         player, done = (
             ("random", self._done) if self._done <= self._episodes else ("best", self._done - self._episodes)
         )

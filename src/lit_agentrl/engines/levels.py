@@ -39,12 +39,12 @@ class LevelEngine:
         **options: Any,
     ) -> None:
         self._engines = {
-            name: make(
+            level: make(
                 network=network,
-                forward_context=partial(_enter_level, network, name, forward_context),
+                forward_context=partial(_enter_level, network, level, forward_context),
                 **options,
             )
-            for name in LEVELS
+            for level in LEVELS
         }
         first = self._engines[LEVELS[0]]
         self.capabilities = replace(first.capabilities, fork=False)
@@ -69,19 +69,19 @@ class LevelEngine:
         return sum(engine.num_pending for engine in self._engines.values())
 
     def submit(self, request: TurnRequest) -> None:
-        name, tokens = LEVELS[request.player == PLANNER], self._tokens.setdefault(request.episode, [])
+        level, tokens = LEVELS[request.player == PLANNER], self._tokens.setdefault(request.episode, [])
         tokens.extend(request.prefix)
-        num_read = self._num_read.get((request.episode, name), 0)
-        self._engines[name].submit(replace(request, prefix=tokens[num_read:]))
+        num_read = self._num_read.get((request.episode, level), 0)
+        self._engines[level].submit(replace(request, prefix=tokens[num_read:]))
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
         """Return the finished replies, those of executors first; see `Engine`."""
         results: list[TurnResult] = []
-        for name, engine in self._engines.items():
+        for level, engine in self._engines.items():
             for result in engine.poll(timeout, steps=steps) if engine.num_pending else ():
                 if result.finish != FinishReason.CONTEXT:
                     self._tokens[result.episode].extend(result.tokens)
-                    self._num_read[result.episode, name] = len(self._tokens[result.episode])
+                    self._num_read[result.episode, level] = len(self._tokens[result.episode])
                 results.append(result)
         return results
 
@@ -90,8 +90,8 @@ class LevelEngine:
 
     def close(self, episode: int) -> None:
         self._tokens.pop(episode, None)
-        for name, engine in self._engines.items():
-            self._num_read.pop((episode, name), None)
+        for level, engine in self._engines.items():
+            self._num_read.pop((episode, level), None)
             engine.close(episode)
 
     def load(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
@@ -108,7 +108,7 @@ class LevelEngine:
 
 @contextmanager
 def _enter_level(
-    network: PreTrainedModel, name: str, forward_context: Callable[[], AbstractContextManager[object]]
+    network: PreTrainedModel, level: str, forward_context: Callable[[], AbstractContextManager[object]]
 ) -> Iterator[None]:
-    with use_level(network, name), forward_context():
+    with use_level(network, level), forward_context():
         yield

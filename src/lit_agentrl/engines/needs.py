@@ -28,7 +28,7 @@ def open_engine(make: Callable[..., Engine], *, parts: Iterable[Part] = ALONE, *
     """
     with name_errors("engine"):
         engine = make(**arguments)
-    # the provisions of games are matched later, once the games have been tried
+    # what games provide is matched later, once the games have been tried
     match([*parts, describe_engine(type(engine).__name__, engine.capabilities)], undecided={"env"})
     return engine
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lit_agentrl.engines.native.cache import SecondNetworkCache
-from lit_agentrl.models.cache_argument import find_cache_argument
+from lit_agentrl.engines.native.cache_argument import find_cache_argument
 
 
 class Reweighted(nn.Module):
@@ -24,7 +24,7 @@ class Reweighted(nn.Module):
         network: The policy's network, used only for inference.
         trunk: The critic's network.
         head: Linear head on the trunk.
-        tokens: Selects Q of all tokens (A, V), in units of reward, from the output of the head.
+        select_q: Selects Q of all tokens (A, V), in units of reward, from the output of the head.
         beta: Coefficient in 1 / reward.
     """
 
@@ -34,12 +34,12 @@ class Reweighted(nn.Module):
         *,
         trunk: nn.Module,
         head: nn.Linear,
-        tokens: Callable[[Tensor], Tensor],
+        select_q: Callable[[Tensor], Tensor],
         beta: float,
     ) -> None:
         super().__init__()
         self.network, self.trunk, self.head = network, trunk, head
-        self._tokens, self.beta = tokens, beta
+        self._select_q, self.beta = select_q, beta
         self.config = network.config
 
     @property
@@ -60,7 +60,7 @@ class Reweighted(nn.Module):
             input_ids=input_ids, **_name_cache(self.trunk, critic_cache), **given
         ).last_hidden_state
         states_BTD = states_BTD[:, -output.logits.shape[1] :]
-        q_BTV = self._tokens(self.head(states_BTD.to(self.head.weight.dtype)))
+        q_BTV = self._select_q(self.head(states_BTD.to(self.head.weight.dtype)))
         output.logits = output.logits + (self.beta * q_BTV).to(output.logits.dtype)
         return output
 

@@ -52,9 +52,9 @@ class ScriptedEngine:
     def _reply(self, request: TurnRequest) -> TurnResult:
         turn = self._turns.get(request.episode, 0)
         self._turns[request.episode] = turn + 1
-        read = self._lengths.get(request.episode, 0) + len(request.prefix)
-        result = TurnResult(request.episode, policy_version=self._version, num_prefilled=read)
-        room = request.params.max_context_tokens - read
+        num_read = self._lengths.get(request.episode, 0) + len(request.prefix)
+        result = TurnResult(request.episode, policy_version=self._version, num_prefilled=num_read)
+        room = request.params.max_context_tokens - num_read
         if room <= 0:
             result.finish, result.num_prefilled = FinishReason.CONTEXT, 0
             return result
@@ -68,7 +68,7 @@ class ScriptedEngine:
             tokens = tokens[:limit]
             result.finish = FinishReason.CONTEXT if limit == room else FinishReason.LENGTH
         result.tokens, result.logps, result.entropies = tokens, [0.0] * len(tokens), [0.0] * len(tokens)
-        self._lengths[request.episode] = read + len(tokens)
+        self._lengths[request.episode] = num_read + len(tokens)
         return result
 
     def fork(self, parent: int, child: int, at: int) -> None:

@@ -157,8 +157,8 @@ def draw_learning_curve(
         axes.errorbar([iteration], [mean], yerr=bounds, fmt="o", color="C3", capsize=4, label=label)
     for name, level in levels.items():
         axes.axhline(level, linestyle="--", linewidth=1, color="0.4")
-        corner, across = (1, level), ("axes fraction", "data")
-        axes.annotate(name, corner, xycoords=across, ha="right", va="bottom", color="0.4")
+        right_end, coordinates = (1, level), ("axes fraction", "data")
+        axes.annotate(name, right_end, xycoords=coordinates, ha="right", va="bottom", color="0.4")
     axes.set(xlabel="iteration", ylabel="success", ylim=(-0.02, 1.1))
     axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)

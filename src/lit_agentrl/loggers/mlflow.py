@@ -164,18 +164,18 @@ class MLflowLog(MLFlowLogger):
 
         for name in ("mlflow", "alembic", "lightning.pytorch.loggers.mlflow"):
             logging.getLogger(name).setLevel(logging.ERROR)
-        recorded = self._read_run_id()
+        earlier_run_id = self._read_run_id()
         self.folder.mkdir(parents=True, exist_ok=True)
         database, artifacts = f"sqlite:///{self.folder / 'mlflow.db'}", (self.folder / "artifacts").as_uri()
         MLFlowLogger.__init__(
-            self, self._experiment_name, tracking_uri=self._server or database, run_id=recorded,
+            self, self._experiment_name, tracking_uri=self._server or database, run_id=earlier_run_id,
             run_name=self._name, artifact_location=None if self._server else artifacts,
         )  # fmt: skip
         client = super().experiment
         self._is_open = True
         if self._server:
             (self.folder / "run_id").write_text(str(self._run_id), encoding="utf-8")
-        elif recorded is None:
+        elif earlier_run_id is None:
             _log.warning(
                 "MLflow is offline: show it with mlflow ui --backend-store-uri %s, or set MLFLOW_TRACKING_URI",
                 database,

@@ -82,7 +82,7 @@ class WandbLog(WandbLogger):
         }  # fmt: skip
         self._home = home
         self._references: dict[str, float] = {}
-        self._logged = -1  # last iteration that this launch logged
+        self._last_logged = -1  # last iteration that this launch logged
 
     @property
     def folder(self) -> Path:
@@ -134,21 +134,21 @@ class WandbLog(WandbLogger):
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Add the row of iteration ``step``."""
         self.experiment.log({**reports.add_references(metrics, self._references)}, step=step, commit=True)
-        self._logged = max(self._logged, step or 0)
+        self._last_logged = max(self._last_logged, step or 0)
 
     @rank_zero_only
     def rewind(self, iterations: int) -> None:
         """Restart the log with the rows up to ``iterations`` completed iterations; −1 keeps none."""
         if self._experiment is None and not self.folder.exists():
             return
-        if self._experiment is not None and self._logged <= iterations:
+        if self._experiment is not None and self._last_logged <= iterations:
             return
         self._close(exit_code=0)
         folders = sorted(self.folder.glob("*run-*-*"))
         self._id = folders[-1].name.rpartition("-")[2] if folders else self._id
         if not self.is_live:
             shutil.rmtree(self.folder, ignore_errors=True)
-        self._logged = -1
+        self._last_logged = -1
         for step, row in iterate_rows(self._home / "metrics.csv", iterations):
             self.log_metrics(row, step)
 

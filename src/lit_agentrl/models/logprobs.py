@@ -21,7 +21,8 @@ from lit_agentrl.models.segment_attention import pick
 
 _log = logging.getLogger(__name__)
 _UNCHUNKABLE: WeakSet[nn.Module] = WeakSet()  # networks whose logits cannot be computed in chunks
-_CHUNKABLE: WeakSet[nn.Module] = WeakSet()  # networks whose logits can; comparing again waits for a GPU
+# networks whose logits can; remembered, since comparing again would wait for the GPU
+_CHUNKABLE: WeakSet[nn.Module] = WeakSet()
 
 
 class TokenScores(NamedTuple):
@@ -103,11 +104,11 @@ def score_tokens(
     """
     if not is_checked and bool(is_action_BT[:, 0].any()):
         raise ValueError("the first token of a row is an action: nothing precedes it that could score it")
-    place = _find_predecessors(is_action_BT, place_A)
-    inputs = _make_inputs(network, tokens_BT, place, packing)
-    in_chunks = logits_chunk is not None and len(place[0]) > logits_chunk
-    logits = _read(network, inputs, in_chunks=in_chunks)
-    target_A = tokens_BT[:, 1:][place]
+    predecessors = _find_predecessors(is_action_BT, place_A)
+    inputs = _make_inputs(network, tokens_BT, predecessors, packing)
+    in_chunks = logits_chunk is not None and len(predecessors[0]) > logits_chunk
+    logits = _compute_logits(network, inputs, in_chunks=in_chunks)
+    target_A = tokens_BT[:, 1:][predecessors]
     score: Callable[..., Sequence[Tensor | None]] = functools.partial(
         _compute_scores, temperature=temperature, with_entropy=with_entropy, entropy_grad=entropy_grad
     )
@@ -116,7 +117,9 @@ def score_tokens(
         scores = _score_in_chunks(score, logits, target_A, logits_chunk, reference)
     else:
         scores = score(logits.whole, target_A, None if reference is None else reference.compute_all())
-    logp_BT, entropy_BT, ref_kl_BT = (None if x is None else _scatter(x, place, tokens_BT) for x in scores)
+    logp_BT, entropy_BT, ref_kl_BT = (
+        None if x is None else _scatter(x, predecessors, tokens_BT) for x in scores
+    )
     assert logp_BT is not None
     return TokenScores(logp_BT, entropy_BT, logits.hidden_AD if with_hidden else None, ref_kl_BT)
 
@@ -129,9 +132,11 @@ def read_logits(
 
     The arguments are those of `score_tokens`.
     """
-    place = _find_predecessors(is_action_BT, place_A)
-    inputs = _make_inputs(network, tokens_BT, place, packing)
-    return _read(network, inputs, in_chunks=logits_chunk is not None and len(place[0]) > logits_chunk)
+    predecessors = _find_predecessors(is_action_BT, place_A)
+    inputs = _make_inputs(network, tokens_BT, predecessors, packing)
+    return _compute_logits(
+        network, inputs, in_chunks=logits_chunk is not None and len(predecessors[0]) > logits_chunk
+    )
 
 
 def compute_vocabulary_kl(reference_AV: Tensor, log_probs_AV: Tensor, temperature: float) -> Tensor:
@@ -151,8 +156,10 @@ def compute_action_logits(network: PreTrainedModel, *, tokens_BT: Tensor, is_act
 
     All logits exist at once.  For the rows see `score_tokens`; position 0 must be no action.
     """
-    place = _find_predecessors(is_action_BT, None)
-    logits, _, _ = _forward(network, _make_inputs(network, tokens_BT, place, None), only_first=False)
+    predecessors = _find_predecessors(is_action_BT, None)
+    logits, _, _ = _run_with_chosen(
+        network, _make_inputs(network, tokens_BT, predecessors, None), only_first=False
+    )
     return logits
 
 
@@ -165,8 +172,8 @@ def read_hidden_before(
     Gradient flows into the trunk.  A causal LM is called whole, because the trunk of a sharded one cannot compute
     alone; its head then reads only one position.  For ``place_A`` see `find_places`.
     """
-    place = _find_predecessors(is_action_BT, place_A)
-    return _read_states(network, _make_inputs(network, tokens_BT, place, packing))
+    predecessors = _find_predecessors(is_action_BT, place_A)
+    return _read_states(network, _make_inputs(network, tokens_BT, predecessors, packing))
 
 
 def read_hidden_at(
@@ -235,20 +242,20 @@ def _make_inputs(
     )
 
 
-def _read(network: PreTrainedModel, inputs: _Inputs, *, in_chunks: bool) -> Logits:
+def _compute_logits(network: PreTrainedModel, inputs: _Inputs, *, in_chunks: bool) -> Logits:
     """Compute the logits of the chosen states, or leave them to be computed in chunks."""
     if in_chunks and network not in _UNCHUNKABLE:
-        first, hidden_AD, head = _forward(network, inputs, only_first=True)
+        first, hidden_AD, head = _run_with_chosen(network, inputs, only_first=True)
         if not (reason := _find_chunk_obstacle(network, head, hidden_AD, first)):
             return Logits(None, hidden_AD, head)
         _UNCHUNKABLE.add(network)
         _log.warning(
             "update.logits_chunk has no effect: the model %s; all logits of a micro-batch exist", reason
         )
-    return Logits(*_forward(network, inputs, only_first=False))
+    return Logits(*_run_with_chosen(network, inputs, only_first=False))
 
 
-def _forward(
+def _run_with_chosen(
     network: PreTrainedModel, inputs: _Inputs, *, only_first: bool
 ) -> tuple[Tensor, Tensor, nn.Module]:
     """Run the network with a head that reads only (the first of) the chosen states.

@@ -18,10 +18,9 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lit_agentrl import seeds
-from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.models.options import ALL_LINEAR, check_lora
 from lit_agentrl.models.routers import find_routers
 
-ALL_LINEAR = "all-linear"
 NAME = "default"  # name of a single adapter
 LEVELS = ("executor", "planner")  # adapters of the levels of `two_level`, indexed by whether a turn is a plan
 
@@ -55,12 +54,7 @@ class LoRA:
     levels: bool = False
 
     def __post_init__(self) -> None:
-        require_whole("r", self.r, 1)
-        require_number("alpha", self.alpha, "> 0", lambda alpha: alpha > 0)
-        if not self.target_modules:
-            raise ValueError(
-                f"target_modules={self.target_modules} matches no layer; {ALL_LINEAR} selects all"
-            )
+        check_lora(r=self.r, alpha=self.alpha, target_modules=self.target_modules)
 
     def attach(self, network: PreTrainedModel, name: str) -> dict[str, Any]:
         """Put adapters on ``network`` in place and freeze everything else.
@@ -84,7 +78,7 @@ class LoRA:
         from peft.tuners.tuners_utils import cast_adapter_dtype
 
         layers = self.find_layers(network)  # raises if there are no such layers
-        targets = ALL_LINEAR if ALL_LINEAR in self._names else self._names
+        targets = ALL_LINEAR if ALL_LINEAR in self._target_names else self._target_names
         if targets == ALL_LINEAR and find_routers(network):
             # in a mixture of experts peft would also take routers and experts, which are not linear layers
             targets = layers
@@ -95,26 +89,26 @@ class LoRA:
             "fan_in_fan_out": any(isinstance(module, Conv1D) for module in network.modules()),
             "base_model_name_or_path": network.config.name_or_path or name, "task_type": "CAUSAL_LM",
         }  # fmt: skip
-        names = LEVELS if self.levels else (NAME,)
+        adapter_names = LEVELS if self.levels else (NAME,)
         config: Any = LoraConfig(**arguments)
-        for adapter in names:
+        for adapter in adapter_names:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seeds.make_key(self.seed, f"lora {adapter}" if self.levels else "lora"))
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "Already found a `peft_config`")  # two are intended
                     inject_adapter_in_model(copy.deepcopy(config), network, adapter)
-        for where, layer in find_adapter_layers(network):
+        for layer_name, layer in find_adapter_layers(network):
             if not isinstance(layer.get_base_layer(), nn.Linear | Conv1D):
                 raise ValueError(
-                    f"target_modules={self.target_modules} would adapt {where}, which is not a linear layer and cannot "
-                    "be merged; choose layers of attention, such as [q_proj,v_proj]"
+                    f"target_modules={self.target_modules} would adapt {layer_name}, which is not a linear layer and "
+                    "cannot be merged; choose layers of attention, such as [q_proj,v_proj]"
                 )
-        for adapter in names:
+        for adapter in adapter_names:
             cast_adapter_dtype(network, adapter)
-        _activate(network, names[0])
-        for where, parameter in network.named_parameters():
-            parameter.requires_grad_(".lora_" in where)  # also weights of the inactive adapter
-        config_in_use: Any = network.peft_config[names[0]]
+        _activate(network, adapter_names[0])
+        for parameter_name, parameter in network.named_parameters():
+            parameter.requires_grad_(".lora_" in parameter_name)  # also weights of the inactive adapter
+        config_in_use: Any = network.peft_config[adapter_names[0]]
         extra = {"levels": True} if self.levels else {}
         return {**base, **options, "targets": sorted(config_in_use.target_modules), **extra}
 
@@ -132,7 +126,7 @@ class LoRA:
         ]
         layers_of: dict[str, list[str]] = {
             target: [name for name in linear if target == ALL_LINEAR or f".{name}".endswith(f".{target}")]
-            for target in self._names
+            for target in self._target_names
         }
         for target, names in layers_of.items():
             if not names:
@@ -144,7 +138,7 @@ class LoRA:
         return sorted({name for names in layers_of.values() for name in names})
 
     @property
-    def _names(self) -> list[str]:
+    def _target_names(self) -> list[str]:
         targets = self.target_modules
         return [targets] if isinstance(targets, str) else [str(target) for target in targets]
 
@@ -224,10 +218,10 @@ def merge_adapters(network: PreTrainedModel) -> PreTrainedModel:
     for name, layer in find_adapter_layers(merged):
         base = layer.get_base_layer()
         weight = base.weight.detach()
-        total = weight.to(torch.promote_types(weight.dtype, torch.float32)) + layer.get_delta_weight(
+        merged_weight = weight.to(torch.promote_types(weight.dtype, torch.float32)) + layer.get_delta_weight(
             layer.active_adapters[0]
         )
-        base.weight = nn.Parameter(total.to(weight.dtype), requires_grad=False)
+        base.weight = nn.Parameter(merged_weight.to(weight.dtype), requires_grad=False)
         merged.set_submodule(name, base)
     del merged.peft_config
     return merged

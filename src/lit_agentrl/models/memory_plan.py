@@ -94,7 +94,6 @@ class MemoryPlan:
         for name in ("accumulate_sharded", "offload_frozen"):
             if getattr(self, name) and self.strategy != "fsdp":
                 raise ValueError(f"--{name.replace('_', '-')} needs --strategy fsdp")
-
         if self.autocast and (self.strategy != "fsdp" or self.precision != "mixed"):
             raise ValueError("--autocast needs --strategy fsdp and --precision mixed")
 
@@ -137,7 +136,8 @@ class MemoryPlan:
         return sum((self.lora or 0) * (m.in_features + m.out_features) for m in self.adapted.values())
 
     @property
-    def shares(self) -> int:
+    def sharing_ranks(self) -> int:
+        """The number of ranks among which weights are divided."""
         return self.ranks if self.strategy == "fsdp" else 1
 
     @property
@@ -163,10 +163,10 @@ class MemoryPlan:
         else:
             learning = 4 * self.adapter_parameters
             weights = self.stored * parameters + learning
-        gradients = learning / self.shares
+        gradients = learning / self.sharing_ranks
         if self.ranks > 1 and not self.accumulate_sharded:  # ddp: in buckets too; fsdp: whole until averaged
             gradients += learning
-        return weights / self.shares, gradients, 2 * learning / self.shares
+        return weights / self.sharing_ranks, gradients, 2 * learning / self.sharing_ranks
 
     def count_layer(self) -> float:
         """Return the bytes that one token saves for the backward pass in one layer.
@@ -205,8 +205,8 @@ class MemoryPlan:
 
     def count_logits(self) -> float:
         scored = int(self.read_tokens * self.action_share)
-        alive = scored if self.logits_chunk is None else min(scored, self.logits_chunk)
-        return float(4 * COPIES * alive * self.config.vocab_size)
+        num_at_once = scored if self.logits_chunk is None else min(scored, self.logits_chunk)
+        return float(4 * COPIES * num_at_once * self.config.vocab_size)
 
     def count_recomputed(self) -> float:
         """Return the bytes of one layer that checkpointing recomputes in the backward pass."""
@@ -229,7 +229,7 @@ class MemoryPlan:
 
     def count_gathered(self) -> tuple[float, float]:
         """Return the bytes of gathered whole weights, in training and in a rollout."""
-        if self.shares == 1:
+        if self.sharing_ranks == 1:
             return 0.0, 0.0
         embeddings = (
             self.parameters - self.trunk_parameters + self.config.vocab_size * self.config.hidden_size
@@ -275,7 +275,7 @@ class MemoryPlan:
         """Return all terms in bytes, with the peak last."""
         weights, gradients, optimizer = self.count_trained(self.parameters)
         is_copied = self.reference and self.lora is None and not self.offload_frozen
-        reference = self.stored * self.parameters / self.shares if is_copied else 0.0
+        reference = self.stored * self.parameters / self.sharing_ranks if is_copied else 0.0
         critic = self.count_critic()
         training, playing = self.count_gathered()
         casts, playing_casts = self.count_casts()
@@ -304,7 +304,7 @@ class MemoryPlan:
             return head if self.critic == "shared" else 0.0
         weights, gradients, optimizer = self.count_trained(self.trunk_parameters)
         if self.lora is not None:  # the base is shared with the policy
-            weights = 4 * self.adapter_parameters / self.shares
+            weights = 4 * self.adapter_parameters / self.sharing_ranks
         return float(head + weights + gradients + optimizer)
 
 

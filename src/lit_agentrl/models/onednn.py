@@ -39,7 +39,7 @@ def bound_caches() -> None:
 def compute_padding(num_tokens: int) -> int:
     """Compute the number of padding tokens, which limits how many different sizes occur.
 
-    For each size, products must be prepared.
+    oneDNN prepares products for each new size.
     """
     step = _STEP if num_tokens <= _LARGE else _LARGE_STEP
     return -num_tokens % step if num_tokens >= _MIN_ROWS else 0
@@ -48,9 +48,9 @@ def compute_padding(num_tokens: int) -> int:
 def use_onednn_linears(modules: Iterable[nn.Module]) -> AbstractContextManager[None]:
     """Use oneDNN's products for linear layers among ``modules`` inside the context, where possible.
 
-    Possible for layers of class ``nn.Linear`` with unsharded float32 weights on a CPU.  Under autocast, in another
-    precision and for few rows they compute as usual.  Gradients flow as through ``torch.nn.functional.linear``, but
-    only once.
+    It is possible for layers of class ``nn.Linear`` with unsharded float32 weights on a CPU.  Under autocast, in
+    another precision and for few rows they compute as usual.  Gradients flow as through
+    ``torch.nn.functional.linear``, but cannot be differentiated again.
     """
     # an existing patch of a layer would not be called
     layers = [m for m in modules if type(m) is nn.Linear and not is_patched(m) and _is_supported(m)]

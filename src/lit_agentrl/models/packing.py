@@ -127,7 +127,7 @@ class Segments:
             self.obstacle = find_kernel_obstacle(query.device, dtype, *heads)
             if self.obstacle:
                 if query.is_cuda and not self.is_trial:
-                    _note_once(self.obstacle)
+                    _log_once(self.obstacle)
                 self._layout = BatchLayout.of(self._places, len(self.token_N), query.device)
             else:
                 self._layout = KernelLayout.of(self._places, self._common, query.device)
@@ -135,7 +135,7 @@ class Segments:
 
 
 @lru_cache
-def _note_once(obstacle: str) -> None:
+def _log_once(obstacle: str) -> None:
     _log.info("packed rows are read in batches of similar length, not by one kernel: %s", obstacle)
 
 

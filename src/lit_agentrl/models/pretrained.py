@@ -106,10 +106,13 @@ def make_load_options(name: str) -> dict[str, bool]:
 
     Otherwise transformers would retry an unreachable hub for most of a minute.
     """
-    return {"trust_remote_code": False, "local_files_only": not Path(name).is_dir() and _is_hub_away(name)}
+    return {
+        "trust_remote_code": False,
+        "local_files_only": not Path(name).is_dir() and _is_hub_unreachable(name),
+    }
 
 
-def _is_hub_away(name: str) -> bool:
+def _is_hub_unreachable(name: str) -> bool:
     try:
         HfApi().model_info(name, timeout=_HUB_TIMEOUT_S)
     except (HfHubHTTPError, HFValidationError):  # the hub answered, or the name is not a valid hub id
@@ -129,7 +132,7 @@ def _explain_errors(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # external files, partly read by Rust libraries, may raise anything
-        raise ValueError(_explain_error(name, error)) from error
+        raise ValueError(_describe_error(name, error)) from error
 
 
 @contextmanager
@@ -163,7 +166,7 @@ def hold_back_logs() -> Iterator[None]:
         logging.getLogger(record.name).handle(record)
 
 
-def _explain_error(name: str, error: Exception) -> str:
+def _describe_error(name: str, error: Exception) -> str:
     text = str(error)
     if "trust_remote_code" in text:
         return "it contains its own code, which is not run"

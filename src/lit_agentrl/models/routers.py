@@ -72,7 +72,7 @@ def find_routers(network: nn.Module) -> list[nn.Module]:
     return [module for module in network.modules() if classes and isinstance(module, classes)]
 
 
-def freeze(network: nn.Module) -> None:
+def freeze_routers(network: nn.Module) -> None:
     """Freeze the routers, so that they have no gradient and no optimizer updates them."""
     for router in find_routers(network):
         for parameter in router.parameters():

@@ -107,22 +107,24 @@ class Routers:
         """Run three tokens and return why choices cannot be recorded or set; else empty."""
         tokens_1T = torch.tensor([[1, 2, 3, 4]], device=self._network.device)
         inputs = {"input_ids": tokens_1T[:, :-1], "use_cache": False}
-        with self.trace(tokens_1T) as own:
+        with self.trace(tokens_1T) as unforced:
             self._network(**inputs)
-        if None in own.logits or any(logits.shape[0] != 3 or logits.dim() != 2 for logits in own.logits):
+        if None in unforced.logits or any(
+            logits.shape[0] != 3 or logits.dim() != 2 for logits in unforced.logits
+        ):
             return "they do not give logits for each token"
-        sizes = {indices.shape for indices in own.indices}
+        sizes = {indices.shape for indices in unforced.indices}
         if len(sizes) > 1:
             return "their layers choose different numbers of experts"
-        self.num_choices = sum(indices.shape[1] for indices in own.indices)
+        self.num_choices = sum(indices.shape[1] for indices in unforced.indices)
         top_k = self.num_choices // len(self.modules)
-        least = torch.stack([logits.topk(top_k, largest=False).indices for logits in own.logits], 1)
+        least = torch.stack([logits.topk(top_k, largest=False).indices for logits in unforced.logits], 1)
         given_BK = pad(least.flatten(1), (0, 0, 0, 1), value=NO_EXPERT).to(torch.int32).view(1, -1)
-        with self.trace(tokens_1T, experts_BK=given_BK) as other:
+        with self.trace(tokens_1T, experts_BK=given_BK) as forced:
             self._network(**inputs)
-        if not all(torch.equal(i, least[:, layer]) for layer, i in enumerate(other.indices)):
+        if not all(torch.equal(i, least[:, layer]) for layer, i in enumerate(forced.indices)):
             return "they do not use the experts that they are given"
-        is_finite = all(bool(weights.isfinite().all() and (weights != 0).all()) for weights in other.weights)
+        is_finite = all(bool(weights.isfinite().all() and (weights != 0).all()) for weights in forced.weights)
         return "" if is_finite else "experts that they are given have no weight"
 
 
@@ -259,11 +261,11 @@ class Pass:
         count_B1 = is_read_BT1.sum(1).clamp(min=1)
         losses = []
         for logits_NE, indices_NK in zip(self.logits, self.indices, strict=True):
-            share_NE = _compute_shares(logits_NE)
-            taken_NE = one_hot(indices_NK, logits_NE.shape[-1]).sum(1).to(share_NE)
-            sums = [self.layout.unflatten(x_NE, 0.0) * is_read_BT1 for x_NE in (share_NE, taken_NE)]
-            share_BE, load_BE = (x_BTE.sum(1) / count_B1 for x_BTE in sums)
-            losses.append(logits_NE.shape[-1] * (share_BE * load_BE).sum(-1))
+            prob_NE = _compute_probs(logits_NE)
+            taken_NE = one_hot(indices_NK, logits_NE.shape[-1]).sum(1).to(prob_NE)
+            sums = [self.layout.unflatten(x_NE, 0.0) * is_read_BT1 for x_NE in (prob_NE, taken_NE)]
+            prob_BE, load_BE = (x_BTE.sum(1) / count_B1 for x_BTE in sums)
+            losses.append(logits_NE.shape[-1] * (prob_BE * load_BE).sum(-1))
         return torch.stack(losses).mean(0)
 
     def compute_batch_balance(self, is_counted_BT: Tensor, load_LE: Tensor) -> Tensor:
@@ -276,7 +278,7 @@ class Pass:
         loss here if other rows choose other experts.  Gradient flows through ``p_te``.  Layers are balanced one by one;
         ``load_balancing_loss_func`` of transformers pools them first.
 
-        Worked: 4 experts, k = 1; two rows of two tokens choose (0, 0) and (1, 1), with p = 0.7 for the chosen one and
+        Example: 4 experts, k = 1; two rows of two tokens choose (0, 0) and (1, 1), with p = 0.7 for the chosen one and
         0.1 for each other.  f = (1/2, 1/2, 0, 0), P = (0.4, 0.4, 0.1, 0.1): 4 (0.2 + 0.2) = 1.6 of the batch, where
         each row by itself has 4 x 0.7 = 2.8.
 
@@ -288,12 +290,12 @@ class Pass:
         losses = []
         for logits_NE, load_E in zip(self.logits, load_LE, strict=True):
             size = logits_NE.shape[-1]
-            share_BTE = self.layout.unflatten(_compute_shares(logits_NE), 0.0) * is_counted_BT[..., None]
-            losses.append(size * (share_BTE.sum((0, 1)) * load_E[:size].to(share_BTE)).sum())
+            prob_BTE = self.layout.unflatten(_compute_probs(logits_NE), 0.0) * is_counted_BT[..., None]
+            losses.append(size * (prob_BTE.sum((0, 1)) * load_E[:size].to(prob_BTE)).sum())
         return torch.stack(losses).mean()
 
 
-def _compute_shares(logits_NE: Tensor) -> Tensor:
+def _compute_probs(logits_NE: Tensor) -> Tensor:
     """Return the softmax of a router's logits, in float32 at least."""
     return torch.softmax(logits_NE.float() if logits_NE.dtype != torch.float64 else logits_NE, -1)
 

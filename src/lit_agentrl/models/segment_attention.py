@@ -124,16 +124,16 @@ def _make_deterministic(node: Any) -> None:
     before: list[tuple[bool, bool, bool]] = []
 
     def switch_on(_: Any) -> None:
-        is_on, is_lenient = (
+        is_on, warns_only = (
             torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
         )  # fmt: skip
-        before.append((is_on, is_lenient, _deterministic.fill_uninitialized_memory))
+        before.append((is_on, warns_only, _deterministic.fill_uninitialized_memory))
         torch.use_deterministic_algorithms(True)
         _deterministic.fill_uninitialized_memory = False  # True would write all results twice
 
     def restore(*_: Any) -> None:
-        is_on, is_lenient, _deterministic.fill_uninitialized_memory = before.pop()
-        torch.use_deterministic_algorithms(is_on, warn_only=is_lenient)
+        is_on, warns_only, _deterministic.fill_uninitialized_memory = before.pop()
+        torch.use_deterministic_algorithms(is_on, warn_only=warns_only)
 
     node.register_prehook(switch_on)
     node.register_hook(restore)
@@ -197,7 +197,7 @@ def _try_kernel(device: torch.device, dtype: torch.dtype, heads: int, key_heads:
     shapes = ((5, heads, dim), (8, key_heads, dim), (8, key_heads, dim), (5, heads, dim))
     *states, weights = (torch.randn(shape, generator=generator).to(device) for shape in shapes)
     bounds = [torch.tensor(ends, dtype=torch.int32, device=device) for ends in ([0, 2, 5], [0, 5, 8])]
-    is_on, is_lenient = (
+    is_on, warns_only = (
         torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     )  # fmt: skip
     fills = _deterministic.fill_uninitialized_memory
@@ -217,7 +217,7 @@ def _try_kernel(device: torch.device, dtype: torch.dtype, heads: int, key_heads:
     except (TypeError, ValueError, RuntimeError) as error:
         return (str(error) or type(error).__name__).splitlines()[0]
     finally:  # a backward pass that fails restores nothing
-        torch.use_deterministic_algorithms(is_on, warn_only=is_lenient)
+        torch.use_deterministic_algorithms(is_on, warn_only=warns_only)
         _deterministic.fill_uninitialized_memory = fills
     gap = max(
         float((one.float() - other).abs().max() / other.abs().max())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,10 @@ from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.progress import Loop
 from lit_agentrl.update.reference import Reference
 from lit_agentrl.update.reference_cache import ReferenceCache
-from lit_agentrl.update.scoring import log
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from lit_agentrl.update.updater import Updater
+
+_log = logging.getLogger(__name__)
 
 
 class AgentModule(LightningModule):
@@ -41,7 +43,7 @@ class AgentModule(LightningModule):
         levels: Chance and oracle success of each validated game, for ``val/normalised``.
         reference: See `Updater`.
         is_reference_given: See `Updater`.
-        kept: ``reference_cache`` of `Updater`.
+        reference_cache: See `Updater`.
         head: Head of a reward model, trained with the network below it.
 
     Attributes:
@@ -61,7 +63,7 @@ class AgentModule(LightningModule):
         levels: dict[str, tuple[float, float]] | None = None,
         reference: Reference | None = None,
         is_reference_given: bool = False,
-        kept: ReferenceCache | None = None,
+        reference_cache: ReferenceCache | None = None,
         head: ScoreHead | None = None,
     ) -> None:
         super().__init__()
@@ -75,7 +77,7 @@ class AgentModule(LightningModule):
         # the updater is no module, so a frozen reference is not part of parameters, state_dict and checkpoints
         self.updater = Updater(
             objective, update, policy, critic=self.critic, temperature=temperature, seed=seed,
-            reference=reference, is_reference_given=is_reference_given, reference_cache=kept, head=head,
+            reference=reference, is_reference_given=is_reference_given, reference_cache=reference_cache, head=head,
         )  # fmt: skip
         # a moving reference is part of all three
         self.reference = self.updater.networks.reference if self.updater.reference.moves else None
@@ -126,8 +128,8 @@ class AgentModule(LightningModule):
         if not self.objective.trains:
             return []
         iterations = self.trainer.max_epochs or 1
-        own = _list_trainable(self.network) + ([] if self.head is None else _list_trainable(self.head))
-        built = [self.optim.build(own, iterations)]
+        parameters = _list_trainable(self.network) + ([] if self.head is None else _list_trainable(self.head))
+        built = [self.optim.build(parameters, iterations)]
         if self.critic is not None:
             built.append(self.critic.optim.build(_list_trainable(self.critic), iterations))
         return [{"optimizer": optimizer, "lr_scheduler": {"scheduler": s}} for optimizer, s in built]
@@ -159,11 +161,11 @@ class AgentModule(LightningModule):
         self.eval_metrics = {}
 
     def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        for episode_task in sorted({outcome.task_name for outcome in batch.outcomes}):
+        for game in sorted({outcome.task_name for outcome in batch.outcomes}):
             # every rank holds the outcomes of all ranks
             new = EpisodeMetrics(is_shared=False).to(self.device)
-            metrics = self.eval_metrics.setdefault(episode_task, new)
-            metrics.update([o for o in batch.outcomes if o.task_name == episode_task])
+            metrics = self.eval_metrics.setdefault(game, new)
+            metrics.update([o for o in batch.outcomes if o.task_name == game])
 
     def on_validation_epoch_end(self) -> None:
         self._log_evaluation("val")
@@ -230,7 +232,7 @@ class AgentModule(LightningModule):
             checkpoint["state_dict"] = {n: value for n, value in entries if not n.startswith("reference.")}
         before, now = saved.get("max_epochs"), self._max_epochs
         if None not in (before, now) and now != before and self.optim.depends_on_length:
-            log.warning(
+            _log.warning(
                 "optim.schedule=%s is laid over trainer.max_epochs: continued with %s instead of %s, the learning rate "
                 "jumps, and the run is not the one that %s iterations from the start would have been",
                 self.optim.schedule, now, before, now,

@@ -56,20 +56,20 @@ class PolicyModule(AgentModule):
         return trajectories, columns
 
     def _join_rows(
-        self, read: StepBatch, played: TrajectoryBatch, columns: dict[str, Tensor]
+        self, recorded: StepBatch, played: TrajectoryBatch, columns: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         """Return the played rows joined with the recorded ones.
 
         If a filter has removed all played rows on all ranks, only the (empty) played rows are returned.
         """
-        self.row |= read.given or {}
+        self.row |= recorded.given or {}
         has_played = bool(max_over_ranks(torch.tensor(float(played.num_rows), device=self.device)))
-        if read.trajectories is None or not has_played:
+        if recorded.trajectories is None or not has_played:
             return played.to_dict() | columns
-        rows = played.append(read.trajectories.to(self.device)).trim().to_dict()
-        wide = rows["tokens_BT"].shape
+        rows = played.append(recorded.trajectories.to(self.device)).trim().to_dict()
+        shape = rows["tokens_BT"].shape
         for name, column in columns.items():
-            size = wide if name.endswith("_BT") else (wide[0], *column.shape[1:])
+            size = shape if name.endswith("_BT") else (shape[0], *column.shape[1:])
             rows[name] = column.new_zeros(size)
             rows[name][tuple(map(slice, column.shape))] = column
         return rows

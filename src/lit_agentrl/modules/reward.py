@@ -74,13 +74,13 @@ class RewardModule(PolicyModule):
 
     # ------------------------------------------------------------------ evaluation
     def validation_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self._judge("val", batch)
+        self._compare_pairs("val", batch)
 
     def test_step(self, batch: StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self._judge("test", batch)
+        self._compare_pairs("test", batch)
 
     @torch.no_grad()
-    def _judge(self, split: str, batch: StepBatch) -> None:
+    def _compare_pairs(self, split: str, batch: StepBatch) -> None:
         rows = (batch.trajectories or TrajectoryBatch.make_empty()).to(self.device).trim().to_dict()
         rows |= {name: column.to(self.device) for name, column in batch.columns.items()}
         units = bind(trajectory_units, rows)
@@ -132,11 +132,11 @@ class RewardModule(PolicyModule):
         about = RewardModelInfo(
             kind=self.objective.score_kind,
             fingerprint=hash_weights(plain, head), tokenizer=hash_tokenizer(self.policy.tokenizer),
-            algo=self.objective.name, **self._scale(),
+            algo=self.objective.name, **self._get_score_scale(),
         )  # fmt: skip
         save_head(folder, head, about)
 
-    def _scale(self) -> dict[str, Any]:
+    def _get_score_scale(self) -> dict[str, Any]:
         """Return mean and std of the scores, per head if there are several."""
         if not self.objective.heads:
             return {"mean": float(self.score_mean), "std": float(self.score_std)}

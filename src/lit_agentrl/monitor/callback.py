@@ -14,7 +14,7 @@ from lit_agentrl.checks import name_errors
 from lit_agentrl.modules.contract import Agent, Evaluated, as_measured
 from lit_agentrl.monitor.actions import Action, Warn
 from lit_agentrl.monitor.rules import Alarm, Rule
-from lit_agentrl.monitor.signals import Row, compute_uniformity, of_replies
+from lit_agentrl.monitor.signals import Row, compute_uniformity, measure_replies
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 class CollapseMonitor(Callback):
     """Warn when a run collapses, and act; without an action no other number changes.
 
-    The callback adds ``collapse/…`` to the iteration's metrics (`signals.of_replies`, `signals.compute_uniformity`),
-    and ``collapse/alarms`` in an iteration with alarms.  It must be listed before the iteration log, which writes the
-    metrics, and before the checkpoints.
+    The callback adds ``collapse/…`` to the iteration's metrics (`signals.measure_replies`,
+    `signals.compute_uniformity`), and ``collapse/alarms`` in an iteration with alarms.  It must be listed before the
+    iteration log, which writes the metrics, and before the checkpoints.
 
     Args:
         rules: the rules by name; null entries are left out.
@@ -84,7 +84,7 @@ class CollapseMonitor(Callback):
         self.action.start(trainer, pl_module)
         self.has_stopped = self.has_stopped and self.action.ends
         if trainer.current_epoch == 0:
-            self._look(trainer, self._start, 0)
+            self._check_rules(trainer, self._start, 0)
         if self.has_stopped:
             trainer.should_stop = True
 
@@ -99,13 +99,13 @@ class CollapseMonitor(Callback):
         if done := self.action.act(trainer, pl_module):
             for rule in self.rules.values():
                 rule.reset_streak()
-            self._tell(trainer, f"before iteration {trainer.current_epoch + 1}: {done}")
+            self._warn(trainer, f"before iteration {trainer.current_epoch + 1}: {done}")
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, batch_idx: int
     ) -> None:
         """Measure the replies now, since only the batch holds them."""
-        self._replies = of_replies(batch.own_episodes)
+        self._replies = measure_replies(batch.own_episodes)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the entropy of each game's validation, and the metrics before training."""
@@ -121,7 +121,7 @@ class CollapseMonitor(Callback):
         module.row |= self._replies | self._compute_uniformity(pl_module)
         self._replies, self._evaluated = {}, []
         metrics = dict(module.row)
-        alarms = self._look(trainer, metrics, trainer.current_epoch + 1)
+        alarms = self._check_rules(trainer, metrics, trainer.current_epoch + 1)
         module.row |= self.action.metrics()
         if alarms:
             module.row["collapse/alarms"] = float(alarms)
@@ -130,18 +130,18 @@ class CollapseMonitor(Callback):
         ):
             self.action.note_healthy(trainer, pl_module)
 
-    def _look(self, trainer: Trainer, row: Row, iteration: int) -> int:
+    def _check_rules(self, trainer: Trainer, row: Row, iteration: int) -> int:
         """Check the rules with an iteration's metrics; return the number of alarms."""
         alarms = [alarm for name, rule in self.rules.items() if (alarm := rule.look(name, row)) is not None]
         for alarm in alarms:
-            self._tell(trainer, _format_alarm(alarm, self.rules[alarm.rule], iteration))
+            self._warn(trainer, _format_alarm(alarm, self.rules[alarm.rule], iteration))
         if self.action.is_concerned([alarm.rule for alarm in alarms]):
             self._is_due = not self.action.ends
             if self.action.ends:
                 self.has_stopped = trainer.should_stop = True
         return len(alarms)
 
-    def _tell(self, trainer: Trainer, line: str) -> None:
+    def _warn(self, trainer: Trainer, line: str) -> None:
         self.warnings.append(line)
         if trainer.is_global_zero:
             log.warning("warning: %s", line)

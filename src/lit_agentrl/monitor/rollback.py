@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.callbacks.options import check_rollback
 from lit_agentrl.modules.contract import as_trained
 from lit_agentrl.monitor.actions import Action
 from lit_agentrl.strategies.hooks import get_hooks
@@ -33,15 +33,14 @@ class Rollback(Action):
 
     def __init__(self, rules: Sequence[str] | None = None, lr_factor: float = 0.5, at_most: int = 3) -> None:
         super().__init__(rules)
-        require_number("lr_factor", lr_factor, "in (0, 1]; 1 keeps the rate", lambda value: 0 < value <= 1)
-        require_whole("at_most", at_most, 1)
+        check_rollback(lr_factor=lr_factor, at_most=at_most)
         self.lr_factor, self.at_most = lr_factor, at_most
-        self.done = 0
+        self.num_rollbacks = 0
         self._healthy: dict[str, Any] | None = None
 
     @property
     def ends(self) -> bool:  # type: ignore[override]
-        return self.done >= self.at_most
+        return self.num_rollbacks >= self.at_most
 
     def setup(self, trainer: Trainer, module: LightningModule) -> None:
         if not as_trained(module).updater.objective.trains:
@@ -89,21 +88,21 @@ class Rollback(Action):
             config.scheduler.base_lrs = [rate * self.lr_factor for rate in config.scheduler.base_lrs]
         # the weights change, so the version must too: engines keep states of tokens per version
         as_trained(module).updater.progress.version += 1
-        self.done += 1
+        self.num_rollbacks += 1
         rate = trainer.optimizers[0].param_groups[0]["lr"]
         return (
-            f"rolled back to iteration {self._healthy['iteration']} ({self.done} of at most {self.at_most} times), "
-            f"learning rate {rate:.3g}"
+            f"rolled back to iteration {self._healthy['iteration']} ({self.num_rollbacks} of at most {self.at_most} "
+            f"times), learning rate {rate:.3g}"
         )
 
     def metrics(self) -> dict[str, float]:
-        return {"collapse/rollbacks": float(self.done)}
+        return {"collapse/rollbacks": float(self.num_rollbacks)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done, "healthy": self._healthy}
+        return {"done": self.num_rollbacks, "healthy": self._healthy}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.done, self._healthy = state["done"], state["healthy"]
+        self.num_rollbacks, self._healthy = state["done"], state["healthy"]
 
 
 def _list_changing_weights(module: LightningModule) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Signals of a collapse: functions of the metrics of an iteration.
 
-`of_replies` computes the signals that need the replies themselves, which are logged as metrics under ``collapse/``.
+`measure_replies` computes the signals that need the replies themselves; they are logged under ``collapse/``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def compute_uniformity(entropies: Sequence[float | None], vocabulary: int) -> di
     return {"collapse/uniformity": max(known) / math.log(vocabulary)} if known and vocabulary > 1 else {}
 
 
-def of_replies(episodes: Sequence[Episode]) -> dict[str, float]:
+def measure_replies(episodes: Sequence[Episode]) -> dict[str, float]:
     """Measure entropy, diversity and templates of the replies, over all ranks: a collective.
 
     ``collapse/entropy_think`` and ``…_answer`` are in nats per token.  A pair is two neighbouring tokens of a reply.

@@ -19,16 +19,16 @@ from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.worlds.pool import GamePools
 
 
-def find_best_play(env: World, shown: str, *, horizon: int, max_plays: int) -> str | None:
+def find_best_play(env: World, shown: str, *, horizon: int, max_actions: int) -> str | None:
     """Return the thought and next actions of best play as JSON; None if unknown.
 
-    There are at most ``max_plays`` actions.  If a game has no thought of its own, the actions of the whole plan serve
-    as the thought.
+    The plan covers ``horizon`` actions; at most ``max_actions`` of them are returned.  The actions of the whole plan
+    are the thought of a game that has none.
     """
     plan = env.optimal_actions(horizon=horizon)
     if not plan:
         return None
-    actions = plan[: max_plays if env.action_format() == "names" else 1]
+    actions = plan[: max_actions if env.action_format() == "names" else 1]
     thought = env.best_thought()
     return json.dumps([" ".join(plan) if thought is None else thought, actions])
 
@@ -36,7 +36,7 @@ def find_best_play(env: World, shown: str, *, horizon: int, max_plays: int) -> s
 def play_best(
     pools: GamePools, rules: Rules, episode: Episode, *, split: str, noise_seed: int
 ) -> list[Message] | None:
-    """Fill an episode with best play and return its dialogue, or None if unknown.
+    """Fill an episode with best play and return its dialogue.
 
     Args:
         pools: Pools of the games of the rules.
@@ -55,11 +55,11 @@ def play_best(
     play = EpisodeInPlay(episode, rules)
     pools.reset(0, episode.task, split=split, seed=episode.instance_seed, noise_seed=noise_seed)
     play.begin(pools.take(0))
-    asks = partial(find_best_play, horizon=game.action_budget, max_plays=game.max_actions_per_turn)
+    look = partial(find_best_play, horizon=game.action_budget, max_actions=game.max_actions_per_turn)
     dialogue: list[Message] = []
     is_known = True
     while is_known and not play.is_over:
-        pools.look(0, asks)
+        pools.look(0, look)
         best = pools.take(0).result
         is_known = best is not None
         if best is not None:
@@ -75,9 +75,9 @@ def play_best(
 
 
 def play_demonstrations(pools: GamePools, rules: Rules, batch: StepBatch, *, split: str) -> list[Episode]:
-    """Return an episode of best play for each prompt of a batch where known.
+    """Return an episode of best play for each prompt where it is known.
 
-    The log-probs of their tokens are unknown.
+    The log-probs of its tokens are NaN, since no policy sampled them.
 
     Raises:
         ValueError: The game fails, or does not know best play for any of them.
@@ -87,13 +87,13 @@ def play_demonstrations(pools: GamePools, rules: Rules, batch: StepBatch, *, spl
         episode = Episode(batch.iteration, group, 0, task, rules.tasks[task].name, seed)
         noise = seeds.make_key(rules.seed, f"{split}/noise", group)
         if play_best(pools, rules, episode, split=split, noise_seed=noise) is not None:
-            episodes.append(_remove_scores(episode))
+            episodes.append(_mark_logps_unknown(episode))
     if not episodes:
         raise ValueError(f"{rules.tasks[batch.task_P[0]].name} does not know best play of its instances")
     return episodes
 
 
-def _remove_scores(episode: Episode) -> Episode:
+def _mark_logps_unknown(episode: Episode) -> Episode:
     for turn in episode.turns:
         unknown: Sequence[float] = np.full(len(turn.reply_tokens), math.nan)  # type: ignore[assignment]
         turn.reply_logps = turn.reply_entropies = unknown  # type: ignore[assignment]

@@ -52,7 +52,7 @@ class Branching(Protocol):
 
         Args:
             members: All members to be played, in order; each must start at some time.
-            draw: Random number, keyed by run seed, iteration, wave, group and the given address.
+            draw: Returns a random number, keyed by run seed, iteration, wave, group and the given address.
             vocabulary: Number of tokens that the policy chooses among.
         """
 
@@ -63,7 +63,7 @@ class Admission:
     Args:
         addresses: Group and member of each episode of the wave, by index.
         branching: The rule; None starts all episodes at once.
-        draw: Random number for a group and an address.
+        draw: Returns a random number for a group and an address.
         vocabulary: See `Branching`.
     """
 
@@ -75,20 +75,20 @@ class Admission:
         self._growths: dict[int, Growth] = {}
         self._waiting: dict[int, dict[int, int]] = {}  # by group: index of each unqueued member
         self._ready: deque[tuple[int, Branch]] = deque()
-        self._left: dict[int, int] = {}  # by group: number of members that have not started
+        self._num_left: dict[int, int] = {}  # by group: number of members that have not started
         self._opened: set[int] = set()  # groups of which a member has started
         if branching is None:
             self._ready.extend((index, Branch(member)) for index, (_, member) in enumerate(addresses))
             return
         for index, (group, member) in enumerate(addresses):
             self._waiting.setdefault(group, {})[member] = index
-        self._left = {group: len(waiting) for group, waiting in self._waiting.items()}
+        self._num_left = {group: len(waiting) for group, waiting in self._waiting.items()}
         for group, waiting in self._waiting.items():
             with blame("algo.structure"):
                 growth = branching.group(list(waiting), partial(draw, group), vocabulary)
                 first = list(growth.first())
             self._growths[group] = growth
-            self._ready.extend(self._start(group, first))
+            self._ready.extend(self._take_waiting(group, first))
 
     @property
     def is_ready(self) -> bool:
@@ -102,27 +102,27 @@ class Admission:
 
     @property
     def room(self) -> int:
-        """Number of free slots that the next episode needs before it starts a new group.
+        """Number of free slots required before the next episode starts a new group.
 
         It counts the episodes yet to start in all started groups and in the new one.  A group keeps its parents in
         their slots as long as other episodes may continue from them; without enough slots, parents of other groups are
         displaced, and their tokens must be read again.  The number is 0 if the group of the next episode has started,
         or if nothing branches.
         """
-        if not self._ready or not self._left:
+        if not self._ready or not self._num_left:
             return 0
         group, _ = self._addresses[self._ready[0][0]]
         if group in self._opened:
             return 0
-        return self._left[group] + sum(self._left[other] for other in self._opened)
+        return self._num_left[group] + sum(self._num_left[other] for other in self._opened)
 
     def take_next(self) -> tuple[int, Branch, int | None]:
         """Return the index of the next episode, its start, and the index of its parent."""
         index, branch = self._ready.popleft()
-        if self._left:
+        if self._num_left:
             group, _ = self._addresses[index]
             self._opened.add(group)
-            self._left[group] -= 1
+            self._num_left[group] -= 1
         return index, branch, self._find_parent(index, branch)
 
     def after(self, index: int, episode: Episode, *, is_over: bool) -> None:
@@ -133,7 +133,7 @@ class Admission:
         with blame("algo.structure"):
             branches = list(self._growths[group].after(episode, is_over=is_over))
         # queue them ahead of groups that have not started, since a complete group frees its slots
-        self._ready.extendleft(reversed(self._start(group, branches)))
+        self._ready.extendleft(reversed(self._take_waiting(group, branches)))
 
     def may_branch(self, index: int) -> bool:
         """Return whether another episode may still start from this one."""
@@ -142,7 +142,7 @@ class Admission:
             return False
         return bool(self._waiting[group]) or any(self._addresses[i][0] == group for i, _ in self._ready)
 
-    def require_all(self) -> None:
+    def require_all_started(self) -> None:
         """Check that every member has started, after all episodes have ended.
 
         Raises:
@@ -157,8 +157,9 @@ class Admission:
             return None
         return self._index[self._addresses[index][0], branch.parent]
 
-    def _start(self, group: int, branches: Iterable[Branch]) -> list[tuple[int, Branch]]:
-        waiting, started = self._waiting[group], []
+    def _take_waiting(self, group: int, branches: Iterable[Branch]) -> list[tuple[int, Branch]]:
+        """Remove members from the waiting ones, and return them with their index."""
+        waiting, taken = self._waiting[group], []
         for branch in branches:
             if branch.member not in waiting:
                 raise ValueError(
@@ -171,5 +172,5 @@ class Admission:
                     f"algo.structure starts member {branch.member} of group {group} at turn {branch.turn} of member "
                     f"{branch.parent}; start the parent first, and count turns from 1"
                 )
-            started.append((waiting.pop(branch.member), branch))
-        return started
+            taken.append((waiting.pop(branch.member), branch))
+        return taken

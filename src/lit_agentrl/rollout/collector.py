@@ -33,7 +33,7 @@ from lit_agentrl.rollout.structures.hook import TemporaryStep
 from lit_agentrl.rollout.workers.base import Played, sum_counts, sum_usage
 from lit_agentrl.task_sampler import TaskSampler
 
-# takes a step on episodes; within the context, its function plays waves with the new weights; the end undoes the step
+# a context that takes a step on episodes, yields a function that plays waves with the new weights, and undoes the step
 TryOut = Callable[[Sequence[Episode], TemporaryStep], AbstractContextManager[Callable[[Wave], Played]]]
 # keys in the state next to the names of reward parts, which contain no dot
 _STRUCTURE, _SAMPLER = "algo.structure", "task_sampler.state"
@@ -99,12 +99,12 @@ class Collector:
             self._sampler.load_state_dict(sampler)
         self._rewards.load_state_dict(rewards)
 
-    def begin(self, iteration: int) -> None:
+    def seed_iteration(self, iteration: int) -> None:
         """Seed the global generator, for dropout and other uses, with a key of the iteration."""
         torch.manual_seed(seeds.make_key(self.rules.seed, "global", iteration, get_rank()))
 
-    def leave_out(self, batch: StepBatch) -> None:
-        """Mark the tokens that loss or advantages exclude, and add the structure's columns."""
+    def add_structure_columns(self, batch: StepBatch) -> None:
+        """Add the structure's columns, with masks of the tokens that loss or advantages exclude."""
         rows, hook = batch.trajectories, self.structure.hook
         with _name_structure():
             batch.columns |= hook.make_columns(
@@ -146,18 +146,18 @@ class Collector:
             ValueError: Too many games failed, nothing can be trained on, or the filter asks for groups that the
                 structure does not provide.
         """
-        self.begin(batch.iteration)
+        self.seed_iteration(batch.iteration)
         started = time.perf_counter()
         wave = self.plan_first_wave(batch)
         played = [play(wave)]
-        self._add(batch, wave, played[-1])
+        self._add_played(batch, wave, played[-1])
         trained, groups, want_more = self._keep_groups(batch, 1)
         waves = 1
         while (further := self._plan_further(batch, waves, want_more)) is not None:
             with self._use_weights(batch, waves, play, trial) as play_further:
                 wave = self._make_wave(batch.iteration, waves, further)
                 played.append(play_further(wave))
-                self._add(batch, wave, played[-1])
+                self._add_played(batch, wave, played[-1])
             waves += 1
             trained, groups, want_more = self._keep_groups(batch, waves)
         worker_seconds = sum(wave_result.seconds for wave_result in played)
@@ -169,7 +169,9 @@ class Collector:
             metrics |= self._rewards.learn(_drop_replayed(trained), iteration=batch.iteration)
         self._pack(batch, trained, groups, device)
         progress = self._describe_progress(batch, waves, want_more)
-        metrics |= self._learn(progress if ask is None else replace(progress, ask=_record_usage(ask, played)))
+        metrics |= self._teach_structure(
+            progress if ask is None else replace(progress, ask=_record_usage(ask, played))
+        )
         with blame("task_sampler"):
             learned = self._sampler.learn(progress.sampled)
         metrics |= {f"task_sampler/{name}": value for name, value in learned.items()}
@@ -192,7 +194,7 @@ class Collector:
             branching = self.structure.branching(self.settings.members)
         return Wave("train", iteration, self.settings.params, tuple(specs), number, branching)
 
-    def _add(self, batch: StepBatch, wave: Wave, played: Played) -> None:
+    def _add_played(self, batch: StepBatch, wave: Wave, played: Played) -> None:
         """Add the episodes of a wave to the batch."""
         for spec, episode in zip(wave.specs, played.episodes, strict=True):
             (batch.greedy_episodes if spec.greedy else batch.episodes).append(episode)
@@ -232,8 +234,8 @@ class Collector:
             return
         if trial is None:
             raise ValueError("algo.structure asks for a step of the weights, and nobody here takes one")
-        with trial(batch.episodes, step) as playing:
-            yield playing
+        with trial(batch.episodes, step) as play_with_step:
+            yield play_with_step
 
     def _describe_progress(self, batch: StepBatch, waves: int, want_more: bool) -> Progress:
         return Progress(
@@ -247,7 +249,7 @@ class Collector:
             draw=lambda wave: self._further_prompts(batch.iteration, wave),
         )
 
-    def _learn(self, progress: Progress) -> dict[str, float]:
+    def _teach_structure(self, progress: Progress) -> dict[str, float]:
         """Let the structure learn from the iteration; return its curves, averaged over all ranks."""
         names = sorted(self.structure.curves)
         with _name_structure():
@@ -304,7 +306,7 @@ class Collector:
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
         if trained:
             batch.trajectories = pack(trained, baselines)
-        self.leave_out(batch)
+        self.add_structure_columns(batch)
 
 
 def _record_usage(

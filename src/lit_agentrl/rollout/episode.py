@@ -74,13 +74,13 @@ class EpisodeInPlay:
         self.is_over = False
         self.asks: Look | None = None
         self.note: str | None = None
-        self._after_reset: Answer | None = None  # while the game answers the hook's question
+        self._reset_answer: Answer | None = None  # kept while the game answers the hook's question
         self.tries_again = False
         self._hook, self._tries, self._feedback = hook, hook.count_tries(), ""
         self.rules = rules
         self._noise = [(0, noise_seed)]  # pairs of (first turn, noise seed of the game from there on)
         self._nodes: list[Node] = []  # state of the game at the start of each turn
-        self._is_taken_over = False  # whether the present prompt was copied from a parent
+        self._has_copied_prompt = False  # whether the present prompt was copied from a parent
         self._task = rules.tasks[episode.task]
         self._prompt = rules.prompt
         self._chat = rules.chat
@@ -118,7 +118,7 @@ class EpisodeInPlay:
         play._nodes = self._nodes[: turn + 1]
         play._noise = [*(entry for entry in self._noise if entry[0] < turn), (turn, noise_seed)]
         play._actions, play._actions_left = node.actions, node.actions_left
-        play._is_taken_over = self._context.is_append_only
+        play._has_copied_prompt = self._context.is_append_only
         return play, describe_branch_point(child.turns, play._noise, node.state)
 
     def take(self, answer: Answer) -> None:
@@ -148,11 +148,11 @@ class EpisodeInPlay:
         if not self._record_answer(answer):
             return
         hook_answer: str | None = None
-        if self._after_reset is None and (look := self._hook.ask_game(task)) is not None:
-            self._after_reset, self.asks = answer, look
+        if self._reset_answer is None and (look := self._hook.ask_game(task)) is not None:
+            self._reset_answer, self.asks = answer, look
             return
-        if self._after_reset is not None:
-            hook_answer, answer, self.asks = answer.result, self._after_reset, None
+        if self._reset_answer is not None:
+            hook_answer, answer, self.asks = answer.result, self._reset_answer, None
             if hook_answer is None:
                 self._end(EndReason.ERROR, error=self._hook.no_answer)
                 return
@@ -170,7 +170,7 @@ class EpisodeInPlay:
             observation=self._observation,
             max_turns=task.max_turns * self._tries,
             max_actions=task.max_actions * self._tries,
-            max_actions_per_turn=self._allowed,
+            max_actions_per_turn=self._max_actions_per_reply,
         )
         opening = partial(make_opening, partial(write_opening, self._hook, moment))
         self._past = Past(opening, episode.turns)
@@ -185,37 +185,37 @@ class EpisodeInPlay:
         """Record a reply and return the actions to play; none if the episode ends."""
         episode, turn = self.episode, self.episode.turns[-1]
         episode.num_prefilled += result.num_prefilled
-        is_taken_over, self._is_taken_over = self._is_taken_over, False
-        if not is_taken_over:
+        has_copied_prompt, self._has_copied_prompt = self._has_copied_prompt, False
+        if not has_copied_prompt:
             episode.num_shared += result.num_shared
         if result.error:
             self._end(EndReason.ERROR, error=result.error)
             return []
         if result.text is not None:
-            encode(result, self._chat)
+            encode_text(result, self._chat)
         if not result.tokens:  # the prompt did not fit: the turn was never taken
             if len(episode.turns) > 1:
                 episode.turns.pop()
             self._end(EndReason.CONTEXT_LIMIT)
             return []
         # in a copied prompt only the last token is read, to compute what follows it
-        episode.num_new += 1 if is_taken_over else len(self._past.pieces[-1].tokens)
+        episode.num_new += 1 if has_copied_prompt else len(self._past.pieces[-1].tokens)
         turn.reply_tokens, turn.reply_logps = np.array(result.tokens), np.array(result.logps)
         turn.reply_entropies = np.array(result.entropies)
         turn.policy_version, turn.finish = result.policy_version, result.finish
         turn.reply_text = self._chat.decode(result.tokens)
         try:
-            reply = self._read(turn)
+            reply = self._parse_reply(turn)
         except ValueError as error:
             self._end(EndReason.ERROR, error=str(error))
             return []
         turn.is_valid, turn.problem, turn.has_think = reply.is_valid, reply.problem, reply.has_think
         turn.is_well_formed, self._complaint = reply.is_well_formed, reply.complaint
-        allowed = min(self._allowed, self._actions_left)
+        allowed = min(self._max_actions_per_reply, self._actions_left)
         turn.num_surplus_actions = max(0, len(reply.actions) - allowed)
         return list(reply.actions[:allowed])
 
-    def _read(self, turn: Turn) -> Reply:
+    def _parse_reply(self, turn: Turn) -> Reply:
         """Parse a reply and record the segments of its tokens.
 
         A reply that the game does not play has no actions.
@@ -255,7 +255,7 @@ class EpisodeInPlay:
                 "give it a method messages, or use context=full, window or single"
             )
         shown = self._context.messages(replace(self._past, turns=self.episode.turns[:-1]))
-        # `tools` returns the tools
+        # engines get the tools from the method `tools`
         return [{key: text for key, text in message.items() if key != "tools"} for message in shown]
 
     def tools(self) -> list[dict[str, Any]]:
@@ -288,7 +288,7 @@ class EpisodeInPlay:
         self._continue_or_end(turn, answer)
 
     @property
-    def _allowed(self) -> int:
+    def _max_actions_per_reply(self) -> int:
         """The maximum number of actions in one reply."""
         kind = self._actions.format
         is_one = kind == "text" or (kind == "tools" and not may_hold_several_calls(self._chat.dialect))
@@ -376,7 +376,7 @@ def open_episode(
     return play
 
 
-def encode(result: TurnResult, chat: ChatRenderer) -> None:
+def encode_text(result: TurnResult, chat: ChatRenderer) -> None:
     """Encode the text of a result as tokens, until the reply is complete.
 
     An empty text is encoded as a space.

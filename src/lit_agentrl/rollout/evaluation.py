@@ -58,9 +58,9 @@ class Evaluation:
         batch.episodes, batch.used = played.episodes, sum_usage([played])
         stop_if_failing(batch.episodes, self.max_failed_share)
         batch.outcomes = gather_outcomes(batch.episodes)
-        self.take(batch, is_first=is_first)
+        self.store_outcomes(batch, is_first=is_first)
 
-    def take(self, batch: StepBatch, *, is_first: bool = True) -> None:
+    def store_outcomes(self, batch: StepBatch, *, is_first: bool = True) -> None:
         """Store the outcomes of a batch; for ``is_first`` see `collect`."""
         self.outcomes = [*([] if is_first else self.outcomes), *batch.outcomes]
         self.iteration = batch.iteration

@@ -20,10 +20,10 @@ _RANK_BITS = 40  # bits of a node id below the rank, which number the tokens of 
 
 
 def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = None) -> TrajectoryBatch:
-    """Pack episodes into rows: one each, in order, or several if later turns start rows.
+    """Pack episodes into rows: one per episode, or several if later turns start rows.
 
     A turn's training reward stands at its last sampled token, so ``reward_BT`` sums to the return over the rows of a
-    trajectory.  ``baselines`` holds the greedy return of each group, in reward; a group without one gets NaN.
+    trajectory.  ``baselines`` holds the greedy return of each group, in units of reward; a group without one gets NaN.
 
     Raises:
         ValueError: An episode failed (failed episodes are recorded, never trained on), or there are no episodes.
@@ -43,11 +43,11 @@ def pack(episodes: Sequence[Episode], baselines: Mapping[int, float] | None = No
         name: _pad_column([row[name] for row in rows], name) for name in list_columns() if name != "node_BT"
     }
     node_BT = torch.arange(packed["tokens_BT"].numel()).view_as(packed["tokens_BT"])
-    _share(node_BT, parts)
+    _share_nodes(node_BT, parts)
     return TrajectoryBatch(**packed, node_BT=node_BT + (get_rank() << _RANK_BITS))  # ranks share no token
 
 
-def _share(node_BT: Tensor, parts: Sequence[tuple[Episode, int, Sequence[Turn]]]) -> None:
+def _share_nodes(node_BT: Tensor, parts: Sequence[tuple[Episode, int, Sequence[Turn]]]) -> None:
     """Give tokens copied from a parent the node ids of their first occurrence."""
     seen: dict[tuple[int, ...], Tensor] = {}
     for node_T, (episode, first, turns) in zip(node_BT, parts, strict=True):
@@ -123,23 +123,25 @@ def _make_row(episode: Episode, first: int, turns: Sequence[Turn]) -> dict[str, 
 
 def _make_token_columns(number: int, turn: Turn) -> dict[str, Any]:
     """Return the values of a turn's tokens in each token column: first prefix, then reply."""
-    given, sampled = len(turn.prefix_tokens), len(turn.reply_tokens)
+    num_given, num_sampled = len(turn.prefix_tokens), len(turn.reply_tokens)
     cost = turn.cost if turn.told_cost is None else turn.told_cost
-    is_end = np.arange(given + sampled) == given + sampled - 1 if sampled else np.zeros(given, bool)
+    size = num_given + num_sampled
+    is_sampled = np.arange(size) >= num_given
+    is_end = is_sampled & (np.arange(size) == size - 1)
     reward_T = np.where(is_end, turn.training_reward - sum(early for _, early in turn.early_rewards), 0.0)
     for place, early in turn.early_rewards:
-        reward_T[given + place] += early
+        reward_T[num_given + place] += early
     return {
         "tokens_BT": np.concatenate([turn.prefix_tokens, turn.reply_tokens]),
-        "is_real_BT": np.ones(given + sampled, bool),
-        "is_action_BT": np.arange(given + sampled) >= given,
-        "turn_BT": np.full(given + sampled, number),
+        "is_real_BT": np.ones(size, bool),
+        "is_action_BT": is_sampled,
+        "turn_BT": np.full(size, number),
         "is_turn_end_BT": is_end,
-        "is_plan_BT": (np.arange(given + sampled) >= given) & (turn.player == PLANNER),
+        "is_plan_BT": is_sampled & (turn.player == PLANNER),
         "segment_BT": np.concatenate([turn.prefix_segments, turn.reply_segments]),
-        "sampler_logp_BT": np.concatenate([np.zeros(given), turn.reply_logps]),
-        "sampler_entropy_BT": np.concatenate([np.zeros(given), turn.reply_entropies]),
-        "policy_version_BT": np.where(np.arange(given + sampled) >= given, turn.policy_version, -1),
+        "sampler_logp_BT": np.concatenate([np.zeros(num_given), turn.reply_logps]),
+        "sampler_entropy_BT": np.concatenate([np.zeros(num_given), turn.reply_entropies]),
+        "policy_version_BT": np.where(is_sampled, turn.policy_version, -1),
         "reward_BT": reward_T,
         "cost_BT": np.where(is_end, cost or 0.0, 0.0),
     }

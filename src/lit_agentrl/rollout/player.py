@@ -1,4 +1,4 @@
-"""The player of a run's episodes, now or ahead, here or in a worker."""
+"""The player of a run's episodes, in this process or in a worker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Player:
     Args:
         rules: Rules by which episodes are played.
         worker: Settings of the worker that plays training episodes, if any.
-        first_wave: Returns the first wave of an iteration, for playing ahead; None plays nothing ahead.
+        plan_first_wave: Returns the first wave of an iteration, for playing ahead; None plays nothing ahead.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Player:
     ) -> None:
         self._rules = rules
         self._worker = worker
-        self._first_wave = plan_first_wave
+        self._plan_first_wave = plan_first_wave
         self._hooks = StrategyHooks()
-        self._local: tuple[LocalPlayer, ...] = ()  # for training, and for evaluations if they need another
+        self._local_players: tuple[LocalPlayer, ...] = ()  # the last one plays evaluations
         self._schedule: PlayNow | PlayAhead = PlayNow(_refuse)
 
     def open(
@@ -78,11 +78,11 @@ class Player:
             )
         self._network, self._context, self._hooks = network, forward_context, hooks
         local = LocalPlayer(self._rules, network, forward_context, hooks, reference)
-        self._local = (local,)
+        self._local_players = (local,)
         if evaluated is not None and evaluated is not network:
-            self._local += (LocalPlayer(self._rules, evaluated, forward_context, hooks),)
+            self._local_players += (LocalPlayer(self._rules, evaluated, forward_context, hooks),)
         size, threads = self._worker.share, self._worker.threads or 1
-        # the shares of the worker, which takes over after the first iteration
+        # cut into shares like the worker, which plays all but the first iteration
         self._play_here = (
             local.play if size is None else partial(local.play_shares, size=size, threads=threads)
         )
@@ -100,16 +100,16 @@ class Player:
         self._schedule = PlayNow(self._play_here)
         if not self._worker.opens_worker:
             return
-        is_ahead = self._first_wave is not None
+        is_ahead = self._plan_first_wave is not None
         device = next(self._network.parameters()).device
         network = self._hooks.unshard_on_every_rank(self._network).to(device)
         worker = self._worker.open(self._rules, network, self._context, is_ahead=is_ahead)
         require_members(f"worker={type(self._worker).__name__}", worker, Worker)
-        if self._first_wave is None:
+        if self._plan_first_wave is None:
             self._schedule = PlayNow(SyncedWorker(worker, self._get_weights).play, worker.stop)
             return
         self._schedule = PlayAhead(
-            worker, self._get_weights, self._first_wave, self._play_here, last=last,
+            worker, self._get_weights, self._plan_first_wave, self._play_here, last=last,
             shares_cores=device.type == "cpu",
         )  # fmt: skip
         if state is not None and iteration > 0:
@@ -121,7 +121,7 @@ class Player:
 
     @contextmanager
     def _wait_for_ranks(self, event: str) -> Iterator[None]:
-        """Play within the context, then wait for the ranks; an error names a hanging one."""
+        """Wait for the other ranks at the end of the context."""
         with interrupt_at_sigterm():
             yield
             self._hooks.barrier(event)
@@ -134,12 +134,13 @@ class Player:
     def play_evaluation(self, wave: Wave, version: int) -> Played:
         """Play the episodes of an evaluation; ``version`` is the version of the network's weights."""
         with self._wait_for_ranks("played"):
-            return self._local[-1].play(wave, version)
+            return self._local_players[-1].play(wave, version)
 
     def play_moved(self, wave: Wave, version: int) -> Played:
         """Play episodes to train on with the network's current weights, which belong to no version.
 
-        A worker receives them under a number that no version has; the record names the version that they come from.
+        A worker receives them under a negative number, which is no version; the record names the version from which
+        they were moved.
         """
         played = self.play_training(wave, -2 - version)
         for episode in played.episodes:
@@ -151,19 +152,19 @@ class Player:
     def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Asked:
         """Answer independent questions with the policy; all ranks call it, also without questions."""
         with self._wait_for_ranks("asked"):
-            return self._local[0].ask(questions, params, version)
+            return self._local_players[0].ask(questions, params, version)
 
     def begin_update(
         self, played: TrajectoryBatch | None, version: int, iteration: int, device: torch.device
     ) -> dict[str, float]:
-        """Begin to play the next iteration if wanted; return what is logged.
+        """Start playing the next iteration, if ahead; return what is logged.
 
-        All episodes of this iteration have been played, so engines of this process rest.
+        All episodes of this iteration have been played, so engines of this process may release memory.
         """
-        for player in self._local:
+        for player in self._local_players:
             player.rest()
         names = ["train/staleness"] if self._schedule.is_ahead else []
-        names += ["engine/staleness"] if self._local[0].capabilities.weights == "given" else []
+        names += ["engine/staleness"] if self._local_players[0].capabilities.weights == "given" else []
         if not names:
             return {}
         staleness = measure_staleness(played, version, device)
@@ -183,7 +184,7 @@ class Player:
         try:
             self._schedule.stop()
         finally:
-            local, self._local = self._local, ()
+            local, self._local_players = self._local_players, ()
             self._play_here = _refuse
             self._schedule = PlayNow(_refuse)
             for player in local:

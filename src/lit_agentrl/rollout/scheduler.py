@@ -64,7 +64,7 @@ class Scheduler:
         self._unread: dict[int, list[int]] = {}  # by episode with a parent: tokens to read first
         self._due: dict[int, int] = {}  # clock time by which the game of an episode must have answered
         self._skipped = 0
-        self._admission = Admission((), None, self._draw(Wave("train", 0, SamplingParams(), ())), 1)
+        self._admission = Admission((), None, self._make_draw(Wave("train", 0, SamplingParams(), ())), 1)
         self._plays: dict[int, EpisodeInPlay] = {}  # episodes from which others may continue
         self._held: dict[int, None] = {}  # finished episodes whose state the engine still holds
 
@@ -81,43 +81,47 @@ class Scheduler:
         finally:
             screen.PLAYING.end()
 
+    def close(self) -> None:
+        """Close the environments; the next episodes make new ones."""
+        self._pools.close()
+
     def _play_kinds(self, wave: Wave) -> list[Episode]:
         greedy = replace(wave.params, temperature=0.0, top_p=1.0, top_k=0)
         played: dict[EpisodeSpec, Episode] = {}
         for is_greedy, params in ((False, wave.params), (True, greedy)):
             specs = tuple(spec for spec in wave.specs if spec.greedy == is_greedy)
             part = replace(wave, params=params, specs=specs, branching=None if is_greedy else wave.branching)
-            played |= zip(specs, self._play(part), strict=True)
+            played |= zip(specs, self._play_part(part), strict=True)
         return [played[spec] for spec in wave.specs]
 
-    def _play(self, wave: Wave) -> list[Episode]:
+    def _play_part(self, wave: Wave) -> list[Episode]:
         addresses = [(spec.group, spec.member) for spec in wave.specs]
         vocabulary = len(self._rules.chat.tokenizer)
-        self._admission = Admission(addresses, wave.branching, self._draw(wave), vocabulary)
+        self._admission = Admission(addresses, wave.branching, self._make_draw(wave), vocabulary)
         episodes: list[Episode | None] = [None] * len(addresses)
         live: dict[int, EpisodeInPlay] = {}
         self._due, self._plays, self._held = {}, {}, {}
         while self._admission.is_ready or live:
             while self._admission.is_ready and self._has_room(live):
                 index, branch, parent = self._admission.take_next()
-                live[index] = self._begin(index, branch, parent, wave)
+                live[index] = self._begin_episode(index, branch, parent, wave)
                 episodes[index] = live[index].episode
             if answered := self._list_answered(is_writing=len(self._due) < len(live)):
                 for index in answered:
                     self._continue_episode(index, live, wave)
                 continue  # a finished episode makes room for another one
-            steps = None
-            if self._due:
+            steps = None  # until the engine has a reply
+            if self._due:  # a game may answer before that
                 steps = min(self._due.values()) - self._clock if self._rules.worlds.wait else 1
             results = self._engine.poll() if steps is None else self._engine.poll(steps=steps)
             if not results and not self._engine.num_pending:
                 raise RuntimeError("the engine has nothing left to answer although replies were requested")
             for result in results:
                 self._receive_reply(result, live)
-        self._admission.require_all()
+        self._admission.require_all_started()
         return [episode for episode in episodes if episode is not None]
 
-    def _draw(self, wave: Wave) -> Callable[..., float]:
+    def _make_draw(self, wave: Wave) -> Callable[..., float]:
         return partial(
             seeds.draw_uniform, self._rules.seed, f"{wave.split}/branch", wave.iteration, wave.number
         )
@@ -128,17 +132,17 @@ class Scheduler:
         if len(live) >= capacity or (live and in_engine + self._admission.room > capacity):
             return False
         if in_engine >= capacity:
-            parent = self._admission.next_parent
-            oldest = next((index for index in self._held if index != parent), parent)
-            self._let_go([index for index in self._held if index == oldest])
+            # the oldest one, but the parent of the next episode only if no other is held
+            candidates = sorted(self._held, key=lambda index: index == self._admission.next_parent)
+            self._close_held(candidates[:1])
         return True
 
-    def _let_go(self, held: Sequence[int]) -> None:
+    def _close_held(self, held: Sequence[int]) -> None:
         for index in held:
             del self._held[index]
             self._engine.close(index)
 
-    def _begin(self, index: int, branch: Branch, parent: int | None, wave: Wave) -> EpisodeInPlay:
+    def _begin_episode(self, index: int, branch: Branch, parent: int | None, wave: Wave) -> EpisodeInPlay:
         spec = wave.specs[index]
         episode = Episode(
             iteration=spec.iteration,
@@ -151,25 +155,27 @@ class Scheduler:
             tree=branch.tree if parent is None else self._plays[parent].episode.tree_member,
         )
         spec.extra.mark_episode(episode)
-        noise_seed, before = self._make_key(f"{wave.split}/noise", episode), None
+        noise_seed, branch_point = self._make_key(f"{wave.split}/noise", episode), None
         if parent is None:
             play = open_episode(episode, self._rules, noise_seed, spec.extra)
         else:
-            play, before = self._plays[parent].branch(episode, branch.turn, noise_seed)
+            play, branch_point = self._plays[parent].branch(episode, branch.turn, noise_seed)
             self._fork(parent, index, play)
-        self._reset(index, episode, wave, before)
+        self._reset(index, episode, wave, branch_point)
         if wave.branching is not None:
             self._plays[index] = play
-            self._forget(index)
+            self._forget_group(index)
         return play
 
-    def _reset(self, index: int, episode: Episode, wave: Wave, before: BranchPoint | None = None) -> None:
+    def _reset(
+        self, index: int, episode: Episode, wave: Wave, branch_point: BranchPoint | None = None
+    ) -> None:
         noise_seed = self._make_key(f"{wave.split}/noise", episode)
         self._pools.reset(
-            index, episode.task, split=wave.split, seed=episode.instance_seed, noise_seed=noise_seed, before=before,
-            saves=wave.branching is not None,
+            index, episode.task, split=wave.split, seed=episode.instance_seed, noise_seed=noise_seed,
+            branch_point=branch_point, saves=wave.branching is not None,
         )  # fmt: skip
-        self._await(index)
+        self._set_due(index)
 
     def _fork(self, parent: int, index: int, play: EpisodeInPlay) -> None:
         """Copy the engine's state of a parent; without it all tokens are read again."""
@@ -180,17 +186,18 @@ class Scheduler:
             row = row[-1:]
         self._unread[index] = row
 
-    def _forget(self, index: int) -> None:
+    def _forget_group(self, index: int) -> None:
         """Release the episodes of a group once no episode can continue from them."""
         if self._admission.may_branch(index):
             return
         group = self._plays[index].episode.group
         group_keys = [key for key, play in self._plays.items() if play.episode.group == group]
-        self._let_go([key for key in group_keys if key in self._held])
+        self._close_held([key for key in group_keys if key in self._held])
         for key in group_keys:
             del self._plays[key]
 
-    def _await(self, index: int) -> None:
+    def _set_due(self, index: int) -> None:
+        """Note by when the game of an episode, which was just asked, must have answered."""
         self._due[index] = self._clock + self._rules.worlds.delay
 
     @property
@@ -225,7 +232,7 @@ class Scheduler:
             return
         if play.asks is not None:
             self._pools.look(index, play.asks)
-            self._await(index)
+            self._set_due(index)
             return
         wanted, player = play.make_request(wave.params), play.episode.turns[-1].player
         if wanted.is_new:
@@ -247,7 +254,7 @@ class Scheduler:
             self._end(index, live)
         else:
             self._pools.step(index, actions)
-            self._await(index)
+            self._set_due(index)
             self._admission.after(index, play.episode, is_over=False)
 
     def _end(self, index: int, live: dict[int, EpisodeInPlay]) -> None:
@@ -262,10 +269,6 @@ class Scheduler:
             self._held[index] = None
         else:
             self._engine.close(index)
-
-    def close(self) -> None:
-        """Close the environments; the next episodes make new ones."""
-        self._pools.close()
 
     def _make_key(self, purpose: str, episode: Episode, *more: int) -> int:
         address = (episode.iteration, episode.wave, episode.group, episode.member, *more)

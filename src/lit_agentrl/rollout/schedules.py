@@ -70,10 +70,10 @@ class PlayAhead:
     Args:
         worker: The worker, which plays in the background.
         weights: Returns the whole weights of the trainer's network; all ranks call it.
-        wave_of: Returns the first wave of an iteration.
+        plan_wave: Returns the first wave of an iteration.
         play_first: Plays the waves of the run's first iteration.
         last: Number of iterations of the run; None for no end.
-        shares_cores: Whether the trainer computes on the CPU, as the worker may.
+        shares_cores: Whether the trainer computes on CPU cores, which the worker needs too.
     """
 
     is_ahead = True
@@ -82,7 +82,7 @@ class PlayAhead:
         self,
         worker: Worker,
         weights: Callable[[], Mapping[str, Tensor]],
-        wave_of: Callable[[int], Wave],
+        plan_wave: Callable[[int], Wave],
         play_first: Play,
         *,
         last: int | None,
@@ -90,14 +90,14 @@ class PlayAhead:
     ) -> None:
         self._worker = worker
         self._weights = weights
-        self._wave_of = wave_of
+        self._plan_wave = plan_wave
         self._play_first = play_first
         self._last = last
         self._version: int | None = None  # version of the weights in use; None before there are any
         self._submitted: Wave | None = None
-        self._threads_before = self._threads_of_training = torch.get_num_threads()
+        self._threads_at_start = self._threads_of_training = torch.get_num_threads()
         if shares_cores:
-            self._threads_of_training = max(1, self._threads_before - worker.threads)
+            self._threads_of_training = max(1, self._threads_at_start - worker.threads)
 
     def play(self, wave: Wave, version: int) -> Played:
         """Return the episodes of a wave, played with the weights before the last update.
@@ -119,24 +119,24 @@ class PlayAhead:
     def begin_update(self, version: int, iteration: int) -> None:
         """Start playing the next iteration, and leave CPU cores to the worker."""
         self._submit(self._weights(), version, iteration + 1)
-        # whether or not there is a next iteration, so that the bits of training do not depend on it
+        # also without a next iteration, since the bits of training depend on the number of threads
         torch.set_num_threads(self._threads_of_training)
 
     def end_update(self) -> None:
         """Give the trainer its CPU cores back, for validation."""
-        torch.set_num_threads(self._threads_before)
+        torch.set_num_threads(self._threads_at_start)
 
     def stop(self) -> None:
         """Stop the worker."""
         self._worker.stop()
-        torch.set_num_threads(self._threads_before)
+        torch.set_num_threads(self._threads_at_start)
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the weights that the next iteration is played with; None before there are any."""
         if self._version is None:
             return None
-        moved = self._worker.differing(self._weights())
-        return {"version": self._version, "weights": moved}
+        changed = self._worker.differing(self._weights())
+        return {"version": self._version, "weights": changed}
 
     def resume(self, state: dict[str, Any], iteration: int) -> None:
         """Play the iteration that the interrupted run was playing, which is trained on next."""
@@ -147,7 +147,7 @@ class PlayAhead:
         self._worker.load(weights, version)
         self._version = version
         if self._last is None or iteration < self._last:
-            self._submitted = self._wave_of(iteration)
+            self._submitted = self._plan_wave(iteration)
             self._worker.submit(self._submitted)
 
 

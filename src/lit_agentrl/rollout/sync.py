@@ -117,12 +117,14 @@ class WeightSync:
         opening = self._rules.chat.render_opening([{"role": "user", "content": _TEXT}])
         text = opening.tokens[: max(2, min(_TOKENS, params.max_context_tokens - _REPLY - 1))]
         if None not in self._gaps:
-            self._judge(None, self._compute_gap(text[:1], text[1:], engine.score(text), 1.0))
+            self._require_small_gap(None, self._compute_gap(text[:1], text[1:], engine.score(text), 1.0))
         if params not in self._gaps:
-            reply = self._reply(text, params)
+            reply = self._sample_reply(text, params)
             if reply.error or not reply.tokens:
                 raise SyncError(f"{self._where}: it answers no probe: {reply.error or 'an empty reply'}")
-            self._judge(params, self._compute_gap(text, reply.tokens, reply.logps, params.temperature or 1.0))
+            self._require_small_gap(
+                params, self._compute_gap(text, reply.tokens, reply.logps, params.temperature or 1.0)
+            )
         self._seconds += time.perf_counter() - started
         return {"engine/sync_gap": max(self._gaps.values()), "engine/sync_seconds": self._seconds}
 
@@ -142,7 +144,7 @@ class WeightSync:
     def _where(self) -> str:
         return f"engine={type(self._engine).__name__}, version {self._version} of the weights"
 
-    def _judge(self, params: SamplingParams | None, gap: float) -> None:
+    def _require_small_gap(self, params: SamplingParams | None, gap: float) -> None:
         self._gaps[params] = gap
         limit = cast(GivenEngine, self._engine).max_sync_gap
         if gap <= limit:
@@ -159,7 +161,7 @@ class WeightSync:
             f"engine.max_sync_gap={limit:g}; {why}"
         )
 
-    def _reply(self, text: Sequence[int], params: SamplingParams) -> TurnResult:
+    def _sample_reply(self, text: Sequence[int], params: SamplingParams) -> TurnResult:
         short = replace(params, max_reply_tokens=min(_REPLY, params.max_reply_tokens))
         key = seeds.make_key(self._rules.seed, "probe", cast(int, self._version))
         self._engine.submit(TurnRequest(_EPISODE, text, key, short))

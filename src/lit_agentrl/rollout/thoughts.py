@@ -103,8 +103,8 @@ def encode_think_block(chat: ChatRenderer, thought: str = "") -> list[int]:
     return list(chat.tokenizer.encode(block, add_special_tokens=False))
 
 
-class Swapped:
-    """Draws for each turn the thought of another prompt, from the same turn if possible.
+class SwappedThoughts:
+    """A draw of another prompt's thought for each turn, from the same turn if possible.
 
     Args:
         thoughts: Thoughts of the episodes as they were played.

@@ -27,13 +27,13 @@ def assign_longest_first(
     [0, 1, 1, 0]
     """
     total = [0] * world_size
-    dealt = list(ranks)
+    new_ranks = list(ranks)
     for part in sorted(set(parts)):
-        carried = [0] * world_size
-        members = [u for u, of in enumerate(parts) if of == part]
-        for unit in sorted(members, key=lambda u: (-loads[u], u)):
-            choice = min(range(world_size), key=lambda r: (carried[r], total[r], r != ranks[unit], r))
-            dealt[unit] = choice
-            carried[choice] += loads[unit]
-            total[choice] += loads[unit]
-    return dealt
+        load_of = [0] * world_size  # in this minibatch, by rank
+        members = [trajectory for trajectory, own_part in enumerate(parts) if own_part == part]
+        for trajectory in sorted(members, key=lambda t: (-loads[t], t)):
+            rank = min(range(world_size), key=lambda r: (load_of[r], total[r], r != ranks[trajectory], r))
+            new_ranks[trajectory] = rank
+            load_of[rank] += loads[trajectory]
+            total[rank] += loads[trajectory]
+    return new_ranks

@@ -28,7 +28,7 @@ from lit_agentrl.strategies.background import Writer, copy_to_host
 from lit_agentrl.strategies.plain_data import PLAIN, NotPlain, save_plain
 
 T = TypeVar("T")
-_ROOM = 0.5  # at most one copy exists while less than this share of the machine's memory is available
+_MIN_AVAILABLE = 0.5  # share of the machine's memory; with less, only one copy exists at a time
 LEFTOVERS = (".tmp", ".lnk")  # suffixes of files that an interrupted write leaves behind
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # how torch names a type that it refuses to load
 
@@ -104,9 +104,9 @@ class AtomicIO(TorchCheckpointIO):
         options = storage_options or {}
         checkpoint = {**checkpoint, **options.get("add", {})}
         write = partial(self._replace_file, os.path.abspath(path), options.get("keep", 2))
-        self.write(path, write, checkpoint, copy_to_host, wait=options.get("wait", True))
+        self.write_or_start(path, write, checkpoint, copy_to_host, wait=options.get("wait", True))
 
-    def write(
+    def write_or_start(
         self, path: str | Path, write: Callable[[T], None], value: T, copy: Callable[[T], T], *, wait: bool
     ) -> None:
         """Write a file or folder now, or from a copy in the thread.
@@ -125,7 +125,7 @@ class AtomicIO(TorchCheckpointIO):
         if not wait and target in self.writer.seconds:
             self.writer.join(target)  # so that this file has at most one copy in memory
             memory = psutil.virtual_memory()
-            if memory.available < _ROOM * memory.total:
+            if memory.available < _MIN_AVAILABLE * memory.total:
                 self.writer.join()  # and free the copies of other files
             try:
                 value = copy(value)
@@ -186,8 +186,10 @@ class AtomicIO(TorchCheckpointIO):
                 lambda: remove_checkpoint(f"{target}.tmp") if get_rank() == 0 else None
             )
             sharded_io.save(checkpoint, f"{target}.tmp")
-            is_good = target in self._written or (get_rank() == 0 and is_intact(target))
-            sharded_io.run_on_all_ranks(lambda: _exchange(target, is_good) if get_rank() == 0 else None)
+            is_target_intact = target in self._written or (get_rank() == 0 and is_intact(target))
+            sharded_io.run_on_all_ranks(
+                lambda: _replace_folder(target, is_target_intact) if get_rank() == 0 else None
+            )
             if get_rank() == 0:
                 self._finish(target, keep)
             self._written.add(target)
@@ -285,12 +287,12 @@ def _make_write_error(target: str, error: OSError | NotPlain) -> CheckpointError
     return CheckpointError(f"cannot write {target}: {reason}; earlier checkpoints are intact")
 
 
-def _exchange(target: str, is_good: bool) -> None:
+def _replace_folder(target: str, is_target_intact: bool) -> None:
     """Replace ``target`` by the new folder; an intact ``target`` becomes the predecessor.
 
     A folder cannot be replaced in one step: a kill between the steps leaves only the predecessor.
     """
-    if is_good and os.path.lexists(target):
+    if is_target_intact and os.path.lexists(target):
         remove_checkpoint(f"{target}.prev")
         os.rename(target, f"{target}.prev")
     else:

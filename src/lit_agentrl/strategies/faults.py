@@ -24,7 +24,7 @@ GRACE_S = 10.0
 class Fault:
     """The first failure of a run, in one line, and the rank that reported it."""
 
-    by: int
+    rank: int
     cause: str
 
 
@@ -47,7 +47,7 @@ class FaultWatch:
         self._store: dist.Store = shared.clone()
         self._fault: Fault | None = None
         self._is_over = threading.Event()
-        self._is_awaited = True  # the launcher still waits for this process
+        self._is_launcher_waiting = True
         self._thread = threading.Thread(target=self._poll, daemon=True, name="fault-watch")
         self._thread.start()
 
@@ -83,7 +83,9 @@ class FaultWatch:
                 break
         if self._fault is None or self._is_over.wait(self._grace_s):
             return
-        if self._fault.by == self._rank and not (tell_launcher(self._fault.cause) and self._is_awaited):
+        if self._fault.rank == self._rank and not (
+            tell_launcher(self._fault.cause) and self._is_launcher_waiting
+        ):
             print(f"error: {self._fault.cause}", file=sys.stderr, flush=True)
         os._exit(1)  # the main thread hangs where no exception reaches it
 
@@ -92,7 +94,7 @@ class FaultWatch:
             return Fault(**json.loads(self._store.get(_KEY))) if self._store.check([_KEY]) else None
         except (RuntimeError, dist.DistError):
             if is_launched():  # the launcher serves the store, so all remaining processes notice
-                self._is_awaited = False
+                self._is_launcher_waiting = False
                 return Fault(0, "the process that started the run is gone")
             return Fault(self._rank, "the first process of the run is gone")
 

@@ -57,7 +57,7 @@ def save(checkpoint: dict[str, Any], folder: str | Path) -> None:
         OSError: some rank could not write; raised on every rank.
     """
     folder = Path(folder)
-    shares, rest = split(checkpoint)
+    sharded, rest = split(checkpoint)
     run_on_all_ranks(lambda: folder.mkdir(parents=True) if get_rank() == 0 else None)
 
     def write() -> None:
@@ -66,7 +66,7 @@ def save(checkpoint: dict[str, Any], folder: str | Path) -> None:
 
     run_on_all_ranks(write)
     writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
-    run_on_all_ranks(lambda: dcp.save(shares, storage_writer=writer, no_dist=not dist.is_initialized()))
+    run_on_all_ranks(lambda: dcp.save(sharded, storage_writer=writer, no_dist=not dist.is_initialized()))
     names = sorted(path.name for path in folder.iterdir())
     sums = dict(
         gather_objects(
@@ -135,10 +135,12 @@ def is_intact(folder: str | Path, *, shared: bool = False) -> bool:
     try:
         sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
         own_sums = sorted(sums.items())[part::parts]
-        good = bool(sums) and all(compute_checksum(folder / name) == expected for name, expected in own_sums)
+        is_good = bool(sums) and all(
+            compute_checksum(folder / name) == expected for name, expected in own_sums
+        )
     except (OSError, ValueError, AttributeError):  # the checksum file itself may be damaged
-        good = False
-    return all(gather_objects([good])) if shared else good
+        is_good = False
+    return all(gather_objects([is_good])) if shared else is_good
 
 
 def load(folder: str | Path, mesh: DeviceMesh | None = None, map_location: Any = None) -> dict[str, Any]:
@@ -151,18 +153,18 @@ def load(folder: str | Path, mesh: DeviceMesh | None = None, map_location: Any =
     """
     rest = load_rest(folder, map_location)
     reader = PlainReader(folder)
-    shares: dict[str, Tensor] = {}
+    sharded: dict[str, Tensor] = {}
     for name, entry in reader.read_metadata().state_dict_metadata.items():
         assert isinstance(entry, TensorStorageMetadata), "save() writes only tensors"
         dtype = entry.properties.dtype
-        shares[name] = (
+        sharded[name] = (
             torch.empty(entry.size, dtype=dtype)
             if mesh is None
             else zeros(entry.size, dtype=dtype, device_mesh=mesh, placements=[Shard(0)])
         )
-    if shares:
-        dcp.load(shares, storage_reader=reader, no_dist=mesh is None)
-    return join(shares, rest)
+    if sharded:
+        dcp.load(sharded, storage_reader=reader, no_dist=mesh is None)
+    return join(sharded, rest)
 
 
 class PlainReader(FileSystemReader):
@@ -209,6 +211,9 @@ def load_rest(folder: str | Path, map_location: Any = None) -> dict[str, Any]:
     return saved
 
 
+_SHARDED = object()  # stands for a sharded tensor in the rest
+
+
 def split(checkpoint: dict[str, Any]) -> tuple[dict[str, DTensor], dict[str, Any]]:
     """Split a checkpoint into its sharded tensors, by name, and the rest.
 
@@ -216,7 +221,7 @@ def split(checkpoint: dict[str, Any]) -> tuple[dict[str, DTensor], dict[str, Any
     in several places, such as tied weights, is written once.
     """
     names: dict[int, str] = {}
-    shares: dict[str, DTensor] = {}
+    sharded: dict[str, DTensor] = {}
     places: list[tuple[list[Any], str]] = []
 
     def visit(value: Any, path: list[Any]) -> Any:
@@ -228,23 +233,20 @@ def split(checkpoint: dict[str, Any]) -> tuple[dict[str, DTensor], dict[str, Any
         if not isinstance(value, DTensor):
             return value
         name = names.setdefault(id(value), "/".join(str(key) for key in path))
-        shares[name] = value
+        sharded[name] = value
         places.append((path, name))
         return _SHARDED
 
     rest = visit(checkpoint, [])
-    return shares, {"rest": rest, "shares": places}
+    return sharded, {"rest": rest, "shares": places}
 
 
-_SHARDED = object()
-
-
-def join(shares: dict[str, Tensor], saved: dict[str, Any]) -> dict[str, Any]:
+def join(sharded: dict[str, Tensor], saved: dict[str, Any]) -> dict[str, Any]:
     """Join what :func:`split` separated."""
     rest: dict[str, Any] = saved["rest"]
     for path, name in saved["shares"]:
         target: Any = rest
         for key in path[:-1]:
             target = target[key]
-        target[path[-1]] = shares[name]
+        target[path[-1]] = sharded[name]
     return rest

@@ -157,8 +157,7 @@ def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """
     if not isinstance(like, DTensor) or isinstance(tensor, DTensor):
         return tensor
-    local = distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
-    return local
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
 def shard_optimizer_state(optimizer: torch.optim.Optimizer, state: State) -> State:
@@ -170,8 +169,8 @@ def shard_optimizer_state(optimizer: torch.optim.Optimizer, state: State) -> Sta
     owner = dict(zip(ids, parameters, strict=True))
 
     def visit(number: Any, value: Any) -> Any:
-        is_cut = isinstance(value, Tensor) and value.shape == owner[number].shape
-        return shard_like(value, owner[number]) if is_cut else value
+        is_like_parameter = isinstance(value, Tensor) and value.shape == owner[number].shape
+        return shard_like(value, owner[number]) if is_like_parameter else value
 
     per_parameter = {
         number: {name: visit(number, value) for name, value in entries.items()}

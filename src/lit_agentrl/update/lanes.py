@@ -32,11 +32,11 @@ class Lanes:
 
     def __init__(self, modules: Sequence[nn.Module | None], count: int) -> None:
         self._own = tuple(modules)
-        self.each: list[Modules] = [self._own, *(_copy_modules(self._own) for _ in range(count - 1))]
+        self.modules_of: list[Modules] = [self._own, *(_copy_modules(self._own) for _ in range(count - 1))]
 
     def iterate_modules(self) -> Iterator[nn.Module]:
         """Iterate over all layers of the copies."""
-        for copies in self.each[1:]:
+        for copies in self.modules_of[1:]:
             for module in copies:
                 if module is not None:
                     yield from module.modules()
@@ -73,7 +73,7 @@ class Lanes:
                 lane has ended its current micro-batch.
         """
         self._share_weights()
-        numbers_of_lane = deal(sizes, len(self.each))
+        numbers_of_lane = deal(sizes, len(self.modules_of))
         autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         is_over = threading.Event()
 
@@ -90,14 +90,14 @@ class Lanes:
         try:
             if in_turn:
                 results = []
-                for turn in range(len(numbers_of_lane)):
-                    with self._collect_gradients(turn):
-                        results.append(run_lane(turn, 0))
+                for lane in range(len(numbers_of_lane)):
+                    with self._collect_gradients(lane):
+                        results.append(run_lane(lane, 0))
             else:
                 results = _run_at_once(run_lane, len(numbers_of_lane), is_over)
         finally:
             torch.set_num_threads(threads)
-        self._add_up()
+        self._add_gradients()
         return [
             metrics
             for _, metrics in sorted(
@@ -108,7 +108,7 @@ class Lanes:
     @contextmanager
     def _collect_gradients(self, lane: int) -> Iterator[None]:
         """Let the originals collect the gradients of a lane, then move these to its copies."""
-        pairs = list(_pair_weights(self._own, self.each[lane])) if lane else []
+        pairs = list(_pair_weights(self._own, self.modules_of[lane])) if lane else []
         before = [own.grad for own, _ in pairs]
         for own, _ in pairs:
             own.grad = None
@@ -118,15 +118,15 @@ class Lanes:
 
     def _share_weights(self) -> None:
         """Share the current weights with the copies, since Lightning and checkpoints replace weights."""
-        for copies in self.each[1:]:
+        for copies in self.modules_of[1:]:
             for own, other in (*_pair_weights(self._own, copies), *_pair_buffers(self._own, copies)):
                 other.data = own.data
                 other.requires_grad_(own.requires_grad)
                 other.grad = None
 
     @torch.no_grad()
-    def _add_up(self) -> None:
-        for copies in self.each[1:]:
+    def _add_gradients(self) -> None:
+        for copies in self.modules_of[1:]:
             for own, other in _pair_weights(self._own, copies):
                 if own.grad is None:
                     own.grad = other.grad

@@ -20,13 +20,13 @@ Form = Literal["padded", "packed", "shared"]
 
 # widths are rounded up to a multiple, because kernels are prepared for each new number of tokens
 WIDTH_STEP = 16
-# maximum tokens that attention reads in a micro-batch, as a multiple of the budget; only queries, keys and values have
-# an entry for each of them
-_MAX_LAID_OUT = 4
+# maximum tokens that attention reads in a micro-batch, as a multiple of the budget; above 1, because they take memory
+# only for queries, keys and values
+_MAX_ATTENDED = 4
 
 
-def _group_rows(unit_B: Tensor | None, num_rows: int) -> list[list[int]]:
-    """Group rows that must stay together, in the order of their first row."""
+def _list_units(unit_B: Tensor | None, num_rows: int) -> list[list[int]]:
+    """List the rows of each unit, in the order of the first rows."""
     if unit_B is None:
         return [[row] for row in range(num_rows)]
     rows_of: dict[int, list[int]] = {}
@@ -49,18 +49,18 @@ def split_by_tokens(
     [[1, 3], [2, 0]]
     """
     length_of = lengths_B.clamp(min=1).tolist()
-    longest_of = [
-        (max(length_of[row] for row in block), block) for block in _group_rows(unit_B, len(length_of))
+    units_by_longest = [
+        (max(length_of[row] for row in unit), unit) for unit in _list_units(unit_B, len(length_of))
     ]
     parts: list[list[int]] = []
     longest = 0
-    for length, block in sorted(longest_of, key=lambda pair: -pair[0]):
+    for length, unit in sorted(units_by_longest, key=lambda pair: -pair[0]):
         # the first unit of a part is its widest, since units are sorted
-        has_room = bool(parts) and (len(parts[-1]) + len(block)) * longest <= tokens_per_microbatch
+        has_room = bool(parts) and (len(parts[-1]) + len(unit)) * longest <= tokens_per_microbatch
         if has_room and length >= min_fill * longest:
-            parts[-1].extend(block)
+            parts[-1].extend(unit)
         else:
-            parts.append(list(block))
+            parts.append(list(unit))
             longest = length
     return [torch.tensor(part) for part in parts]
 
@@ -83,15 +83,17 @@ def split_packed(lengths_B: Tensor, tokens_per_microbatch: int, unit_B: Tensor |
     [[1, 2], [3, 0]]
     """
     length_of = lengths_B.clamp(min=1).tolist()
-    sums = [(sum(length_of[row] for row in block), block) for block in _group_rows(unit_B, len(length_of))]
+    units_by_size = [
+        (sum(length_of[row] for row in unit), unit) for unit in _list_units(unit_B, len(length_of))
+    ]
     parts: list[list[int]] = []
     room: list[int] = []
-    for length, block in sorted(sums, key=lambda pair: -pair[0]):
+    for length, unit in sorted(units_by_size, key=lambda pair: -pair[0]):
         place = next((i for i, left in enumerate(room) if length <= left), len(parts))
         if place == len(parts):
             parts.append([])
             room.append(tokens_per_microbatch)
-        parts[place].extend(block)
+        parts[place].extend(unit)
         room[place] -= length
     return [torch.tensor(part) for part in parts]
 
@@ -102,7 +104,7 @@ def split_shared(
     """Split rows into micro-batches that compute common prefixes once.
 
     Rows are sorted by their tokens, and the prefix that a row shares with the previous row is counted once.  Attention
-    reads whole rows, so the rows of a micro-batch have at most `_MAX_LAID_OUT` times the budget.  A unit (a single
+    reads whole rows, so the rows of a micro-batch have at most `_MAX_ATTENDED` times the budget.  A unit (a single
     row if ``unit_B`` is None) that is longer than the budget gets its own micro-batch.
 
     >>> rows = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [1, 2, 7, 0]])
@@ -112,26 +114,26 @@ def split_shared(
     tokens, lengths = tokens_BT.cpu().numpy(), lengths_B.clamp(min=1).numpy()
     # big-endian bytes sort as the numbers do
     keys = [row[:length].astype(">i8").tobytes() for row, length in zip(tokens, lengths, strict=True)]
-    blocks = [sorted(block, key=keys.__getitem__) for block in _group_rows(unit_B, len(tokens))]
-    blocks.sort(key=lambda block: keys[block[0]])
-    order = [row for block in blocks for row in block]
+    units = [sorted(unit, key=keys.__getitem__) for unit in _list_units(unit_B, len(tokens))]
+    units.sort(key=lambda unit: keys[unit[0]])
+    order = [row for unit in units for row in unit]
     neighbours, shorter_lengths = tokens[order], np.minimum(lengths[order][1:], lengths[order][:-1])
     is_equal = (neighbours[1:] == neighbours[:-1]) & (np.arange(tokens.shape[1]) < shorter_lengths[:, None])
     num_common = [0, *np.logical_and.accumulate(is_equal, axis=1).sum(axis=1).tolist()]
     common = dict(zip(order, num_common, strict=False))
     parts: list[list[int]] = []
-    room = read_room = 0
-    for block in blocks:
-        length = int(lengths[block].sum())
-        needed = length - sum(common[row] for row in block)
-        if not parts or needed > room or length > read_room:
+    room = attended_room = 0
+    for unit in units:
+        length = int(lengths[unit].sum())
+        needed = length - sum(common[row] for row in unit)
+        if not parts or needed > room or length > attended_room:
             parts.append([])
-            room, read_room = tokens_per_microbatch, _MAX_LAID_OUT * tokens_per_microbatch
-            needed += common[block[0]]
-            common[block[0]] = 0
-        parts[-1].extend(block)
+            room, attended_room = tokens_per_microbatch, _MAX_ATTENDED * tokens_per_microbatch
+            needed += common[unit[0]]
+            common[unit[0]] = 0
+        parts[-1].extend(unit)
         room -= needed
-        read_room -= length
+        attended_room -= length
     return [
         (torch.tensor(rows), Packing(lengths[rows].tolist(), [common[row] for row in rows])) for rows in parts
     ]

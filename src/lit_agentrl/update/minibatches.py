@@ -123,8 +123,8 @@ def split_minibatches(
         )
         own_rows = _exchange_rows(own_rows, gathered["rank_B"], torch.tensor(dealt)[index_B])
     index_B = torch.searchsorted(ids, own_rows[units].cpu())
-    own_rows, own_B = add_fillers(own_rows, part_U[index_B], count)
-    return own_rows, [torch.nonzero(own_B == part).squeeze(1) for part in range(count)]
+    own_rows, own_part_B = add_fillers(own_rows, part_U[index_B], count)
+    return own_rows, [torch.nonzero(own_part_B == part).squeeze(1) for part in range(count)]
 
 
 def name_units(units: str) -> str:

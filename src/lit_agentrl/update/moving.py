@@ -58,6 +58,6 @@ class Moving(Reference):
         if (iteration + 1) % self.every:
             return
         for module in (reference, network):
-            module.state_dict()  # under a sharding strategy, each rank holds only its share from here on
+            module.state_dict()  # shards gathered weights again, so that each rank moves only its own
         for own, other in zip(reference.parameters(), network.parameters(), strict=True):
             own.lerp_(other, self.alpha)

@@ -92,7 +92,7 @@ class Networks:
         self._form: Form | None = None
         if settings.packing not in (False, "auto"):
             _ = self.form  # raises now if a network does not support the packing
-        with save_memory(settings.checkpoint_activations, policy, self._own_trunk):
+        with save_memory(settings.checkpoint_activations, policy, self._critic_trunk):
             pass  # raises now if layers cannot be recomputed
         self.lanes: Lanes | None = None
         if settings.lanes > 1:
@@ -105,7 +105,7 @@ class Networks:
             self.lanes = Lanes((policy, critic, head), settings.lanes)
 
     @property
-    def _own_trunk(self) -> nn.Module | None:
+    def _critic_trunk(self) -> nn.Module | None:
         return None if self.critic is None else self.critic.trunk
 
     @property
@@ -133,7 +133,7 @@ class Networks:
         """Return the networks of one lane."""
         assert self.lanes is not None
         networks = copy.copy(self)
-        networks.policy, networks.critic, networks.head = self.lanes.each[number]
+        networks.policy, networks.critic, networks.head = self.lanes.modules_of[number]
         return networks
 
     @property
@@ -145,7 +145,7 @@ class Networks:
     def form(self) -> Form:
         """The form in which rows go through the networks."""
         if self._form is None:
-            readers = [self.policy, self._own_trunk, self.reference]
+            readers = [self.policy, self._critic_trunk, self.reference]
             device = next(self.policy.parameters()).device
             # before its first use a frozen reference waits on the CPU, which has no kernel to try
             if self.reference is not None and next(self.reference.parameters()).device != device:
@@ -163,20 +163,20 @@ class Networks:
         """
         if network is None and (levels := get_levels(self.policy)):
             return sum(  # type: ignore[return-value]
-                self._score(part, None) for part in self._split_levels(tensors, levels)
+                self._score_actions(part, None) for part in self._split_levels(tensors, levels)
             )
-        return self._score(tensors, network)
+        return self._score_actions(tensors, network)
 
     def _split_levels(self, tensors: Tensors, levels: tuple[str, ...]) -> Iterator[Tensors]:
         """Yield the rows with only the tokens of each level, while its adapter is active."""
         # place_A lists the places of all sampled tokens, so it would be wrong for those of one level
         others = {name: tensor for name, tensor in tensors.items() if name != "place_A"}
         for level, is_plan in zip(levels, (False, True), strict=True):
-            is_own_BT = tensors["is_action_BT"] & (tensors["is_plan_BT"] == is_plan)
+            is_of_level_BT = tensors["is_action_BT"] & (tensors["is_plan_BT"] == is_plan)
             with use_level(self.policy, level):
-                yield others | {"is_action_BT": is_own_BT}
+                yield others | {"is_action_BT": is_of_level_BT}
 
-    def _score(self, tensors: Tensors, network: Any | None) -> Tensor:
+    def _score_actions(self, tensors: Tensors, network: Any | None) -> Tensor:
         return score_rows(
             self.policy if network is None else network, tensors, temperature=self._temperature,
             form=self.form, tokens_per_microbatch=self._settings.tokens_per_microbatch,
@@ -325,7 +325,7 @@ class Networks:
         """Compute the critic's weighted loss, including the objective's value loss, and metrics."""
         assert self.critic is not None
         rows: dict[str, Any] = {name: part[name] for name in ("tokens_BT", "is_action_BT", "place_A")}
-        with save_memory(self._settings.checkpoint_activations, self._own_trunk):
+        with save_memory(self._settings.checkpoint_activations, self._critic_trunk):
             output_BT = self.critic(self.policy, **rows, packing=packing, hidden_AD=hidden_AD)
         columns = self.critic.name_columns(output_BT)
         loss, metrics = self.critic.compute_loss(columns, part)

@@ -59,8 +59,12 @@ class ReferenceCache:
         self._like = like
         key = json.dumps({"format": FORMAT, **about, **self._computed}, sort_keys=True)
         pieces = iter(self._pieces())
-        while turn := [{name: piece[name] for name in _READ} for piece in islice(pieces, get_world_size())]:
-            own_piece = turn[get_rank()] if get_rank() < len(turn) else _take_rows(turn[0], 0)
+        while round_pieces := [
+            {name: piece[name] for name in _READ} for piece in islice(pieces, get_world_size())
+        ]:
+            own_piece = (
+                round_pieces[get_rank()] if get_rank() < len(round_pieces) else _take_rows(round_pieces[0], 0)
+            )
             logp_A = self._read(own_piece, key) if len(own_piece["tokens_BT"]) else like
             is_missing = logp_A is None
             if bool(max_over_ranks(torch.tensor(float(is_missing), device=like.device))):
@@ -73,7 +77,7 @@ class ReferenceCache:
             assert logp_A is not None
             if is_missing:
                 self._write(own_piece, logp_A.cpu(), key)
-            self._store(turn, gather_rows({"logp": logp_A.to(like)})[0]["logp"].cpu())
+            self._remember(round_pieces, gather_rows({"logp": logp_A.to(like)})[0]["logp"].cpu())
         self._warn()
 
     def look_up(self, tensors: Tensors) -> Tensor:
@@ -89,11 +93,11 @@ class ReferenceCache:
             logp_BT[is_action_BT] = torch.cat(known).to(logp_BT)
         return logp_BT
 
-    def _store(self, turn: Iterable[Tensors], everyone_A: Tensor) -> None:
+    def _remember(self, round_pieces: Iterable[Tensors], logp_A: Tensor) -> None:
         start = 0
-        for piece in turn:
+        for piece in round_pieces:
             for digest, size in zip(_hash_rows(piece), piece["is_action_BT"].sum(1).tolist(), strict=True):
-                self._known.setdefault(digest, everyone_A[start : start + size])
+                self._known.setdefault(digest, logp_A[start : start + size])
                 start += size
 
     # ------------------------------------------------------------------ files

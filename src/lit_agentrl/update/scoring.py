@@ -97,10 +97,10 @@ def evaluate_rows(
 
 
 def list_turn_values(
-    values: Callable[[dict[str, Tensor]], Tensor], tensors: dict[str, Tensor]
+    compute_values: Callable[[dict[str, Tensor]], Tensor], tensors: dict[str, Tensor]
 ) -> list[float]:
     """List the values before the first sampled token of each turn of one episode."""
-    value_BT, is_action_BT, turn_BT = values(tensors), tensors["is_action_BT"], tensors["turn_BT"]
+    value_BT, is_action_BT, turn_BT = compute_values(tensors), tensors["is_action_BT"], tensors["turn_BT"]
     value_of: dict[int, float] = {}
     for turn, value in zip(turn_BT[is_action_BT].tolist(), value_BT[is_action_BT].tolist(), strict=True):
         value_of.setdefault(turn, value)

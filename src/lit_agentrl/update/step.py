@@ -43,7 +43,7 @@ class Stepper:
         self._progress = progress
 
     def step(
-        self, tensors: Tensors, rows: Tensor, loop: Loop, *, is_fresh: bool, is_warming_up: bool
+        self, tensors: Tensors, rows: Tensor, loop: Loop, *, is_first: bool, is_warming_up: bool
     ) -> tuple[Tensors, bool]:
         """Take one step on a minibatch; return metrics, and whether the step was taken.
 
@@ -53,15 +53,15 @@ class Stepper:
             tensors: all rows of this rank; ``old_logp_BT`` is replaced if recorded log-probs are too far off.
             rows: indices of the minibatch's rows.
             loop: optimizers and backward pass.
-            is_fresh: whether this is the first step of an iteration.
+            is_first: whether this is the first step of an iteration.
             is_warming_up: whether only the critic is trained.
         """
-        minibatch = self._count({name: tensor[rows] for name, tensor in tensors.items()})
+        minibatch = self._add_denominators({name: tensor[rows] for name, tensor in tensors.items()})
         loop.zero_grad()
         metrics = self._accumulate(minibatch, loop)
-        if self._is_too_far(minibatch, metrics) and not is_fresh:
+        if self._must_stop(minibatch, metrics) and not is_first:
             return {"stop_kl_max": metrics["stop_kl_max"]}, False
-        if is_fresh and self._is_off(metrics) and not self._objective.needs("sampler_logp_BT"):
+        if is_first and self._has_wrong_logps(metrics) and not self._objective.needs("sampler_logp_BT"):
             # the sampler's log-probs differ from this network's: use recomputed ones for the ratio
             loop.zero_grad()
             recomputed_BT = self._networks.compute_logp(tensors)
@@ -80,14 +80,14 @@ class Stepper:
         if (critic := self._networks.critic) is not None and critic.slow is not None:
             critic.slow.follow(critic)
         self._progress.count_step(moves_policy=not is_warming_up)
-        if not is_fresh:
+        if not is_first:
             metrics = {name: value for name, value in metrics.items() if not name.startswith("logp_gap")}
         return metrics, True
 
     @torch.no_grad()
     def measure_loss(self, tensors: Tensors, loop: Loop) -> Tensors:
         """Compute the loss and metrics of all rows as one minibatch, without gradient; a collective."""
-        minibatch = self._count(dict(tensors))
+        minibatch = self._add_denominators(dict(tensors))
         metrics = self._run_in_turn(minibatch, self._split(minibatch), loop, is_trained=False)
         return {
             name: value
@@ -101,7 +101,7 @@ class Stepper:
         The regulariser's gradient is the one with all advantages 0, and the task's is the difference of the full
         gradient from it.  Weights do not change, and gradients are cleared.
         """
-        minibatch = self._count({name: tensor[rows] for name, tensor in tensors.items()})
+        minibatch = self._add_denominators({name: tensor[rows] for name, tensor in tensors.items()})
         parameters = list(self._networks.policy.parameters())
         loop.zero_grad()
         self._accumulate(minibatch | {"advantage_BT": torch.zeros_like(minibatch["advantage_BT"])}, loop)
@@ -114,8 +114,8 @@ class Stepper:
         loop.zero_grad()
         return task, regulariser
 
-    def _is_off(self, metrics: Tensors) -> bool:
-        """Return whether recorded log-probs differ too much from this network's.
+    def _has_wrong_logps(self, metrics: Tensors) -> bool:
+        """Return whether the recorded log-probs are too far from this network's.
 
         A reward model has no log-probs.
         """
@@ -124,10 +124,10 @@ class Stepper:
         gap = sum_over_ranks(metrics["logp_gap"])
         return float(gap[0] / gap[1].clamp(min=1)) > self._settings.max_logp_gap
 
-    def _is_too_far(self, minibatch: Tensors, metrics: Tensors) -> bool:
+    def _must_stop(self, minibatch: Tensors, metrics: Tensors) -> bool:
         """Return whether `UpdateSettings.stop` ends the iteration here, equally on all ranks.
 
-        The metric ``stop_kl_max`` is the measured KL.
+        The metric ``stop_kl_max`` is the measured KL; it replaces the sum ``moved``.
         """
         if (rule := self._settings.stop) is None:
             return False
@@ -143,8 +143,8 @@ class Stepper:
         metrics["stop_kl_max"] = torch.tensor(measured, device=is_action_BT.device)
         return measured > rule.bound
 
-    def _count(self, minibatch: Tensors) -> Tensors:
-        """Add the normalisers and weights of the losses, counted over all ranks."""
+    def _add_denominators(self, minibatch: Tensors) -> Tensors:
+        """Add what the losses are divided by, or weighted with, counted over all ranks."""
         for name, value in self._objective.count(minibatch).items():
             minibatch[name] = sum_over_ranks(value) if value.dim() == 0 else value
         if self._networks.critic is not None:
@@ -239,7 +239,7 @@ class Stepper:
         return loop.hooks.place_on_device(self._networks.reference, loop.device)
 
     def _run_in_lanes(self, minibatch: Tensors, parts: list[MicroBatch], loop: Loop, lanes: Lanes) -> Tensors:
-        networks = [self._networks.copy_for_lane(number) for number in range(len(lanes.each))]
+        networks = [self._networks.copy_for_lane(number) for number in range(len(lanes.modules_of))]
         in_turn = loop.is_watched or lanes.has_hooks
         backward = loop.backward if in_turn else torch.Tensor.backward
 
@@ -320,5 +320,5 @@ def needs_old_logps(objective: Objective, settings: UpdateSettings) -> bool:
 
     In an iteration of one step, they equal those of the step.
     """
-    is_bound = any(objective.needs(name) for name in ("old_logp_BT", "sampler_logp_BT"))
-    return is_bound or bool(objective.terms()) or settings.epochs * settings.minibatches > 1
+    reads_old = any(objective.needs(name) for name in ("old_logp_BT", "sampler_logp_BT"))
+    return reads_old or bool(objective.terms()) or settings.epochs * settings.minibatches > 1

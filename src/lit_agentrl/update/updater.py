@@ -255,8 +255,8 @@ class Updater:
 
     def _skip_if_too_few_units(self, tensors: Tensors, is_filtered: bool, loop: Loop) -> bool:
         """Skip an iteration whose filter left too few units; return whether it was skipped."""
-        number = torch.tensor(len(torch.unique(tensors[self.units])), device=loop.device)
-        count, minimum = int(sum_over_ranks(number)), self.settings.minibatches
+        own_count = torch.tensor(len(torch.unique(tensors[self.units])), device=loop.device)
+        count, minimum = int(sum_over_ranks(own_count)), self.settings.minibatches
         return self.progress.skip_if_empty(
             is_filtered and count < minimum,
             f"filter left too few {name_units(self.units)} for update.minibatches={minimum}",
@@ -286,7 +286,7 @@ class Updater:
             )  # fmt: skip
             for rows in parts:
                 metrics, is_taken = self._stepper.step(
-                    tensors, rows.to(loop.device), loop, is_fresh=not steps, is_warming_up=is_warming_up
+                    tensors, rows.to(loop.device), loop, is_first=not steps, is_warming_up=is_warming_up
                 )
                 totals = add_metrics(totals, metrics)
                 if not is_taken:
@@ -304,7 +304,7 @@ class Updater:
         for term in self.objective.terms():
             if not term.is_before:
                 logged |= self._update_term(term, tensors, totals, logged)
-        self._log(totals, steps, loop, logged)
+        self._log_steps(totals, steps, loop, logged)
         loop.step_schedules()
 
     def _measure_gradients(self, tensors: Tensors, buckets: int, loop: Loop) -> dict[str, float]:
@@ -345,7 +345,7 @@ class Updater:
             )
         return term.update(measured, int(sum_over_ranks(is_action_BT.sum())))
 
-    def _log(self, totals: Tensors, steps: int, loop: Loop, logged: dict[str, float]) -> None:
+    def _log_steps(self, totals: Tensors, steps: int, loop: Loop, logged: dict[str, float]) -> None:
         loss = float(sum_over_ranks(totals.pop("loss")[0]))
         for name, value in metric_values(_sum_metrics(totals)).items():
             is_critic = name.startswith("critic_")

@@ -75,7 +75,7 @@ class Chunk:
 
 @dataclass(kw_only=True)
 class Layout(ABC):
-    """The targets of the packed tokens of one forward, and what their queries see.
+    """The slots to which one forward writes its packed tokens, and what their queries see.
 
     Args:
         slot_N, position_N: Target slot and position of each packed token's key and value.
@@ -119,16 +119,16 @@ class Layout(ABC):
 
 
 @dataclass(kw_only=True)
-class Reading(Layout):
+class MaskedLayout(Layout):
     """A layout of the tokens of many episodes, with a mask for each query.
 
-    The packed tokens are, in this order: padding, the tokens of ``chunks``, and the last unread token of each reading
-    episode by ascending slot.  Only the last tokens need logits.
+    The packed tokens are, in this order: padding, the tokens of ``chunks``, and the last unread token of each
+    episode that is read, by ascending slot.  Only the last tokens need logits.
 
     Args:
         num_rows: Number of leading slots that hold live episodes.
         last_sees_R: For each live slot, the positions that its last token sees (R, 1, 1, filled).
-        last_R: For each live slot, its index among the ``num_last`` queries; None if all live slots read.
+        last_R: For each live slot, its index among the ``num_last`` queries; None if all live slots are read.
         rows_of_last: Inverse of ``last_R``.
         chunks: The tokens before the last ones.
         num_padding: Number of leading tokens that belong to no episode.
@@ -175,7 +175,7 @@ class Reading(Layout):
         return out_NKGD
 
     def _attend_last(self, last_NKGD: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """Compute attention (num_last, kv heads, G, dim) of each reading episode's last token."""
+        """Compute attention (num_last, kv heads, G, dim) of each episode's last unread token."""
         if self.last_R is not None:
             last_NKGD = last_NKGD[self.last_R]
         # the query heads of a group are queries of one key/value head
@@ -194,7 +194,7 @@ def attend_slots(
     attention_mask: Tensor | None = None,
     *,
     scaling: float | None = None,
-    reading: Layout | None = None,
+    layout: Layout | None = None,
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
@@ -208,9 +208,9 @@ def attend_slots(
     Raises:
         UnusualAttentionError: If the model needs an unsupported mask, cap, bias or window.
     """
-    if reading is None or attention_mask is not None:
+    if layout is None or attention_mask is not None:
         raise UnusualAttentionError("its attention passes no arguments on, or uses a mask of its own")
-    if sliding_window is not None and sliding_window < reading.filled:
+    if sliding_window is not None and sliding_window < layout.filled:
         raise UnusualAttentionError(f"its attention looks back over {sliding_window} tokens only")
     for name in ("softcap", "s_aux", "position_bias", "head_mask"):
         if options.get(name) is not None:
@@ -218,10 +218,10 @@ def attend_slots(
     tokens, dim = query.shape[2:]
     query_NKGD = query[0].transpose(0, 1).view(tokens, key.shape[1], -1, dim)
     if query.device.type != "cpu":
-        return reading.attend(query_NKGD, key, value, scaling).flatten(1, 2)[None], None
+        return layout.attend(query_NKGD, key, value, scaling).flatten(1, 2)[None], None
     # the store is float32 if the network computes in half precision
     with torch.autocast("cpu", enabled=False):
-        out = reading.attend(query_NKGD.to(key.dtype), key, value.to(key.dtype), scaling)
+        out = layout.attend(query_NKGD.to(key.dtype), key, value.to(key.dtype), scaling)
     return out.to(query.dtype).flatten(1, 2)[None], None
 
 

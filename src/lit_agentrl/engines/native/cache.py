@@ -41,32 +41,32 @@ class SlotCache(Cache):
         super().__init__(layers=[])
         self.num_slots = num_slots
         self.max_length = max_length
-        self.reading: Layout | None = None
+        self.layout: Layout | None = None
         self._buffers: list[tuple[Tensor, Tensor]] = []
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Store (1, kv heads, N, dim) states of packed tokens; return the layer's buffers."""
-        reading = self.reading
-        assert reading is not None, "a reading is set before the forward"
+        layout = self.layout
+        assert layout is not None, "`layout` is set before the forward"
         while len(self._buffers) <= layer_idx:
             self._buffers.append((self._make_buffer(key_states[0]), self._make_buffer(value_states[0])))
         for buffer, states in zip(self._buffers[layer_idx], (key_states, value_states), strict=True):
-            places = reading.compute_places(states.shape[1], self.max_length)
+            places = layout.compute_places(states.shape[1], self.max_length)
             buffer.flatten(0, 2).index_copy_(0, places, states[0].flatten(0, 1).to(buffer.dtype))
-            reading.copy_slots(buffer)
+            layout.copy_slots(buffer)
         return self._buffers[layer_idx]
 
-    def write(self, layer_idx: int, reading: Layout, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def write(self, layer_idx: int, layout: Layout, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store (N, kv heads, dim) states by one kernel each; return the layer's buffers."""
         while len(self._buffers) <= layer_idx:
             self._buffers.append(
                 (self._make_buffer(key.transpose(0, 1)), self._make_buffer(value.transpose(0, 1)))
             )
         for buffer, states in zip(self._buffers[layer_idx], (key, value), strict=True):
-            buffer[reading.slot_N, :, reading.position_N] = states.to(buffer.dtype)
-            reading.copy_slots(buffer)
+            buffer[layout.slot_N, :, layout.position_N] = states.to(buffer.dtype)
+            layout.copy_slots(buffer)
         return self._buffers[layer_idx]
 
     def _make_buffer(self, states: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class SlotCache(Cache):
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return the filled length, for models that ask although positions are passed explicitly."""
-        return self.reading.filled if self.reading is not None else 0
+        return self.layout.filled if self.layout is not None else 0
 
 
 class SecondNetworkCache(Cache):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lit_agentrl.engines.native.attention import Reading, Visible
+from lit_agentrl.engines.native.attention import MaskedLayout, Visible
 from lit_agentrl.engines.native.drawing import Settings, draw_tokens, draw_uniforms
 from lit_agentrl.engines.native.ragged import Packed
 from lit_agentrl.engines.native.sampling import Draw
@@ -52,7 +52,7 @@ def step(read: Read, state: State, *, num_slots: int, length: int, truncates: bo
     is_idle_R = state.position_R + 1 >= state.limit_R
     position_R = state.position_R.masked_fill(is_idle_R, 0)
     is_visible_RL = torch.arange(length, device=device) <= position_R.unsqueeze(1)
-    reading = Reading(
+    layout = MaskedLayout(
         slot_N=torch.arange(rows, device=device).masked_fill(is_idle_R, num_slots),
         position_N=position_R,
         num_last=rows,
@@ -60,7 +60,7 @@ def step(read: Read, state: State, *, num_slots: int, length: int, truncates: bo
         filled=length,
         last_sees_R=Visible(is_visible_RL.view(rows, 1, 1, length)),
     )
-    logits_RV = read(Packed(state.token_R.unsqueeze(0), position_R.unsqueeze(0), reading))
+    logits_RV = read(Packed(state.token_R.unsqueeze(0), position_R.unsqueeze(0), layout))
     uniform_R = draw_uniforms(state.key_R, state.count_R)
     draw = draw_tokens(logits_RV, uniform_R, state.settings, truncates=truncates)
     next_state = state._replace(

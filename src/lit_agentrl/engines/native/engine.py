@@ -16,12 +16,11 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
-from lit_agentrl.checks import require_whole
-from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
+from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult, require_fork
 from lit_agentrl.engines.native.attention import NAME, find_autocast_dtype
 from lit_agentrl.engines.native.inference import Inference, Reader
 from lit_agentrl.engines.native.play_copy import PlayCopy, choose_copy, require_copy
-from lit_agentrl.engines.native.prefill import PACKED, PADDED, choose_packed, pack_pieces, require_prefill
+from lit_agentrl.engines.native.prefill import choose_packed, pack_pieces
 from lit_agentrl.engines.native.prefixes import Copy, find_common_prefixes
 from lit_agentrl.engines.native.ragged import pack_unread
 from lit_agentrl.engines.native.reencoding import ReencodingEngine
@@ -29,7 +28,8 @@ from lit_agentrl.engines.native.rows import Rows
 from lit_agentrl.engines.native.sampling import draw_rows
 from lit_agentrl.engines.native.stops import StopRule, StopTable
 from lit_agentrl.engines.native.support import describe_copy_gap, find_obstacle
-from lit_agentrl.engines.native.window import AUTO, Window, choose_steps, require_window
+from lit_agentrl.engines.native.window import Window, choose_steps
+from lit_agentrl.engines.options import AUTO, PACKED, PADDED, check_native
 from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.policy import copy_weights
@@ -90,9 +90,7 @@ class NativeEngine:
             raise ValueError(
                 "model has no network here; use engine=openai engine.mode=chat, or another model"
             )
-        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
-        require_window(window, play_copy)
-        require_prefill(prefill)
+        check_native(num_slots=num_slots, window=window, play_copy=play_copy, prefill=prefill)
         self._network = network
         # `choose_packed` would try only one of an opponent's two networks
         self._prefill_option = PADDED if reader is not None and prefill == AUTO else prefill
@@ -121,7 +119,8 @@ class NativeEngine:
                 )
             if isinstance(network, Reweighted):
                 raise ValueError(
-                    f"critic.beta={network.beta:g} reads slots, and the model {reason}; set critic.beta=0"
+                    f"critic.beta={network.beta:g} needs slots, and they cannot hold the state of the model "
+                    f"({reason}); set critic.beta=0"
                 )
             if window not in (0, AUTO):
                 raise ValueError(
@@ -133,7 +132,11 @@ class NativeEngine:
                     f"prefill=packed needs slots, and they cannot hold the state of the model ({reason}); "
                     "set engine.prefill=auto"
                 )
-            _log.warning("the native engine reads the whole history before each reply: the model %s", reason)
+            _log.warning(
+                "the native engine reads the whole history before each reply, since slots cannot hold the state of the "
+                "model (%s)",
+                reason,
+            )
             self._fallback = ReencodingEngine(
                 network, stops=self._stops, is_end=self._is_end_V, num_slots=num_slots,
                 max_context_tokens=max_context_tokens, forward_context=forward_context,
@@ -156,9 +159,7 @@ class NativeEngine:
         **_: Any,
     ) -> Capabilities:
         """Check the options; see `CheckedEngine`."""
-        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
-        require_window(window, play_copy)
-        require_prefill(prefill)
+        check_native(num_slots=num_slots, window=window, play_copy=play_copy, prefill=prefill)
         return cls.capabilities
 
     # ------------------------------------------------------------------ protocol
@@ -183,7 +184,7 @@ class NativeEngine:
         if slot is None:
             self._waiting.append(request)
         else:
-            self._start(slot, request)
+            self._start_request(slot, request)
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
         """See :class:`Engine`; ``timeout`` is ignored, since the calling thread does the work."""
@@ -191,7 +192,7 @@ class NativeEngine:
             return self._fallback.poll()
         while self._waiting and self._rows.num_live < self._rows.num_slots:
             request = self._waiting.popleft()
-            self._start(self._rows.open(request.episode), request)
+            self._start_request(self._rows.open(request.episode), request)
         for move in self._rows.compact():
             self._cache.move(*move)
         finished, self._refused = self._refused, []
@@ -200,7 +201,7 @@ class NativeEngine:
                 last_step = None if steps is None else self._num_steps + steps
                 window = self._open_window()
                 while not finished and (last_step is None or self._num_steps < last_step):
-                    finished = self._step() if window is None else self._play(window)
+                    finished = self._step() if window is None else self._run_window(window)
                     self._num_steps += 1 if window is None else window.steps
         return finished
 
@@ -242,7 +243,7 @@ class NativeEngine:
         """Release the graphs and the copy of the weights."""
         self.window = self._copy = None
 
-    def _start(self, slot: int, request: TurnRequest) -> None:
+    def _start_request(self, slot: int, request: TurnRequest) -> None:
         if not self._rows.start(slot, request):
             result = TurnResult(request.episode, finish=FinishReason.CONTEXT, policy_version=self._version)
             self._refused.append(result)
@@ -255,14 +256,14 @@ class NativeEngine:
             self._read_ahead()
             copies = []
         else:
-            copies = self._copy_prefixes(rows.total_S, unread=1)
+            copies = self._plan_copies(rows.total_S, unread=1)
         slots_A = np.flatnonzero(rows.is_writing_S)
-        logits_AV = self._read(slots_A, copies, rows.total_S)
+        logits_AV = self._read_logits(slots_A, copies, rows.total_S)
         kind_A = rows.params_S[slots_A]
         drawn = draw_rows(logits_AV, rows.draw_uniforms(slots_A), kind_A, rows.params)
-        return self._record(slots_A, *drawn)
+        return self._record_draws(slots_A, *drawn)
 
-    def _record(
+    def _record_draws(
         self,
         slots_A: npt.NDArray[np.int64],
         token_A: npt.NDArray[np.int64],
@@ -271,21 +272,24 @@ class NativeEngine:
     ) -> list[TurnResult]:
         """Append one drawn token to each of these slots, whose other tokens have been read."""
         rows = self._rows
-        at_A = rows.cached_S[slots_A] = rows.total_S[slots_A]
-        rows.tokens_SL[slots_A, at_A] = token_A
-        rows.logp_SL[slots_A, at_A] = logp_A
-        rows.entropy_SL[slots_A, at_A] = entropy_A
-        rows.total_S[slots_A] = at_A + 1
+        place_A = rows.cached_S[slots_A] = rows.total_S[slots_A]
+        rows.tokens_SL[slots_A, place_A] = token_A
+        rows.logp_SL[slots_A, place_A] = logp_A
+        rows.entropy_SL[slots_A, place_A] = entropy_A
+        rows.total_S[slots_A] = place_A + 1
         state_A, stopped_A = self._stops.advance(rows.stop_state_S[slots_A], token_A)
         rows.stop_state_S[slots_A] = state_A
         stopped_A |= self._is_end_V[token_A]
-        done_A = np.flatnonzero(stopped_A | (at_A + 1 >= rows.limit_S[slots_A]))
+        done_A = np.flatnonzero(stopped_A | (place_A + 1 >= rows.limit_S[slots_A]))
         return [
             rows.finish(int(slots_A[i]), stopped=bool(stopped_A[i]), version=self._version) for i in done_A
         ]
 
-    def _copy_prefixes(self, end_S: npt.NDArray[np.int64], *, unread: int) -> list[Copy]:
-        """Find copies for new episodes: their tokens up to ``end_S``, except the last ``unread``."""
+    def _plan_copies(self, end_S: npt.NDArray[np.int64], *, unread: int) -> list[Copy]:
+        """Return the copies of tokens that start new episodes, and count these as cached.
+
+        An episode's tokens up to ``end_S`` are copied from another one where equal, but the last ``unread`` never.
+        """
         rows = self._rows
         new = np.flatnonzero(rows.is_writing_S & (rows.cached_S == 0)).tolist()
         if not new:
@@ -299,10 +303,10 @@ class NativeEngine:
             rows.cached_S[targets] = rows.shared_S[targets] = copy.length
         return copies
 
-    def _read(
+    def _read_logits(
         self, slots_A: npt.NDArray[np.int64], copies: list[Copy], end_S: npt.NDArray[np.int64]
     ) -> Tensor:
-        """Return the logits (A, V) after the last tokens before ``end_S``, of these slots."""
+        """Return the next-token logits (A, V) of these slots, read up to ``end_S``."""
         packed = pack_unread(self._rows, slots_A, copies, self._network.device, end_S=end_S)
         return self._inference.read(self._cache, packed)
 
@@ -315,7 +319,7 @@ class NativeEngine:
         """Read all tokens but the last of each slot."""
         rows = self._rows
         end_S = rows.total_S - 1
-        copies = self._copy_prefixes(end_S, unread=0)
+        copies = self._plan_copies(end_S, unread=0)
         slots_A = np.flatnonzero(rows.is_writing_S & (rows.cached_S < end_S))
         if not len(slots_A):
             for copy in copies:
@@ -326,7 +330,7 @@ class NativeEngine:
             for packed in pack_pieces(rows, slots_A, copies, self._network.device, end_S=end_S):
                 read(self._cache, packed)
         else:
-            self._read(slots_A, copies, end_S)
+            self._read_logits(slots_A, copies, end_S)
         rows.cached_S[slots_A] = end_S[slots_A]
 
     # ------------------------------------------------------------------ many steps at once
@@ -363,7 +367,7 @@ class NativeEngine:
             _log.warning("decode steps use the trainer's weights, not a copy of them: %s", reason)
         return None if reason else copy
 
-    def _play(self, window: Window) -> list[TurnResult]:
+    def _run_window(self, window: Window) -> list[TurnResult]:
         """Read all tokens but the last, then draw a window; return the completed replies."""
         if self._copy is not None and self._is_copy_stale:
             self._copy.update()
@@ -373,5 +377,7 @@ class NativeEngine:
         finished = []
         for drawn in zip(*window.draw(rows), strict=True):
             slots_A = np.flatnonzero(rows.is_writing_S)
-            finished += self._record(slots_A, *(part_R[slots_A] for part_R in drawn)) if len(slots_A) else []
+            finished += (
+                self._record_draws(slots_A, *(part_R[slots_A] for part_R in drawn)) if len(slots_A) else []
+            )
         return finished

@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from lit_agentrl.engines.native.cache import SlotCache
+from lit_agentrl.engines.native.cache_argument import find_cache_argument
 from lit_agentrl.engines.native.ragged import Packed
-from lit_agentrl.models.cache_argument import find_cache_argument
 from lit_agentrl.models.onednn import use_onednn_linears
 
 
@@ -77,14 +77,14 @@ class Inference:
         Returns:
             The logits (num_last, V) of each slot's last token.
         """
-        cache.reading = reading = packed.reading
+        cache.layout = layout = packed.layout
         output = self._network(
             input_ids=packed.token_1N,
             position_ids=packed.position_1N,
             use_cache=True,
-            logits_to_keep=reading.num_last,
-            reading=reading,
+            logits_to_keep=layout.num_last,
+            layout=layout,
             **{self._cache_argument: cache},
         )
-        logits: Tensor = output.logits[0, -reading.num_last :]
+        logits: Tensor = output.logits[0, -layout.num_last :]
         return logits

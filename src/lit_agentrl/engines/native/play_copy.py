@@ -107,12 +107,14 @@ class PlayCopy:
         self._dim, self._scaling = model.layers[0].self_attn.head_dim, model.layers[0].self_attn.scaling
         self._eps = config.rms_norm_eps
         self._parts: list[tuple[Tensor, Callable[[], Tensor]]] = []
-        self._embedding_VH = self._add(partial(_compute_weight, model.embed_tokens))
+        self._embedding_VH = self._add_weight(partial(_compute_weight, model.embed_tokens))
         self._layers = [self._add_layer(layer) for layer in model.layers]
-        self._norm = self._add(partial(_compute_weight, model.norm))
+        self._norm = self._add_weight(partial(_compute_weight, model.norm))
         is_tied = self._network.lm_head.weight is model.embed_tokens.weight
         self._head_VH = (
-            self._embedding_VH if is_tied else self._add(partial(_compute_weight, self._network.lm_head))
+            self._embedding_VH
+            if is_tied
+            else self._add_weight(partial(_compute_weight, self._network.lm_head))
         )
         half = torch.ones(self._dim // 2, dtype=dtype, device=network.device)
         self._sign_D = torch.cat([-half, half])
@@ -125,8 +127,8 @@ class PlayCopy:
             torch._foreach_copy_(targets, [compute() for compute in sources])
 
     def read(self, cache: SlotCache, packed: Packed) -> Tensor:
-        """See `Inference.read`; the engine never passes a `Reading` with chunks."""
-        reading = packed.reading
+        """See `Inference.read`; the engine never passes a `MaskedLayout` with chunks."""
+        layout = packed.layout
         device = packed.token_1N.device
         is_cast = find_autocast_dtype(device) is not None
         with torch.autocast(device.type, enabled=False) if is_cast else nullcontext():
@@ -137,26 +139,26 @@ class PlayCopy:
             for number, layer in enumerate(self._layers):
                 heads_NAD = linear(self._normalize(hidden_NH, layer.first_norm), layer.qkv, layer.qkv_bias)
                 heads_NAD = heads_NAD.view(rows, -1, self._dim)
-                turned, value = heads_NAD[:, : -self._kv_heads], heads_NAD[:, -self._kv_heads :]
+                rotated, value = heads_NAD[:, : -self._kv_heads], heads_NAD[:, -self._kv_heads :]
                 if layer.head_norms is not None:
-                    parts = torch.split(turned, [self._heads, self._kv_heads], dim=1)
+                    parts = torch.split(rotated, [self._heads, self._kv_heads], dim=1)
                     pairs = zip(parts, layer.head_norms, strict=True)
-                    turned = torch.cat([self._normalize(part, weight) for part, weight in pairs], dim=1)
-                turned = torch.addcmul(turned * cos_N1D, turned.roll(self._dim // 2, -1), sin_N1D)
-                query, key = turned[:, : self._heads], turned[:, self._heads :]
-                keys, values = cache.write(number, reading, key, value)
+                    rotated = torch.cat([self._normalize(part, weight) for part, weight in pairs], dim=1)
+                rotated = torch.addcmul(rotated * cos_N1D, rotated.roll(self._dim // 2, -1), sin_N1D)
+                query, key = rotated[:, : self._heads], rotated[:, self._heads :]
+                keys, values = cache.write(number, layout, key, value)
                 query = query.view(rows, -1, self._kv_heads, self._dim).transpose(1, 2).to(keys.dtype)
-                out = reading.attend(query, keys, values, self._scaling)
+                out = layout.attend(query, keys, values, self._scaling)
                 hidden_NH.addmm_(out.transpose(1, 2).reshape(rows, -1).to(self._dtype), layer.out.t())
                 gate, up = linear(self._normalize(hidden_NH, layer.second_norm), layer.gate_up).chunk(2, -1)
                 hidden_NH.addmm_(silu(gate).mul_(up), layer.down.t())
-            last_NH = hidden_NH[-reading.num_last :]
+            last_NH = hidden_NH[-layout.num_last :]
             return linear(self._normalize(last_NH, self._norm), self._head_VH)
 
     def _normalize(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight.shape, weight, self._eps)
 
-    def _add(self, *sources: Callable[[], Tensor]) -> Tensor:
+    def _add_weight(self, *sources: Callable[[], Tensor]) -> Tensor:
         """Make a tensor of the rows of all sources, which `update` fills."""
         shapes = [compute().shape for compute in sources]
         device = self._network.device
@@ -175,16 +177,18 @@ class PlayCopy:
         q_bias, k_bias, v_bias = (partial(_get_bias, each) for each in projections)
         norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
         return _Layer(
-            first_norm=self._add(partial(_compute_weight, layer.input_layernorm)),
-            qkv=self._add(order(q), k, v),
-            qkv_bias=self._add(order(q_bias), k_bias, v_bias) if has_bias else None,
+            first_norm=self._add_weight(partial(_compute_weight, layer.input_layernorm)),
+            qkv=self._add_weight(order(q), k, v),
+            qkv_bias=self._add_weight(order(q_bias), k_bias, v_bias) if has_bias else None,
             head_norms=None
             if None in norms
-            else tuple(self._add(partial(_compute_weight, n)) for n in norms),
-            out=self._add(partial(_order_outputs, *sizes, partial(_compute_weight, attention.o_proj))),
-            second_norm=self._add(partial(_compute_weight, layer.post_attention_layernorm)),
-            gate_up=self._add(partial(_compute_weight, mlp.gate_proj), partial(_compute_weight, mlp.up_proj)),
-            down=self._add(partial(_compute_weight, mlp.down_proj)),
+            else tuple(self._add_weight(partial(_compute_weight, n)) for n in norms),
+            out=self._add_weight(partial(_order_outputs, *sizes, partial(_compute_weight, attention.o_proj))),
+            second_norm=self._add_weight(partial(_compute_weight, layer.post_attention_layernorm)),
+            gate_up=self._add_weight(
+                partial(_compute_weight, mlp.gate_proj), partial(_compute_weight, mlp.up_proj)
+            ),
+            down=self._add_weight(partial(_compute_weight, mlp.down_proj)),
         )
 
 

@@ -18,6 +18,7 @@ from lit_agentrl.engines.native.attention import Layout, find_autocast_dtype
 from lit_agentrl.engines.native.prefixes import Copy
 from lit_agentrl.engines.native.ragged import Packed
 from lit_agentrl.engines.native.rows import Rows
+from lit_agentrl.engines.options import PACKED, PADDED
 from lit_agentrl.models.memory_plan import get_head_dim, get_kv_heads
 from lit_agentrl.models.segment_attention import (
     attend_in_turn,
@@ -28,21 +29,10 @@ from lit_agentrl.models.segment_attention import (
 
 _log = logging.getLogger(__name__)
 
-AUTO, PACKED, PADDED = "auto", "packed", "padded"
 PIECE_TOKENS = 8192  # maximum tokens of one forward
 PIECE_KEYS = 16 * PIECE_TOKENS  # maximum keys of one forward, which each layer gathers
 
-Bounds = npt.NDArray[np.int64]
-
-
-def require_prefill(prefill: str) -> None:
-    """Check the option ``prefill`` of an engine.
-
-    Raises:
-        ValueError: If the value is unknown.
-    """
-    if prefill not in (AUTO, PACKED, PADDED):
-        raise ValueError(f"prefill={prefill} must be {AUTO}, {PACKED} or {PADDED}")
+IntArray = npt.NDArray[np.int64]
 
 
 def choose_packed(prefill: str, network: PreTrainedModel) -> bool:
@@ -64,12 +54,12 @@ def choose_packed(prefill: str, network: PreTrainedModel) -> bool:
     if reason and prefill == PACKED:
         raise ValueError(f"prefill=packed: {reason}; set engine.prefill=auto")
     if reason:
-        _note_once(reason)
+        _log_once(reason)
     return not reason
 
 
 @lru_cache
-def _note_once(reason: str) -> None:
+def _log_once(reason: str) -> None:
     _log.info("prompts are read in padded batches, not by one kernel: %s", reason)
 
 
@@ -99,7 +89,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class PackedReading(Layout):
+class SegmentLayout(Layout):
     """Tokens of many slots, each a segment of the variable-length kernel.
 
     Args:
@@ -142,14 +132,16 @@ class PackedReading(Layout):
 
 
 def pack_pieces(
-    rows: Rows, slots_A: Bounds, copies: Sequence[Copy], device: torch.device, *, end_S: Bounds
+    rows: Rows, slots_A: IntArray, copies: Sequence[Copy], device: torch.device, *, end_S: IntArray
 ) -> Iterator[Packed]:
     """Yield the forwards that read these slots up to ``end_S``, in order."""
     for piece in plan_pieces(slots_A, copies, rows.cached_S, end_S):
         yield _pack_piece(rows, piece, device)
 
 
-def plan_pieces(slots_A: Bounds, copies: Sequence[Copy], cached_S: Bounds, end_S: Bounds) -> list[Piece]:
+def plan_pieces(
+    slots_A: IntArray, copies: Sequence[Copy], cached_S: IntArray, end_S: IntArray
+) -> list[Piece]:
     """Cut the unread tokens of these slots into pieces.
 
     A slot is read after the slots from which it copies, and a copy follows as soon as its source is complete.
@@ -172,7 +164,7 @@ def plan_pieces(slots_A: Bounds, copies: Sequence[Copy], cached_S: Bounds, end_S
     return pieces
 
 
-def _cut_into_pieces(order: Sequence[int], cached_S: Bounds, end_S: Bounds) -> Iterator[list[Span]]:
+def _cut_into_pieces(order: Sequence[int], cached_S: IntArray, end_S: IntArray) -> Iterator[list[Span]]:
     """Yield the spans of each piece.
 
     A piece has at most `PIECE_TOKENS` tokens and `PIECE_KEYS` keys; a piece of one slot may have more keys.
@@ -228,11 +220,11 @@ def _pack_piece(rows: Rows, piece: Piece, device: torch.device) -> Packed:
         arrays["copy_position_C"] = np.concatenate([np.arange(c.span.start, c.span.end) for c in copies])
     sent: Mapping[str, Tensor] = dict(zip(arrays, upload(list(arrays.values()), device), strict=True))
     token_N, bounds = sent["token_N"], ("query_bounds", "key_bounds")
-    reading = PackedReading(
+    layout = SegmentLayout(
         num_last=1,  # unused, but models compute logits of at least one token
         filled=max(ends),
         longest_query=max(sizes),
         longest_key=max(ends),
         **{name: sent[name].int() if name in bounds else sent[name] for name in sent if name != "token_N"},
     )
-    return Packed(token_N.unsqueeze(0), reading.position_N.unsqueeze(0), reading)
+    return Packed(token_N.unsqueeze(0), layout.position_N.unsqueeze(0), layout)

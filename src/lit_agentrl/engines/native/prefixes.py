@@ -45,7 +45,7 @@ def find_common_prefixes(
         if after in live or after in next_live:
             next_live[slot] = after if after in live else next_live[after]
     copied = dict.fromkeys(order, 0)  # number of tokens that a slot copies
-    level = dict.fromkeys(order, 0)
+    depth = dict.fromkeys(order, 0)  # number of copies that must precede those from the slot
     source_of: dict[int, int] = {}
     groups: dict[tuple[int, int, int], list[int]] = {}
     for before, slot in zip([None, *order], order, strict=False):
@@ -61,8 +61,8 @@ def find_common_prefixes(
             source = neighbours[lengths.index(length)]
             while copied[source] >= length:  # this source holds only a copy itself
                 source = source_of[source]
-            copied[slot], source_of[slot], level[slot] = length, source, level[source] + 1
-            groups.setdefault((level[slot], source, length), []).append(slot)
+            copied[slot], source_of[slot], depth[slot] = length, source, depth[source] + 1
+            groups.setdefault((depth[slot], source, length), []).append(slot)
     return [Copy(key[1], tuple(sorted(groups[key])), key[2]) for key in sorted(groups)]
 
 

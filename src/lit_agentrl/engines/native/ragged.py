@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lit_agentrl.engines.native.attention import Chunk, Layout, Reading, Visible
+from lit_agentrl.engines.native.attention import Chunk, Layout, MaskedLayout, Visible
 from lit_agentrl.engines.native.prefixes import Copy
 from lit_agentrl.engines.native.rows import Rows
 from lit_agentrl.models.onednn import compute_padding
@@ -23,7 +23,7 @@ class Packed(NamedTuple):
 
     token_1N: Tensor
     position_1N: Tensor
-    reading: Layout
+    layout: Layout
 
 
 def send(array: npt.NDArray[Any], device: torch.device) -> Tensor:
@@ -67,7 +67,7 @@ def pack_unread(
     positions.append(last_A)
     packed = np.stack([np.concatenate(part) for part in (tokens, slots, positions)])
     token_N, slot_N, position_N = send(packed, device)
-    reading = Reading(
+    layout = MaskedLayout(
         slot_N=slot_N,
         position_N=position_N,
         num_padding=num_padding,
@@ -75,13 +75,13 @@ def pack_unread(
         chunks=chunks,
         **_describe_last(slots_A, last_A, rows.num_live, device),
     )
-    return Packed(token_N.unsqueeze(0), position_N.unsqueeze(0), reading)
+    return Packed(token_N.unsqueeze(0), position_N.unsqueeze(0), layout)
 
 
 def _describe_last(
     slots_A: npt.NDArray[np.int64], last_A: npt.NDArray[np.int64], num_rows: int, device: torch.device
 ) -> dict[str, Any]:
-    """Return the fields of a `Reading` for the last token of each slot."""
+    """Return the fields of a `MaskedLayout` for the last token of each slot."""
     filled = int(last_A.max()) + 1
     are_all_read = len(slots_A) == num_rows
     last_R = np.zeros(num_rows, dtype=np.int64)  # the result of an idle slot is not used

@@ -38,10 +38,10 @@ class StopTable:
         """
         value_A = self._next_SV[state_A, token_A]
         for i in np.flatnonzero(value_A < 0):
-            value_A[i] = self._learn(int(state_A[i]), int(token_A[i]))
+            value_A[i] = self._add_transition(int(state_A[i]), int(token_A[i]))
         return value_A >> 1, (value_A & 1).astype(np.bool_)
 
-    def _learn(self, state: int, token: int) -> int:
+    def _add_transition(self, state: int, token: int) -> int:
         next_state, stopped = self._rule.update(self._states[state], token)
         if next_state not in self._code:
             if len(self._states) >= _MAX_STATES:

@@ -160,6 +160,19 @@ class Server:
         assert answer is not None
         return answer
 
+    def post(self, path: str, body: Mapping[str, Any]) -> None:
+        """Send a POST whose answer is ignored except for its status.
+
+        Raises:
+            ServerError: If the request fails.
+        """
+        self._send_with_retries(path, body, None)
+
+    def close(self) -> None:
+        """Close all connections and end waiting retries; no more requests are sent."""
+        self._closed.set()
+        self._client.close()
+
     def _send_with_retries(
         self, path: str, body: Mapping[str, Any], read: Callable[[Any], T] | None
     ) -> T | None:
@@ -176,22 +189,9 @@ class Server:
                 self._pause(min(max(pause, error.wait_s), _MAX_WAIT_S))
         raise AssertionError("the last attempt returns or raises")
 
-    def close(self) -> None:
-        """Close all connections and end waiting retries; no more requests are sent."""
-        self._closed.set()
-        self._client.close()
-
     def _pause(self, seconds: float) -> None:
         if self._closed.wait(seconds):
             raise ServerError("the engine was stopped")
-
-    def post(self, path: str, body: Mapping[str, Any]) -> None:
-        """Send a POST whose answer is ignored except for its status.
-
-        Raises:
-            ServerError: If the request fails.
-        """
-        self._send_with_retries(path, body, None)
 
     def _send_once(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T] | None) -> T | None:
         while (wait_s := self._not_before - time.monotonic()) > 0:

@@ -39,14 +39,17 @@ class Usage:
             self._tokens["out"] += answer.written
             self._tokens["cached"] += answer.cached
 
-    def build_row(self, sent: Mapping[str, int]) -> dict[str, float]:
+    def build_row(self, request_counts: Mapping[str, int]) -> dict[str, float]:
         """Return all counts by name, and ``cost`` if there are prices.
 
         Args:
-            sent: Counts of requests, see ``Server.counts``.
+            request_counts: Counts of requests, see ``Server.counts``.
         """
-        retried = {name: count for name, count in sent.items() if name.startswith("retried_")}
-        metrics: dict[str, float] = {"requests": sent.get("requests", 0), "failed": sent.get("failed", 0)}
+        retried = {name: count for name, count in request_counts.items() if name.startswith("retried_")}
+        metrics: dict[str, float] = {
+            "requests": request_counts.get("requests", 0),
+            "failed": request_counts.get("failed", 0),
+        }
         metrics |= {"retried": sum(retried.values()), **retried}
         metrics |= {f"tokens_{name}": count for name, count in self._tokens.items()}
         if any(self._prices.values()):

@@ -18,19 +18,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lit_agentrl.checks import require_number, require_whole
-from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
+from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult, require_fork
 from lit_agentrl.engines.native.stops import StopRule, StopTable
 from lit_agentrl.engines.native.support import require_positions
+from lit_agentrl.engines.options import AUTO, check_vllm
 from lit_agentrl.engines.served.keyed import DRAWS, NUMBER, Draws, KeyedDraws
 from lit_agentrl.engines.served.vllm_memory import (
-    AUTO,
     choose_dtype,
     choose_memory,
     choose_sleep,
     join_ranks,
-    require_cache,
-    require_sleep,
 )
 from lit_agentrl.engines.served.vllm_setup import (
     has_gpu_build,
@@ -154,10 +151,7 @@ class VLLMEngine:
         **_: Any,
     ) -> Capabilities:
         """Check the options; see `CheckedEngine`."""
-        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
-        require_cache(cache_gb)
-        require_number("max_sync_gap", max_sync_gap, "a number >= 0", lambda value: value >= 0)
-        require_sleep(sleep)
+        check_vllm(num_slots=num_slots, max_sync_gap=max_sync_gap, cache_gb=cache_gb, sleep=sleep)
         choose_sleep(sleep, on_gpu=has_gpu_build(require_vllm()))
         return cls.capabilities
 
@@ -180,7 +174,9 @@ class VLLMEngine:
         reply = _Reply(request, draws, num_before, min(request.params.max_reply_tokens, room))
         DRAWS[number], self._replies[number] = draws, reply
         # greedy, since `KeyedDraws` leaves a single token to choose
-        self._ask(number, history, max_tokens=reply.limit, temperature=0.0, extra_args={NUMBER: number})
+        self._send_request(
+            number, history, max_tokens=reply.limit, temperature=0.0, extra_args={NUMBER: number}
+        )
 
     def poll(self, timeout: float | None = None, *, steps: int | None = None) -> list[TurnResult]:
         """See `Engine`; ``timeout`` is ignored, since the calling thread does the work."""
@@ -242,7 +238,7 @@ class VLLMEngine:
     def score(self, tokens: Sequence[int]) -> list[float]:
         """Score tokens; see `GivenEngine`."""
         number = next(_NUMBERS)
-        self._ask(number, tokens, max_tokens=1, temperature=0.0, prompt_logprobs=0)
+        self._send_request(number, tokens, max_tokens=1, temperature=0.0, prompt_logprobs=0)
         while True:
             for output in self._llm.step():
                 if output.request_id == str(number):
@@ -253,7 +249,7 @@ class VLLMEngine:
                 self._add_output(output)
 
     # ------------------------------------------------------------------ one reply
-    def _ask(self, number: int, tokens: Sequence[int], **sampling: Any) -> None:
+    def _send_request(self, number: int, tokens: Sequence[int], **sampling: Any) -> None:
         delta = self._sampling.RequestOutputKind.DELTA
         params = self._sampling.SamplingParams(
             detokenize=False, ignore_eos=True, output_kind=delta, **sampling
@@ -335,8 +331,8 @@ def _open_engine(
         return unused
     if options["enable_sleep_mode"] and _SHARED_ENGINES:
         raise ValueError(
-            "a vLLM that sleeps takes the only sleeping place of a process, and one is open here already for another "
-            "model or other options; set engine.sleep=0, or start another process"
+            "only one vLLM of a process can sleep, and this process has opened one already, for another model or "
+            "with other options; set engine.sleep=0, or start another process"
         )
     with tempfile.TemporaryDirectory() as folder, preserve_process_state():
         config.save_pretrained(folder)

@@ -14,15 +14,14 @@ import torch
 from torch import distributed
 from transformers import PreTrainedModel
 
-from lit_agentrl.checks import require_number
 from lit_agentrl.engines.native.attention import find_autocast_dtype
+from lit_agentrl.engines.options import AUTO
 from lit_agentrl.engines.served.vllm_setup import set_variables
 from lit_agentrl.models.memory_plan import get_head_dim, get_kv_heads
 
-AUTO = "auto"
 _GIB = 2**30
 _SHARE = 0.5  # of the memory that is left: activations of vLLM, a reference and fragments take the rest
-_ON_CPU = _GIB
+_CPU_CACHE_BYTES = _GIB
 
 
 @dataclass(frozen=True)
@@ -31,28 +30,6 @@ class Memory:
 
     free: int
     total: int
-
-
-def require_sleep(sleep: int | str) -> None:
-    """Check the option ``sleep``.
-
-    Raises:
-        ValueError: If it is no level of vLLM's sleep.
-    """
-    if sleep != AUTO and (isinstance(sleep, bool) or sleep not in (0, 1, 2)):
-        raise ValueError(
-            f"sleep={sleep} must be auto, 0 (stays awake), 1 (weights move to the host) or 2 (weights are dropped)"
-        )
-
-
-def require_cache(cache_gb: float | str) -> None:
-    """Check the option ``cache_gb``.
-
-    Raises:
-        ValueError: If it is not auto or a positive number.
-    """
-    if cache_gb != AUTO:
-        require_number("cache_gb", cache_gb, "auto or a number > 0", lambda value: value > 0)
 
 
 def choose_sleep(sleep: int | str, *, on_gpu: bool) -> int:
@@ -114,19 +91,20 @@ def choose_cache_bytes(
     if not isinstance(cache_gb, str):
         return int(cache_gb * _GIB)
     if memory is None:
-        return _ON_CPU
+        return _CPU_CACHE_BYTES
     config = network.config.get_text_config()
-    token = 2 * config.num_hidden_layers * get_kv_heads(config) * get_head_dim(config) * itemsize
+    token_bytes = 2 * config.num_hidden_layers * get_kv_heads(config) * get_head_dim(config) * itemsize
     parameters = list(network.parameters())
-    own = itemsize * sum(p.numel() for p in parameters)
-    moved = sum(p.numel() * p.element_size() for p in parameters if p.device.type == "cpu")
-    moments = 2 * sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
-    left = memory.free - own - moved - moments
-    chosen = int(min(_SHARE * left, token * num_slots * max_context))
-    if chosen < token * max_context:
+    vllm_bytes = itemsize * sum(p.numel() for p in parameters)
+    trainer_bytes = sum(p.numel() * p.element_size() for p in parameters if p.device.type == "cpu")
+    moment_bytes = 2 * sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
+    free_bytes = memory.free - vllm_bytes - trainer_bytes - moment_bytes
+    chosen = int(min(_SHARE * free_bytes, token_bytes * num_slots * max_context))
+    if chosen < token_bytes * max_context:
         raise ValueError(
-            f"cache_gb=auto: {max(left, 0) / _GIB:.1f} GiB are left beside the weights, too few for keys and values of "
-            f"rollout.max_context_tokens={max_context}; use a smaller model, model/lora=default, or engine=native"
+            f"cache_gb=auto: {max(free_bytes, 0) / _GIB:.1f} GiB are left beside the weights, too few for keys and "
+            f"values of rollout.max_context_tokens={max_context}; use a smaller model, model/lora=default, or "
+            "engine=native"
         )
     return chosen
 

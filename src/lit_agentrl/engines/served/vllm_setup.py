@@ -132,19 +132,19 @@ def keep_weights_unpacked(layers: Any) -> Iterator[None]:
     Args:
         layers: The module ``vllm.model_executor.layers.utils``.
     """
-    packs = layers.dispatch_cpu_unquantized_gemm
+    pack_weights = layers.dispatch_cpu_unquantized_gemm
 
     def keep(layer: Any, remove_weight: bool) -> None:
         if layer.weight.ndim == 2:
             layer.cpu_linear = nn.functional.linear
         else:  # weights of a convolution or of experts
-            packs(layer, remove_weight)
+            pack_weights(layer, remove_weight)
 
     layers.dispatch_cpu_unquantized_gemm = keep
     try:
         yield
     finally:
-        layers.dispatch_cpu_unquantized_gemm = packs
+        layers.dispatch_cpu_unquantized_gemm = pack_weights
 
 
 def load_all_weights(model: Any, weights: Mapping[str, Tensor]) -> None:

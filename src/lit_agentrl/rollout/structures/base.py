@@ -14,12 +14,14 @@ from lit_agentrl.rollout.questions import Asked, Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.hook import NO_HOOK, StructureHook
 
-WAVES = 10  # maximum waves of an iteration if an option for it is null
+DEFAULT_WAVES = 10  # maximum waves of an iteration if an option for it is null
 MAX_WAVES = 128  # of an iteration: group ids, which include the wave, must fit into 64-bit integers
 
 
 def _refuse_questions(questions: Sequence[Question]) -> Asked:
-    raise ValueError("algo.structure asks questions, and nobody here answers; ask while learning alone")
+    raise ValueError(
+        "algo.structure asks questions outside of its learn(), where nobody answers; ask them in learn()"
+    )
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,9 @@ class _Group:
 def shares(episodes: Sequence[Episode], number: int) -> list[tuple[Episode, list[float]]]:
     """Return each first episode that did not fail, with a label per turn.
 
-    The label is the share of continuations from after this turn that were solved; that of the last turn is 1 or 0, as
-    the episode itself was solved or not.  An episode is left out if some turn has no continuation that did not fail.
+    A turn's label is the share of solved episodes among the continuations that start after the turn; the last turn's
+    label is 1 if the episode itself was solved, else 0.  An episode is left out if all continuations of some turn
+    failed or none exist.
 
     Args:
         episodes: Whole groups, in the order of their members.

@@ -18,7 +18,7 @@ from lit_agentrl.rollout.scheduler import EpisodeSpec
 if TYPE_CHECKING:
     from lit_agentrl.rollout.structures.base import Progress
 
-# critic's values of the states before each reply, in units of reward
+# returns the critic's value of the state before each reply, in units of reward
 Values = Callable[[Episode], Sequence[float]]
 
 
@@ -96,7 +96,7 @@ class StructureHook:
         return make
 
     def count_stores(self) -> int:
-        """Return the number of stores of keys and values in the wrapped engines."""
+        """Return the number of key-value caches in the wrapped engines."""
         return 1
 
     def plan_evaluation(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:

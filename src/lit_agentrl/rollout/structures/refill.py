@@ -9,7 +9,7 @@ from lit_agentrl.checks import require_whole
 from lit_agentrl.facts import ASKS_FOR_GROUPS, MORE_GROUPS
 from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.scheduler import EpisodeSpec
-from lit_agentrl.rollout.structures.base import MAX_WAVES, WAVES, Progress, Structure
+from lit_agentrl.rollout.structures.base import DEFAULT_WAVES, MAX_WAVES, Progress, Structure
 
 
 class Refill(Structure):
@@ -29,8 +29,8 @@ class Refill(Structure):
     provides = frozenset({MORE_GROUPS})
 
     def __init__(self, max_waves: int | None = None) -> None:
-        limit = WAVES if max_waves is None else max_waves
-        require_whole("max_waves", limit, 1, MAX_WAVES, f", or null for {WAVES}")
+        limit = DEFAULT_WAVES if max_waves is None else max_waves
+        require_whole("max_waves", limit, 1, MAX_WAVES, f", or null for {DEFAULT_WAVES}")
         self.max_waves = limit
         if max_waves is not None:
             self.requires |= {Requirement(ASKS_FOR_GROUPS, by=f"algo.structure.max_waves={max_waves}")}

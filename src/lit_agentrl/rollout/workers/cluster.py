@@ -13,29 +13,12 @@ from typing import Any
 
 import torch
 
-from lit_agentrl.checks import require
 from lit_agentrl.rollout.workers.opener import PlayingError
+from lit_agentrl.rollout.workers.options import AUTO, split_address
 
-AUTO = "auto"
 _AUTH = "RAY_AUTH_MODE"
 _ANSWER_S = 10.0  # seconds for a machine to answer
 _HEAD_S = 30.0  # seconds for Ray to start and check
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of the address of a cluster.
-
-    Raises:
-        ValueError: It is not ``HOST:PORT``.
-    """
-    host, _, port = address.rpartition(":")
-    require(
-        bool(host) and "/" not in host and port.isdigit(),
-        "address",
-        address,
-        "auto, or HOST:PORT of a cluster",
-    )
-    return host, int(port)
 
 
 def require_answer(address: str) -> None:
@@ -66,15 +49,15 @@ def require_head(address: str) -> None:
     """
     if address != AUTO:
         require_answer(address)
-    there = [] if address == AUTO else ["--address", address]
-    asks = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--skip-version-check"]
-    brief = {**os.environ, "RAY_gcs_server_request_timeout_seconds": f"{_ANSWER_S / 2:g}"}
+    address_option = [] if address == AUTO else ["--address", address]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--skip-version-check"]
+    environment = {**os.environ, "RAY_gcs_server_request_timeout_seconds": f"{_ANSWER_S / 2:g}"}
     try:
         status = subprocess.run(
-            [*asks, *there],
+            [*command, *address_option],
             capture_output=True,
             text=True,
-            env=brief,
+            env=environment,
             timeout=_HEAD_S,
             check=False,
         )
@@ -117,8 +100,8 @@ def connect(ray: ModuleType, address: str | None, *, count: int | str, cpus: flo
         where = "a cluster on this machine" if address is None else address
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         # Ray sends a token to a given address only if configured to
-        token = address not in (None, AUTO) and os.environ.get(_AUTH) is None
-        hint = f"; where that cluster was started with a token, set {_AUTH}=token" if token else ""
+        may_need_token = address not in (None, AUTO) and os.environ.get(_AUTH) is None
+        hint = f"; where that cluster was started with a token, set {_AUTH}=token" if may_need_token else ""
         raise PlayingError(
             f"worker=ray cannot reach {where} ({type(error).__name__}: {line}); see worker.address, and "
             f"`ray status` on its head{hint}"
@@ -140,7 +123,7 @@ def count_resources() -> dict[str, float]:
 
 
 def require_room(need: Mapping[str, float], have: Mapping[str, float]) -> None:
-    """Refuse actors that exceed a cluster of this machine alone, which cannot grow.
+    """Refuse actors that need more than this machine has, for a cluster that cannot grow.
 
     Args:
         need: Resources of each actor, by option.

@@ -16,7 +16,8 @@ from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.rollout.workers.base import Played, Worker, WorkerSettings
-from lit_agentrl.rollout.workers.shares import check_shares, cut, join_shares, play_share, use_torch_threads
+from lit_agentrl.rollout.workers.options import check_here
+from lit_agentrl.rollout.workers.shares import cut_wave, join_shares, play_share, use_torch_threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +37,7 @@ class Here(WorkerSettings):
     opens_worker = False
 
     def __post_init__(self) -> None:
-        check_shares(self.share, self.threads)
-        if self.threads is not None and self.share is None:
-            raise ValueError(
-                f"threads={self.threads} acts on shares alone; set worker.share too, or OMP_NUM_THREADS for the "
-                "whole run"
-            )
+        check_here(share=self.share, threads=self.threads)
 
     def open(self, *given: object, is_ahead: bool) -> Worker:
         raise NotImplementedError("the trainer plays itself")
@@ -71,7 +67,7 @@ class LocalPlayer:
     ) -> None:
         self._network = network
         self._seed, self._chat = rules.seed, rules.chat
-        self._gathered, self._in_use, self._reference = hooks.gather_weights, hooks.place_on_device, reference
+        self._hooks, self._reference = hooks, reference
         more = {} if reference is None else {"reference": reference}
         self._engine = engine = rules.open_engine(network, forward_context, **more)
         self.capabilities = engine.capabilities
@@ -81,7 +77,7 @@ class LocalPlayer:
     def play(self, wave: Wave, version: int) -> Played:
         """Play all episodes of a wave together; ``version`` is that of the weights."""
         # ranks decode different numbers of steps: no collective is allowed here after the weights are loaded
-        with self._gathered(self._network), self._use_opponent():
+        with self._hooks.gather_weights(self._network), self._use_opponent():
             self._sync.load(None, version)  # None: the trainer's own weights
             metrics = self._sync.probe(wave.params)
             episodes = self._scheduler.play(wave)
@@ -89,8 +85,8 @@ class LocalPlayer:
 
     def play_shares(self, wave: Wave, version: int, size: int, threads: int) -> Played:
         """Play a wave in shares of ``size`` prompts, each with an initially empty engine."""
-        shares, played = cut(wave, size, self._seed), {}
-        with self._gathered(self._network), self._use_opponent(), use_torch_threads(threads):
+        shares, played = cut_wave(wave, size, self._seed), {}
+        with self._hooks.gather_weights(self._network), self._use_opponent(), use_torch_threads(threads):
             self._sync.load(None, version)  # also on a rank without a share
             for share in shares:
                 played[share.number] = play_share(share, self._sync, self._scheduler, version)
@@ -98,7 +94,7 @@ class LocalPlayer:
 
     def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Asked:
         """Answer independent questions with the policy, between waves."""
-        with self._gathered(self._network):
+        with self._hooks.gather_weights(self._network):
             self._sync.load(None, version)
             self._sync.probe(params)
             asked = ask(self._engine, self._chat, questions, params)
@@ -108,7 +104,7 @@ class LocalPlayer:
         """Move the reference to the device of the policy within the context."""
         if self._reference is None:
             return nullcontext()
-        return self._in_use(self._reference, self._network.device)
+        return self._hooks.place_on_device(self._reference, self._network.device)
 
     def rest(self) -> None:
         """Release the engine's memory until the next wave, if the engine can."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.workers.opener import LostWorker, PlayingError, WorkerHandle, WorkerOpener
-from lit_agentrl.rollout.workers.shares import Share, cut, join_shares
+from lit_agentrl.rollout.workers.shares import Share, cut_wave, join_shares
 
 _SLICE_S = 0.5  # seconds between checks, by a waiting trainer, that the workers are alive
 _STOP_S = 10.0  # seconds in which a worker may close its games and end by itself
@@ -28,7 +28,7 @@ class _Job:
     shares: list[Share]
     waiting: deque[Share]
     version: int
-    load: int  # how often weights had been loaded
+    load: int  # number of the load of the weights to play with
     lost: dict[int, int] = field(default_factory=dict)  # by share: how often it was lost
     played: dict[int, Played] = field(default_factory=dict)
     started: float = 0.0  # ``time.perf_counter``, as is ``ended``
@@ -79,7 +79,7 @@ class Pool:
     def submit(self, wave: Wave) -> None:
         """Request a wave; see `Worker`."""
         assert self._job is None, "one wave at a time"
-        shares = cut(wave, self._share, self._seed)
+        shares = cut_wave(wave, self._share, self._seed)
         self._grow()
         with self._changed:
             self._job = _Job(wave, shares, deque(shares), self._version, self._load)
@@ -202,7 +202,7 @@ class Pool:
                 self._count_restart()
             except LostWorker as lost:
                 handle.close()
-                if self._ends:
+                if self._is_ending:
                     return handle
                 self._count_restart()
                 failures += 1
@@ -217,7 +217,7 @@ class Pool:
     def _wait_for_start(self, handle: WorkerHandle, patience: float) -> bool:
         """Wait until a worker has started or the pool ends; return False after ``patience``."""
         waited = 0.0
-        while not self._ends:
+        while not self._is_ending:
             before = time.monotonic()
             if handle.is_ready(_SLICE_S):
                 break
@@ -248,8 +248,8 @@ class Pool:
     def _take_share(self, slot: int) -> Share | None:
         """Wait for a share to play; return None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ends or (self._job is not None and self._job.waiting))
-            if self._ends or self._job is None:
+            self._changed.wait_for(lambda: self._is_ending or (self._job is not None and self._job.waiting))
+            if self._is_ending or self._job is None:
                 return None
             self._busy.add(slot)
             self._unchanged.pop(slot, None)
@@ -264,7 +264,7 @@ class Pool:
             self._changed.notify_all()
 
     @property
-    def _ends(self) -> bool:
+    def _is_ending(self) -> bool:
         return self._is_over or self._error is not None
 
     def _record_played(self, job: _Job, share: Share, slot: int, played: Played) -> None:

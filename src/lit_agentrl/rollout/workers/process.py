@@ -25,7 +25,7 @@ from lit_agentrl.rollout.workers.weights import SharedWeights, allocate_shared
 _STOP_S = 5.0  # seconds after which a process that does not end is killed
 
 
-class _Remote(Exception):
+class _RemoteTrace(Exception):
     """The stack trace of the other process, shown as the cause."""
 
 
@@ -74,7 +74,7 @@ class ProcessSettings(PoolSettings):
 
 
 def _try_device(device: torch.device) -> None:
-    """Try a device; a GPU is only counted, since a tensor would open a context on it.
+    """Try a device; GPUs are only counted, since a tensor would open a context.
 
     Raises:
         RuntimeError: It cannot be used.
@@ -209,7 +209,7 @@ class Process:
             raise LostWorker(self._describe_death()) from error
         if kind == "error":
             summary, stack = value
-            raise PlayingError(f"the playing process (worker=process) failed: {summary}") from _Remote(
+            raise PlayingError(f"the playing process (worker=process) failed: {summary}") from _RemoteTrace(
                 f"\n{stack}"
             )
         assert isinstance(value, Played)

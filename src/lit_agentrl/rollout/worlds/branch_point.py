@@ -54,7 +54,7 @@ def list_row_tokens(turns: Sequence[Turn]) -> list[int]:
 
 
 def restore_game(env: World, point: BranchPoint, noise_seed: int) -> int:
-    """Restore or replay a reset game to a branch point; return the number of actions.
+    """Restore or replay a reset game; return the number of actions played.
 
     Raises:
         ValueError: The replay shows another observation.

@@ -116,11 +116,11 @@ class Child:
             self._connection.send_bytes(pickle.dumps(call))
             if not self._connection.poll(limit):
                 assert limit is not None
-                self._replace("hung")
+                self._discard_process("hung")
                 return make_timeout_answer(call, limit)
             answer = Answer.from_plain(json.loads(self._connection.recv_bytes()))
         except (EOFError, OSError) as error:
-            code = self._replace("died", patience_s=_END_S)
+            code = self._discard_process("died", patience_s=_END_S)
             return Answer(error=f"WorkerDied: exit code {code} during {call.kind} ({type(error).__name__})")
         self._held.add(call.key)  # also if the game failed: it must still be closed
         return answer
@@ -145,7 +145,7 @@ class Child:
         if reason := self._connection.recv_bytes().decode():
             self._broken = _UNSENT.format(reason=reason)
 
-    def _replace(self, why: str, patience_s: float = 0.0) -> int | None:
+    def _discard_process(self, why: str, patience_s: float = 0.0) -> int | None:
         """Kill the process if it does not end by itself, and return its exit code.
 
         The next call starts another process.

@@ -87,9 +87,9 @@ class Answer:
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Answer:
         """Create an answer from the result of :meth:`to_plain`."""
-        if (kinds := plain["actions"]) is not None:
-            tools = tuple(ToolSpec(**tool) for tool in kinds["tools"])
-            plain["actions"] = Actions(kinds["format"], tuple(kinds["names"]), tools)
+        if (actions := plain["actions"]) is not None:
+            tools = tuple(ToolSpec(**tool) for tool in actions["tools"])
+            plain["actions"] = Actions(actions["format"], tuple(actions["names"]), tools)
         plain["steps"] = [Step(**step) for step in plain["steps"]]
         return cls(**plain)
 
@@ -145,7 +145,7 @@ class Environments:
             answer.instance_id = str(info.get("instance_id", ""))
             answer.scenario, answer.scenario_tasks = read_scenario(info)
             answer.rules, answer.system_text = env.rules, env.system_text
-            self._look(key, answer)
+            self._describe_state(key, answer)
         except (Exception, SystemExit) as error:
             answer.error, answer.timed_out = (
                 f"{type(error).__name__}: {error}",
@@ -177,7 +177,7 @@ class Environments:
                 if terminated or truncated:
                     answer.ended, answer.success = True, is_solved(info)
                     return answer
-            self._look(key, answer)
+            self._describe_state(key, answer)
         except (Exception, SystemExit) as error:  # as in reset()
             answer.error, answer.timed_out = (
                 f"{type(error).__name__}: {error}",
@@ -231,7 +231,7 @@ class Environments:
         self.envs.clear()
         self._spare.clear()
 
-    def _look(self, key: int, answer: Answer) -> None:
+    def _describe_state(self, key: int, answer: Answer) -> None:
         split, env = self.envs[key]
         answer.actions, answer.state_key = env.actions(), int(env.state_key())
         if key in self._saving and env.has_state:

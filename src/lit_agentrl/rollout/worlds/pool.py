@@ -104,21 +104,21 @@ class WorkerPool:
         self._task, self._probes, self._inbox = task, probes, inbox
         self._hosting = task.hosting
         self._workers: list[_Worker] = []
-        self._of_key: dict[int, int] = {}
+        self._worker_of_key: dict[int, int] = {}
         self._restarts_left = self._hosting.restarts
         self._lock = threading.Lock()
 
     def ask(self, call: Call) -> None:
         if call.kind == "reset":
             load = [0] * self._hosting.workers
-            for index in self._of_key.values():
+            for index in self._worker_of_key.values():
                 load[index] += 1
-            self._of_key[call.key] = index = load.index(min(load))
+            self._worker_of_key[call.key] = index = load.index(min(load))
             if index == len(self._workers):  # starts no more workers than needed
                 self._workers.append(self._start())
-        self._workers[self._of_key[call.key]].calls.put(call)
+        self._workers[self._worker_of_key[call.key]].calls.put(call)
         if call.kind == "release":
-            del self._of_key[call.key]
+            del self._worker_of_key[call.key]
 
     def may_restart(self, why: str) -> bool:
         """Count and log a worker that must be replaced; return whether it may be."""
@@ -136,24 +136,24 @@ class WorkerPool:
     def check(self) -> None:
         if self._hosting.where == "thread":
             for index, worker in enumerate(self._workers):
-                if worker.give_up():
+                if worker.give_up_if_hung():
                     self._workers[index] = self._start(worker)
 
     def close(self) -> None:
         for worker in self._workers:
             worker.stop()
-        ends = time.monotonic() + _END_S
+        deadline = time.monotonic() + _END_S
         for worker in self._workers:
-            worker.join(timeout=max(0.0, ends - time.monotonic()))
+            worker.join(timeout=max(0.0, deadline - time.monotonic()))
             if worker.is_alive():
                 worker.host.abort()
-        self._workers, self._of_key = [], {}
+        self._workers, self._worker_of_key = [], {}
 
-    def _start(self, before: _Worker | None = None) -> _Worker:
+    def _start(self, hung: _Worker | None = None) -> _Worker:
         hosting = self._hosting
-        if before is not None:
-            host = before.host if self.may_restart("hung") else FailedHost(hosting)
-            worker = _Worker(host, hosting, self._inbox, before.calls)
+        if hung is not None:
+            host = hung.host if self.may_restart("hung") else FailedHost(hosting)
+            worker = _Worker(host, hosting, self._inbox, hung.calls)
         elif hosting.where == "process":
             worker = _Worker(Child(self._task, self._probes, self.may_restart), hosting, self._inbox)
         else:
@@ -200,11 +200,8 @@ class _Worker(threading.Thread):
         self.calls.put(None)
         self.host.interrupt()
 
-    def give_up(self) -> bool:
-        """Return whether the current call has timed out, and if so abandon this thread.
-
-        This method then answers the call.
-        """
+    def give_up_if_hung(self) -> bool:
+        """Answer the current call and abandon this thread if it hangs; return whether it does."""
         with self._guard:
             if self._now is None:
                 return False
@@ -231,42 +228,42 @@ class GamePools:
         self._tasks, self._probes = tasks, probes
         self._inbox: Inbox = queue.SimpleQueue()
         self._pools: dict[int, EnvPool] = {}
-        self._of_key: dict[int, EnvPool] = {}
+        self._pool_of_key: dict[int, EnvPool] = {}
         self._arrived: dict[int, Answer] = {}
 
     def reset(
-        self, key: int, task: int, *, split: str, seed: int, noise_seed: int, before: BranchPoint | None = None,
-        saves: bool = False,
+        self, key: int, task: int, *, split: str, seed: int, noise_seed: int,
+        branch_point: BranchPoint | None = None, saves: bool = False,
     ) -> None:  # fmt: skip
         """Start an episode of a game; see `Environments.reset`."""
         if task not in self._pools:
             self._pools[task] = make_pool(self._tasks[task], self._probes, self._inbox)
-        self._of_key[key] = self._pools[task]
-        self._of_key[key].ask(Call("reset", key, (split, seed, noise_seed, before, saves)))
+        self._pool_of_key[key] = self._pools[task]
+        self._pool_of_key[key].ask(Call("reset", key, (split, seed, noise_seed, branch_point, saves)))
 
     def step(self, key: int, actions: Sequence[str]) -> None:
         """Play the actions of a reply."""
-        self._of_key[key].ask(Call("step", key, (tuple(actions),)))
+        self._pool_of_key[key].ask(Call("step", key, (tuple(actions),)))
 
     def look(self, key: int, function: Look) -> None:
         """Call a function on the environment of an episode, in its own thread or process."""
-        self._of_key[key].ask(Call("look", key, (function,)))
+        self._pool_of_key[key].ask(Call("look", key, (function,)))
 
     def release(self, key: int, *, is_broken: bool) -> None:
         """Release the environment of an episode that is over."""
-        self._of_key.pop(key).ask(Call("release", key, (is_broken,)))
+        self._pool_of_key.pop(key).ask(Call("release", key, (is_broken,)))
 
     def poll(self, timeout: float | None) -> list[int]:
         """Return the episodes whose answers have arrived.
 
         Wait for the first answer, at most ``timeout`` seconds (None: without limit).
         """
-        ends = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._collect()
-            if self._arrived or (ends is not None and time.monotonic() >= ends):
+            if self._arrived or (deadline is not None and time.monotonic() >= deadline):
                 return list(self._arrived)
-            self._wait(None if ends is None else max(0.0, ends - time.monotonic()))
+            self._wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def take(self, key: int) -> Answer:
         """Wait for the answer of one episode, and return it."""
@@ -278,7 +275,7 @@ class GamePools:
         """Stop all workers and close all environments; the next episodes make new ones."""
         for pool in self._pools.values():
             pool.close()
-        self._pools, self._of_key, self._arrived = {}, {}, {}
+        self._pools, self._pool_of_key, self._arrived = {}, {}, {}
         self._inbox = queue.SimpleQueue()
 
     def _collect(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-# transformers from 5.24 on, before it, and its state-space models
+# of transformers from 5.24 on, of older ones, and of its state-space models
 _NAMES = ("cache", "past_key_values", "cache_params")
 
 
