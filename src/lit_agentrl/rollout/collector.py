@@ -24,7 +24,7 @@ from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.policy.filters import Selection
 from lit_agentrl.rollout.adviser import Adviser
 from lit_agentrl.rollout.pack import get_trajectory_id, pack
-from lit_agentrl.rollout.questions import Asked, Question
+from lit_agentrl.rollout.questions import Answers, Question
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
@@ -144,7 +144,7 @@ class Collector:
         *,
         device: torch.device,
         trial: TryOut | None = None,
-        ask: Callable[[Sequence[Question]], Asked] | None = None,
+        ask: Callable[[Sequence[Question]], Answers] | None = None,
     ) -> dict[str, float]:
         """Fill a batch of prompts; return what is logged.
 
@@ -324,11 +324,11 @@ class Collector:
 
 
 def _record_usage(
-    ask: Callable[[Sequence[Question]], Asked], played: list[Played]
-) -> Callable[[Sequence[Question]], Asked]:
+    ask: Callable[[Sequence[Question]], Answers], played: list[Played]
+) -> Callable[[Sequence[Question]], Answers]:
     """Return ``ask``, wrapped to record its engine usage next to that of the waves."""
 
-    def ask_and_record(questions: Sequence[Question]) -> Asked:
+    def ask_and_record(questions: Sequence[Question]) -> Answers:
         asked = ask(questions)
         played.append(Played([], used=asked.used))
         return asked
