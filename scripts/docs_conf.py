@@ -50,7 +50,7 @@ def load_package() -> griffe.Object:
     return griffe.load(PACKAGE, search_paths=[ROOT / "src"], allow_inspection=False)  # type: ignore[return-value]
 
 
-def find_target(target: str) -> griffe.Object | None:
+def import_target(target: str) -> griffe.Object | None:
     """Find the function or class that a ``_target_`` names, if it belongs to this package."""
     if not target.startswith(f"{PACKAGE}."):
         return None
@@ -60,7 +60,7 @@ def find_target(target: str) -> griffe.Object | None:
 
 def read_summary(target: str) -> str:
     """Return the first line of a target's docstring."""
-    member = find_target(target)
+    member = import_target(target)
     docstring = member.docstring if member else None
     return to_markdown(docstring.value.splitlines()[0]) if docstring else ""
 
@@ -70,7 +70,7 @@ def find_meaning(target: str, argument: str) -> str:
 
     The docstrings of the target, its base classes and their ``__init__`` are searched.
     """
-    member = find_target(target)
+    member = import_target(target)
     if member is None:
         return ""
     places = (
@@ -244,7 +244,7 @@ def format_page(group: str, listed: list[Choice]) -> str:
     for choice in listed:
         out += [f"## {choice.name}", "", choice.header, ""]
         for target in dict.fromkeys(choice.targets):
-            member = find_target(target)
+            member = import_target(target)
             name = f"[`{target}`][{target}]" if member else f"`{target}`"
             out += [f"{name}: {read_summary(target)}" if member else name, ""]
         if choice.is_mix:

@@ -37,7 +37,7 @@ def list_modules() -> dict[str, list[str]]:
         member.module.path
         for choice in docs_conf.read_choices()
         for target in choice.targets
-        if (member := docs_conf.find_target(target))
+        if (member := docs_conf.import_target(target))
     }
     pages: dict[str, list[str]] = {room: [] for room in ROOMS}
     for module in [*CONTRACTS, *sorted(target_modules - set(CONTRACTS))]:

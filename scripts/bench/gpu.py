@@ -345,9 +345,8 @@ class Record:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "results.json"
         self.slices: dict[str, Any] = {}
-        with suppress(
-            FileNotFoundError, ValueError, KeyError, TypeError
-        ):  # none yet, or one that was cut off
+        # the file does not exist yet, or was cut off
+        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             self.slices = json.loads(self.path.read_text())["slices"]
 
     def write(self, name: str, **found: Any) -> None:

@@ -78,7 +78,7 @@ def train_ours(meter: Meter, job: Job, precision: str, extra: list[str]) -> None
 
     run = build(cfg, make_task_loader(), extra_callbacks=[_Boundary(meter)])
     # every turn adds the same tokens, even after a reply that ends in the end marker by chance
-    run.rules.chat._marker = None
+    run.rules.chat._end_id = None
     run.rollouts.on_train_batch_start = meter.add_timer(  # type: ignore[method-assign]
         "rollout", run.rollouts.on_train_batch_start
     )

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import distributed
 
+from lit_agentrl.engines.options import check_vllm
 from lit_agentrl.engines.served import vllm, vllm_memory
 from lit_agentrl.engines.served.vllm import VLLMEngine
 from lit_agentrl.engines.served.vllm_memory import (
@@ -22,8 +23,6 @@ from lit_agentrl.engines.served.vllm_memory import (
     choose_sleep,
     choose_utilization,
     join_ranks,
-    require_cache,
-    require_sleep,
 )
 from lit_agentrl.rollout.sync import WeightSync
 from tests.conftest import load_script, tiny_network
@@ -40,10 +39,10 @@ def test_sleep_by_device() -> None:
         choose_sleep(1, on_gpu=False)
     for level in (3, True, "deep"):
         with pytest.raises(ValueError, match=f"sleep={level} must be auto, 0"):
-            require_sleep(level)
+            check_vllm(sleep=level)
     for cache in (0, -1.0, "much"):
         with pytest.raises(ValueError, match=f"cache_gb={cache} must be auto or a number > 0"):
-            require_cache(cache)
+            check_vllm(cache_gb=cache)
 
 
 def test_cache_is_a_share_of_what_is_left_and_no_more_than_all_slots_need() -> None:

@@ -32,11 +32,11 @@ def test_the_contract_and_a_game_played_by_hand() -> None:
     assert env.step("def f(xs)")[0].startswith("The program failed: ")
     told, points, over, _, info = env.step(f"```python\n{(env.optimal_actions(horizon=1) or [''])[0]}\n```")
     assert told.startswith("All tests are passed.") and (points, over, info["success"]) == (1.0, True, True)
-    seen = {str(xs): env._task.compute(xs) for xs in env._seen}
+    seen = {str(xs): env._task.compute(xs) for xs in env._example_inputs}
     env.reset(seed=3)
     told = env.step(f"def f(xs):\n    print(xs)\n    return {seen}[str(xs)]")[0]
     assert "The examples are right, and other tests are not." in told
-    assert told.count("[") == 2 * len(env._seen)  # of hidden calls nothing is told
+    assert told.count("[") == 2 * len(env._example_inputs)  # of hidden calls nothing is told
     assert strip_fence("a\n```\nb\n```") == "a\n```\nb\n```" and strip_fence("```\n  b\n```") == "  b"
 
 
@@ -101,7 +101,7 @@ def test_gold_solves_and_another_process_sees_the_same() -> None:
             assert env.step((env.optimal_actions(horizon=1) or [""])[0])[1] == 1.0
     printed_alike(
         "from lit_agentrl.envs.tasks.code import Code\nenv = Code()\n"
-        "for seed in range(20): print(env.reset(seed=seed), env._hidden, env.state_key())"
+        "for seed in range(20): print(env.reset(seed=seed), env._hidden_inputs, env.state_key())"
     )
 
 

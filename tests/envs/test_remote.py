@@ -181,7 +181,7 @@ class ToldLock:
 def test_a_session_closed_while_its_game_works_ends_its_game_once(is_awaited: bool) -> None:
     sessions = Sessions(Task("it", Ends), most=1, idle_s=60)
     name = sessions.answer("/reset", {"split": "train", "seed": 1, "noise_seed": 1})["session"]
-    session, said = sessions._of_id[name], list[Any]()
+    session, said = sessions._sessions_by_id[name], list[Any]()
 
     def ask(number: int) -> None:
         try:

@@ -10,6 +10,7 @@ from lit_agentrl.envs.base import Task
 from lit_agentrl.envs.checker import check_env
 from lit_agentrl.envs.games.tic_tac_toe import (
     TicTacToe,
+    _canonicalise,
     _evaluate,
     _find_best,
     _has_won,
@@ -17,7 +18,6 @@ from lit_agentrl.envs.games.tic_tac_toe import (
     _list_free,
     _list_openings,
     _put,
-    _unify,
 )
 from lit_agentrl.envs.levels import measure
 from lit_agentrl.envs.splits import SPLITS
@@ -41,8 +41,8 @@ def test_the_contract() -> None:
 def test_values_known_from_elsewhere() -> None:
     assert _evaluate("_" * 9, "X") == 0
     assert [len(_list_openings(size)) for size in range(5)] == [1, 9, 72, 188, 720]
-    assert {_unify(board) for board in _list_openings(1)} == {"X________", "_X_______", "____X____"}
-    assert len({_unify(board) for board in _list_openings(2)}) == 12
+    assert {_canonicalise(board) for board in _list_openings(1)} == {"X________", "_X_______", "____X____"}
+    assert len({_canonicalise(board) for board in _list_openings(2)}) == 12
     assert _list_best("X___O___X", "O") == [1, 3, 5, 7], "a corner would lose"
 
 
@@ -75,7 +75,7 @@ def test_openings_of_the_splits_are_no_images_of_each_other() -> None:
             board, mark = env._board, env._mark
             assert mark == ("X" if board.count("X") == board.count("O") else "O")
             assert board.count("_") >= 5 and _evaluate(board, mark) >= 0
-            seen[split].add(_unify(board))
+            seen[split].add(_canonicalise(board))
     assert not seen["train"] & seen["val"] and not seen["test"] & (seen["train"] | seen["val"])
     assert len(seen["val"]) > 5 and len(seen["test"]) > 5
     for plays in "XO":

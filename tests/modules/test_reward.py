@@ -21,7 +21,7 @@ from lit_agentrl.config.composition import initialize_hydra
 from lit_agentrl.models.reward_model import ABOUT, load_model, read_about
 from lit_agentrl.modules.reward import RewardModule, measure_scale
 from lit_agentrl.paths import CONFIG_DIR
-from lit_agentrl.rewards.learned.scoring import turn_values
+from lit_agentrl.rewards.learned.scoring import compute_turn_values
 from lit_agentrl.rl.preference.several_heads import SeveralHeads
 from lit_agentrl.text.token_bytes import hash_tokenizer
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
@@ -169,7 +169,7 @@ def test_heads_are_read_back_in_order_and_weighed(tmp_path: Path) -> None:
         name: (score_AH[:, k] - about.heads[name][0]) / about.heads[name][1]
         for k, name in enumerate(about.heads)
     }
-    found = turn_values(model, episodes, 10_000, torch.device("cpu"), {"brief": -0.5, "worth": 2.0})
+    found = compute_turn_values(model, episodes, 10_000, torch.device("cpu"), {"brief": -0.5, "worth": 2.0})
     torch.testing.assert_close(found, 2 * told["worth"] - 0.5 * told["brief"], atol=1e-5, rtol=1e-5)
 
 

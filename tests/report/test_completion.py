@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lit_agentrl.episode import EndReason, Episode, Outcome
-from lit_agentrl.report.completion import list_scenarios
+from lit_agentrl.report.completion import list_solved_scenarios
 from lit_agentrl.report.episodes import EpisodeMetrics
 
 PLAYED = Episode(0, 0, 0, 0, "phone", 0, end=EndReason.FAILURE).outcome
@@ -23,11 +23,16 @@ def test_a_scenario_counts_when_all_of_its_tasks_were_played_and_solved() -> Non
     outcomes = [played("a", task, True) for task in range(3)] + [
         played("b", task, task > 0) for task in range(3)
     ]
-    assert list_scenarios(outcomes) == [True, False]
-    assert list_scenarios([*outcomes, played("c", 0, True), played("c", 1, True)]) == [True, False]
-    assert list_scenarios([*outcomes, played("a", 2, False)]) == [False, False]  # solved once of two times
-    assert list_scenarios([replace(played("a", 0, True), end=EndReason.ERROR), *outcomes[1:]]) == [False]
-    assert list_scenarios([PLAYED]) == []
+    assert list_solved_scenarios(outcomes) == [True, False]
+    assert list_solved_scenarios([*outcomes, played("c", 0, True), played("c", 1, True)]) == [True, False]
+    assert list_solved_scenarios([*outcomes, played("a", 2, False)]) == [
+        False,
+        False,
+    ]  # solved once of two times
+    assert list_solved_scenarios([replace(played("a", 0, True), end=EndReason.ERROR), *outcomes[1:]]) == [
+        False
+    ]
+    assert list_solved_scenarios([PLAYED]) == []
 
 
 def test_it_is_a_metric_of_evaluations_alone() -> None:

@@ -42,8 +42,7 @@ def test_log_probs_that_are_not_finite_stop_the_run(value: float) -> None:
 
 
 def test_a_rank_whose_log_probs_are_finite_stops_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = iteration._find_broken_versions([broken(math.nan, 6)])
-    other = (1, 0, 1, [], told)
-    monkeypatch.setattr(iteration, "gather_objects", lambda mine: [*mine, other])
+    other = iteration._RankReport(1, 0, 1, "", iteration._find_broken_version([broken(math.nan, 6)]))
+    monkeypatch.setattr(iteration, "gather_objects", lambda own: [*own, other])
     with pytest.raises(NotFinite, match="after 6 optimizer steps"):
         stop_if_failing([GOOD], 0.0)

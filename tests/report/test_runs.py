@@ -77,7 +77,7 @@ def test_what_a_choice_brings_with_it_is_told(make_run: MakeRun, tmp_path: Path)
         ),
         "update.minibatches": ("1", "4"),
     }
-    (line,) = [line for line in build_report(runs, damaged).warnings if "differ in more" in line]
+    (line,) = [line for line in build_report(runs, damaged).warnings if "that no override names" in line]
     assert "filter (top_std, keep_all), update.minibatches (1, 4); set them alike" in line
 
 

@@ -16,7 +16,7 @@ from lit_agentrl.report.held_out import describe_columns, format_markdown
 from lit_agentrl.report.summary import (
     build_closing_table,
     build_closing_tables,
-    format_judge,
+    describe_selection,
     read,
     score,
     validate,
@@ -170,21 +170,23 @@ def test_the_table_says_by_which_score_the_best_weights_were_chosen() -> None:
     mean = next(game["best"]["success"]["mean"] for game in summary["games"] if game["split"] == "val")
     summary["iterations"] = 30
     summary["monitored"] = {"name": "val/success", "mode": "max", "value": mean, "iteration": 30}
-    assert format_judge(summary) == f"best: chosen by the highest val/success, {mean:.4g} over 10 episodes"
+    assert (
+        describe_selection(summary) == f"best: chosen by the highest val/success, {mean:.4g} over 10 episodes"
+    )
     summary["iterations"], summary["monitored"]["value"] = 40, 0.75  # its episodes were played again
-    assert format_judge(summary).endswith(
+    assert describe_selection(summary).endswith(
         "over 10 episodes; row best plays again, with the sampling noise of iteration 40, and may differ"
     )
-    assert str(build_closing_table(summary).caption).endswith(format_judge(summary))
+    assert str(build_closing_table(summary).caption).endswith(describe_selection(summary))
     summary["monitored"] |= {"name": "val/data_loss", "mode": "min"}
     summary["games"] = []
-    assert format_judge(summary) == "best: chosen by the lowest val/data_loss, 0.75"
+    assert describe_selection(summary) == "best: chosen by the lowest val/data_loss, 0.75"
     summary["held_out"] = {"start": {"iteration": 0.0, "loss": 0.5}}
-    assert format_judge(summary).endswith("0.75; the start was better, 0.5")
+    assert describe_selection(summary).endswith("0.75; the start was better, 0.5")
     summary["held_out"]["start"]["loss"] = 1.0
-    assert format_judge(summary).endswith("0.75")
+    assert describe_selection(summary).endswith("0.75")
     summary["monitored"] = None
-    assert not format_judge(summary)
+    assert not describe_selection(summary)
 
 
 def test_the_table_says_how_unknown_levels_are_measured() -> None:

@@ -15,7 +15,7 @@ from lit_agentrl.data.unpaired import Unpaired
 from lit_agentrl.episode import Episode
 from lit_agentrl.judging import Criteria, Unreadable
 from lit_agentrl.rewards.learned.judge import Judge
-from lit_agentrl.rewards.learned.meta import Meta
+from lit_agentrl.rewards.learned.meta import JudgementScorer
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.token_bytes import hash_tokenizer
@@ -79,7 +79,7 @@ def test_the_value_is_the_mean_of_what_a_reward_model_gives(tmp_path: Path) -> N
     pipeline = RewardPipeline({"judge": part})
     pipeline._is_set_up = True
     assert pipeline.score(episodes, iteration=0) == []
-    meta, expected = Meta(path, torch.device("cpu")), []
+    meta, expected = JudgementScorer(path, torch.device("cpu")), []
     for place, each in enumerate(episodes):
         asked = Criteria().ask_critique(each)
         expected.append(meta.values([(asked, critique(3 * place + k)) for k in range(3)]))
@@ -107,7 +107,9 @@ def test_what_cannot_be_read_is_asked_again_and_left_out(tmp_path: Path) -> None
     episodes = [played("loud"), played("mute", member=1)]
     values = part._ask(episodes)
     assert len(asked) == 4 and values[1] is None
-    [expected] = Meta(path, torch.device("cpu")).values([(Criteria().ask_critique(episodes[0]), critique(3))])
+    [expected] = JudgementScorer(path, torch.device("cpu")).values(
+        [(Criteria().ask_critique(episodes[0]), critique(3))]
+    )
     assert values[0] == pytest.approx(expected, abs=1e-6)
     assert part._counts == {"asked": 4, "unread_form": 3, "episodes": 2, "unjudged": 1}
     with pytest.raises(ValueError, match=r'2 of 2 episodes got no reply .* the first: "no" \(form\); choose'):
@@ -157,7 +159,7 @@ def test_a_row_is_read_in_training_as_the_judge_has_it_read(tmp_path: Path) -> N
     chat = ChatRenderer(nano_tokenizer())
     student = Student(chat, None, hash_tokenizer(nano_tokenizer()), 256, 1.0, 4096)
     [[trained]] = read(Unpaired(path=str(file), batch=1), student, seed=0).groups
-    used = Meta(model(tmp_path), torch.device("cpu"))._make_episode(asked, said)
+    used = JudgementScorer(model(tmp_path), torch.device("cpu"))._make_episode(asked, said)
     assert _tokens(trained) == _tokens(used) and trained.training_return == 1.0
 
 

@@ -20,7 +20,7 @@ from lit_agentrl.models.policy import load_nano
 from lit_agentrl.models.remote import load_remote
 from lit_agentrl.rewards.base import RewardContext
 from lit_agentrl.rewards.learned.judge import Judge
-from lit_agentrl.rewards.learned.meta import Meta
+from lit_agentrl.rewards.learned.meta import JudgementScorer
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rollout.adviser import Adviser
 from tests.conftest import nano_tokenizer
@@ -190,7 +190,7 @@ def test_a_meta_model_says_which_samples_vote(tmp_path: Path) -> None:
     question = part._criteria.ask_score(played())
     [value] = part._ask([played()])
     replies = [reply(number) for number in range(5)]
-    worth = Meta(path, torch.device("cpu")).values([(question, each) for each in replies])
+    worth = JudgementScorer(path, torch.device("cpu")).values([(question, each) for each in replies])
     assert len({round(each, 6) for each in worth}) == 5
     best = sorted(range(5), key=lambda k: -worth[k])[:2]
     assert value == pytest.approx(sum(best) / 2 / 10)
@@ -208,4 +208,4 @@ def test_a_meta_model_says_which_samples_vote(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="^meta=nowhere is not there"):
         answering(by_length, samples=4, meta="nowhere")
     with pytest.raises(ValueError, match="has 2048 positions, and a judgement has"):
-        Meta(path, torch.device("cpu")).values([("long " * 3000, "x")])
+        JudgementScorer(path, torch.device("cpu")).values([("long " * 3000, "x")])

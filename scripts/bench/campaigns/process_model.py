@@ -39,7 +39,7 @@ from lit_agentrl.data.episodes import EpisodeFolder, open_folder
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.reward_model import load_model
 from lit_agentrl.report.statistics import Interval, compute_mean_interval
-from lit_agentrl.rewards.learned.scoring import turn_values
+from lit_agentrl.rewards.learned.scoring import compute_turn_values
 from scripts.bench.campaigns.cells import Outcome, finish_run, make_campaign_parser, read_or_measure
 from scripts.bench.common import keep_last
 
@@ -171,7 +171,7 @@ def main() -> None:
 
     def measure(folder: Path, options: Sequence[str]) -> Outcome:
         model = load_model(str(finish_run(folder, options).folder), tokenizer)
-        value_A = turn_values(model, test, TOKENS, torch.device("cpu")).tolist()
+        value_A = compute_turn_values(model, test, TOKENS, torch.device("cpu")).tolist()
         at = [0, *accumulate(len(episode.turns) for episode in test)]
         said = [value_A[a:b] for a, b in zip(at, at[1:], strict=False)]
         return {"said": said, "errors": compute_errors(said, true)}

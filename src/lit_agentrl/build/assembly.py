@@ -58,10 +58,7 @@ from lit_agentrl.text.reply_ends import list_model_ends
 
 
 def suppress_warnings() -> None:
-    """Suppress warnings that mean nothing with one batch per epoch; keep all others.
-
-    Also allow matrix products in TF32 on a GPU.
-    """
+    """Suppress warnings that mean nothing with one batch per epoch; keep all others."""
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.accelerators.cuda").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric.utilities.distributed").setLevel(logging.WARNING)
@@ -80,7 +77,6 @@ def suppress_warnings() -> None:
         "ignore", message=".*callbacks used to create the checkpoint need to be provided.*"
     )
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
-    torch.set_float32_matmul_precision("high" if torch.cuda.is_available() else "highest")
 
 
 T = TypeVar("T")
@@ -125,6 +121,8 @@ def build(
         ValueError: an invalid value; the message names the option.
     """
     suppress_warnings()
+    # on a GPU, matrix products may be computed in TF32
+    torch.set_float32_matmul_precision("high" if torch.cuda.is_available() else "highest")
     bound_caches()
     parts = parts or build_parts(cfg, load_task)
     choose_for_device(cfg)  # again: the parts may be those of another copy of the config
@@ -280,11 +278,11 @@ def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Se
         _convert_="all",
     )
     # a batch holds recorded episodes, whose numbers keep their precision whatever the network's precision
-    trainer.precision_plugin.convert_input = _keep  # type: ignore[method-assign]
+    trainer.precision_plugin.convert_input = _return_unchanged  # type: ignore[method-assign]
     return trainer
 
 
-def _keep(data: Any) -> Any:
+def _return_unchanged(data: Any) -> Any:
     return data
 
 

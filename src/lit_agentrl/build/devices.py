@@ -18,11 +18,11 @@ from lit_agentrl.config.signatures import BY_DEVICE
 from lit_agentrl.files import write_atomic
 from lit_agentrl.models.memory_plan import MemoryPlan, fit_microbatch
 from lit_agentrl.strategies.launching import is_on_cuda
-from lit_agentrl.update.settings import AUTO as ON_CPU_SIZES
+from lit_agentrl.update.settings import CPU_VALUES
 
 AUTO = "auto"
 _SIZES = ("update.tokens_per_microbatch", "update.logits_chunk")
-_ON_CPU = ("32-true", SLOTS, False, *(ON_CPU_SIZES[key.removeprefix("update.")] for key in _SIZES))
+_ON_CPU = ("32-true", SLOTS, False, *(CPU_VALUES[key.removeprefix("update.")] for key in _SIZES))
 ON_CPU: dict[str, Any] = dict(zip(BY_DEVICE, _ON_CPU, strict=True))
 GIB = 2**30
 _CONTEXT = GIB  # bytes of the CUDA context and of libraries, which the planner does not count

@@ -46,11 +46,13 @@ def match_game(task: Task, played: Sequence[Episode], others: Sequence[Part]) ->
         ValueError: the message names the requiring part, the game, and the remedy.
     """
     turns = [turn for episode in played for turn in episode.turns]
-    is_shown = {
+    is_provided = {
         facts.STATE_KEYS: bool(turns[0].state_key),
         facts.COSTS: any(turn.cost is not None for turn in turns),
     }
-    game = describe_part("env", task, name=task.name, provides=[fact for fact in is_shown if is_shown[fact]])
+    game = describe_part(
+        "env", task, name=task.name, provides=[fact for fact in is_provided if is_provided[fact]]
+    )
     match([*others, game], undecided={"engine"})
 
 

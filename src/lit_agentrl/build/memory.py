@@ -19,7 +19,7 @@ from lit_agentrl.models.policy import NANO_FOLDER, load_nano, load_pretrained
 from lit_agentrl.models.pretrained import hold_back_logs, make_load_options
 from lit_agentrl.strategies.fsdp import FSDP
 from lit_agentrl.update.critic import shared
-from lit_agentrl.update.settings import AUTO
+from lit_agentrl.update.settings import CPU_VALUES
 
 _NATIVE = "lit_agentrl.engines.native.engine.NativeEngine"
 
@@ -50,8 +50,8 @@ def plan_memory(cfg: DictConfig, **given: Any) -> MemoryPlan | None:
         "targets": () if lora is None else tuple(_as_names(lora.target_modules)),
         "slots": slots if _is_native(cfg) and isinstance(slots, int) else int(_is_native(cfg)),
         "context": cfg.rollout.max_context_tokens,
-        "tokens": tokens if isinstance(tokens, int) else AUTO["tokens_per_microbatch"],
-        "logits_chunk": AUTO["logits_chunk"] if chunk == "auto" else chunk,
+        "tokens": tokens if isinstance(tokens, int) else CPU_VALUES["tokens_per_microbatch"],
+        "logits_chunk": CPU_VALUES["logits_chunk"] if chunk == "auto" else chunk,
         "checkpointing": update.checkpoint_activations is True
         or bool(is_fsdp and cfg.strategy.get("activation_checkpointing")),
         "accumulate_sharded": bool(is_fsdp and cfg.strategy.get("accumulate_sharded")),
@@ -81,8 +81,8 @@ def _find_further_networks(cfg: DictConfig) -> dict[str, Any]:
     critic = build_critic(cfg, algorithm)
     kind = "none"
     if critic is not None:
-        made = critic.args[1].func  # type: ignore[attr-defined]
-        kind = "shared" if made is shared else "separate"
+        make_critic = critic.args[1].func  # type: ignore[attr-defined]
+        kind = "shared" if make_critic is shared else "separate"
     has_levels = bool(OmegaConf.select(cfg, "model.lora.levels", default=False))
     # critic.beta evaluates with an engine of its own, whose slots hold the state of policy and critic
     stores = structure.hook.count_stores() + has_levels + (2 if read_beta(cfg) else 0)

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from lit_agentrl.build.games import Games, has_world
 from lit_agentrl.callbacks.checkpoints import AUTO, choose_mode
 from lit_agentrl.config.errors import find_nearest, suggest
-from lit_agentrl.report.episodes import EVALUATED
+from lit_agentrl.report.episodes import EVALUATION_KEYS
 from lit_agentrl.rewards.pipeline import RewardPipeline
 from lit_agentrl.rl.objective import SCORES, Objective
 from lit_agentrl.rollout.structures.base import Structure
@@ -109,7 +109,7 @@ def check_monitors(callbacks: DictConfig | None, metrics: Sequence[str], *, has_
         for key, metric in _list_monitored(entry):
             if any(_is_matched(metric, known) for known in names):
                 continue
-            if not has_world and key.startswith("rules.") and metric.removeprefix("val/") in EVALUATED:
+            if not has_world and key.startswith("rules.") and metric.removeprefix("val/") in EVALUATION_KEYS:
                 continue
             group = metric.partition("/")[0] + "/"
             valid = [known for known in names if known.startswith(group)]
@@ -173,7 +173,9 @@ def _list_validation_metrics(games: Games) -> list[str]:
     """Return the names of the metrics of a validation."""
     levels = games.get_levels("val")
     keys_by_game = {
-        name: EVALUATED if None not in (level.chance_success, level.oracle_success) else _exclude_normalised()
+        name: EVALUATION_KEYS
+        if None not in (level.chance_success, level.oracle_success)
+        else _exclude_normalised()
         for name, level in levels.items()
     }
     names = dict.fromkeys(f"val/{key}" for keys in keys_by_game.values() for key in keys)
@@ -183,4 +185,4 @@ def _list_validation_metrics(games: Games) -> list[str]:
 
 
 def _exclude_normalised() -> tuple[str, ...]:
-    return tuple(key for key in EVALUATED if key != "normalised")
+    return tuple(key for key in EVALUATION_KEYS if key != "normalised")

@@ -86,14 +86,14 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     add_worker(cfg)
     add_correction(cfg)
     algorithm, structure = build_algorithm(cfg)
-    metrics = _test_objective(algorithm)
+    loss_metrics = _test_objective(algorithm)
     rollout = instantiate_as(cfg, "rollout", RolloutSettings)
     choose_for_device(cfg)
     check_sync_gap(cfg)
     update = instantiate_as(cfg, "update", UpdateSettings)
     algorithm, kind = build_kind(cfg, algorithm)
     if kind is not None and kind.is_mixed:
-        metrics = _test_objective(algorithm)
+        loss_metrics = _test_objective(algorithm)
     select_groups = instantiate(cfg.filter)
     try_out("filter", select_groups, Selection, TrajectoryBatch.make_toy().to_dict())
     prompt, dialect = make_prompt_and_dialect(cfg)
@@ -124,7 +124,9 @@ def build_parts(cfg: DictConfig, load_task: TaskLoader) -> Parts:
     try_games(parts.games, parts.rewards)
     check_trained(structure, parts.games)
     has_critic = parts.critic is not None
-    measured = list_metrics(parts.games, parts.rewards, algorithm, structure, metrics, has_critic=has_critic)
+    measured = list_metrics(
+        parts.games, parts.rewards, algorithm, structure, loss_metrics, has_critic=has_critic
+    )
     measured += ["val/data_*"] if kind is not None and kind.held_out else []
     choose_monitors(cfg.callbacks, judged_by=find_judging_metric(cfg, algorithm))
     check_monitors(cfg.callbacks, measured, has_world=has_world(cfg))

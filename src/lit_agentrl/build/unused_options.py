@@ -69,8 +69,8 @@ def _has_world(cfg: DictConfig, parts: Parts) -> bool:
     return bool(parts.games.tasks) or not _is_policy(cfg, parts)  # reward models have rules of their own
 
 
-def _has_game(cfg: DictConfig, parts: Parts) -> bool:
-    """Return whether the run's own messages are shown, and not those of a program."""
+def _has_own_messages(cfg: DictConfig, parts: Parts) -> bool:
+    """Return whether the run writes its messages itself, and not a program."""
     tasks = parts.games.tasks
     return not tasks or any(task.play_class is None for task in tasks) or bool(cfg.prompt.force_think)
 
@@ -84,7 +84,7 @@ RULES = (
         "the advantage needs no values, so there is no critic; leave it out, or choose an estimator such as "
         "algo/advantage=gae_token",
     ),
-    Rule("prompt", _has_game, "a program writes its own messages; leave it out"),
+    Rule("prompt", _has_own_messages, "a program writes its own messages; leave it out"),
     Rule("optim", _is_trained, _NOT_TRAINED),
     Rule("update", _is_trained, _NOT_TRAINED),
     Rule("test.temperature", _has_test, _NO_TEST),

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import Episode
 from lit_agentrl.modules.contract import Agent, Trained, as_agent, as_trained
-from lit_agentrl.report.episodes import MOSTLY_CUT
+from lit_agentrl.report.episodes import WARNING_CUT_SHARE
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.pack import pack
@@ -186,7 +186,7 @@ class RolloutCallback(Callback):
     def _warn_of_cut_replies(self, kind: str, row: Mapping[str, float]) -> None:
         """Warn once in a run if nearly all replies reached their limit."""
         share = row.get(f"{kind}/cut_share", 0.0)
-        if share < MOSTLY_CUT or self._has_warned_of_cut:
+        if share < WARNING_CUT_SHARE or self._has_warned_of_cut:
             return
         self._has_warned_of_cut = True
         self._warn(

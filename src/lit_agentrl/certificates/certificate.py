@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -167,25 +168,35 @@ def measure_direction(
 def compare(moments: Moments, gradients: dict[str, Tensor], game: TableGame) -> Direction:
     """Compare an expected update with gradients; the first is the one that is meant."""
     update, length = moments.mean, float(moments.mean.norm())
-    found = {name: _project(update, gradient) for name, gradient in gradients.items()}
-    meant = next(iter(found))
-    cosine, scale, bias = found[meant]
-    nearest = max(
-        found, key=lambda name: (found[name][2] <= EXACT and found[name][1] > 0, round(found[name][0], 9))
-    )
+    projections = {name: _project(update, gradient) for name, gradient in gradients.items()}
+    meant = next(iter(projections))
+
+    def rank(name: str) -> tuple[bool, float]:
+        each = projections[name]
+        return each.bias <= EXACT and each.scale > 0, round(each.cosine, 9)
+
+    nearest = max(projections, key=rank)
     return Direction(
-        game.name, meant, cosine, scale, bias, nearest, found[nearest][2],
+        game.name, meant, *projections[meant], nearest, projections[nearest].bias,
         moments.half_width / length if length > _SMALL else 0.0, game.lag,
     )  # fmt: skip
 
 
-def _project(update: Tensor, gradient: Tensor) -> tuple[float, float, float]:
-    """Return cosine, best scale and relative bias of an update against a gradient."""
-    length, other = float(update.norm()), float(gradient.norm())
-    if length <= _SMALL or other <= _SMALL:
-        return 0.0, 0.0, 0.0 if length <= _SMALL and other <= _SMALL else 1.0
-    scale = float(update @ gradient) / other**2
-    return scale * other / length, scale, float((update - scale * gradient).norm()) / length
+class _Projection(NamedTuple):
+    """An update against a gradient, as in `Direction`."""
+
+    cosine: float
+    scale: float
+    bias: float
+
+
+def _project(update: Tensor, gradient: Tensor) -> _Projection:
+    length, gradient_length = float(update.norm()), float(gradient.norm())
+    if length <= _SMALL or gradient_length <= _SMALL:
+        return _Projection(0.0, 0.0, 0.0 if length <= _SMALL and gradient_length <= _SMALL else 1.0)
+    scale = float(update @ gradient) / gradient_length**2
+    bias = float((update - scale * gradient).norm()) / length
+    return _Projection(scale * gradient_length / length, scale, bias)
 
 
 def measure_noise(objective: Objective, game: TableGame, members: int, *, is_ordered: bool = False) -> float:
@@ -193,7 +204,7 @@ def measure_noise(objective: Objective, game: TableGame, members: int, *, is_ord
     estimator = Estimator(objective, game)
     moments = estimator.compute_moments(members, is_ordered=is_ordered)
     gradient = list_gradients(estimator.table, 0.0)[RETURN]
-    _, scale, _ = _project(moments.mean, gradient)
+    scale = _project(moments.mean, gradient).scale
     return moments.variance / (scale * float(gradient.norm())) ** 2 if scale > 0 else math.inf
 
 

@@ -139,8 +139,8 @@ class Estimator:
         mixed = [batch for batch in batches if any(len(set(group)) > 1 for group in batch)][:4]
         with use_float64():
             for batch in mixed:
-                other = tuple((*group[1:], group[0]) for group in batch)
-                gap = self.compute_update(batch) - self.compute_update(other)
+                rotated = tuple((*group[1:], group[0]) for group in batch)
+                gap = self.compute_update(batch) - self.compute_update(rotated)
                 if float(gap.abs().max()) > 1e-9:
                     return True
         return False

@@ -47,17 +47,17 @@ def list_batches(
         most: batches to list.
     """
     prob = compute_path_log_probs(table, table.old).exp().tolist()
-    paths_of = [
+    paths_by_prompt = [
         [m for m in range(len(prob)) if table.paths[m].prompt == prompt]
         for prompt in range(table.num_prompts)
     ]
     count = math.prod(
         len(paths) ** members if is_ordered else math.comb(len(paths) + members - 1, members)
-        for paths in paths_of
+        for paths in paths_by_prompt
     )
     if count > most:
-        return _sample(table, members, prob, paths_of, is_ordered=is_ordered)
-    groups = [list(_list_groups(paths, prob, members, is_ordered)) for paths in paths_of]
+        return _sample_batches(table, members, prob, paths_by_prompt, is_ordered=is_ordered)
+    groups = [list(_list_groups(paths, prob, members, is_ordered)) for paths in paths_by_prompt]
     chosen = list(itertools.product(*groups))
     weights = [math.prod(weight for _, weight in batch) for batch in chosen]
     batches = [tuple(group for group, _ in batch) for batch in chosen]
@@ -78,12 +78,17 @@ def _list_groups(
         yield group, orders * math.prod(prob[m] for m in group)
 
 
-def _sample(
-    table: Table, members: int, prob: Sequence[float], paths_of: Sequence[Sequence[int]], *, is_ordered: bool
+def _sample_batches(
+    table: Table,
+    members: int,
+    prob: Sequence[float],
+    paths_by_prompt: Sequence[Sequence[int]],
+    *,
+    is_ordered: bool,
 ) -> Batches:
     draw = torch.Generator().manual_seed(seeds.make_key(0, "certificate", len(prob), members))
     columns = []
-    for paths in paths_of:
+    for paths in paths_by_prompt:
         weights = torch.tensor([prob[m] for m in paths], dtype=torch.float64)
         drawn = torch.multinomial(weights, SAMPLES * members, replacement=True, generator=draw)
         numbers = torch.tensor(paths)[drawn].view(SAMPLES, members)

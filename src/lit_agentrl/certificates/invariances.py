@@ -21,7 +21,7 @@ _SHIFT, _FACTOR, _CLOSE = 2.0, 3.0, 1e-9
 
 
 def measure_invariances(objective: Objective, members: int, *, is_ordered: bool) -> dict[str, str]:
-    """Measure how the update answers to changes that keep the exact direction.
+    """Measure how the update responds to changes that keep the exact direction.
 
     Args:
         objective: as a run composes it.
@@ -43,23 +43,23 @@ def measure_invariances(objective: Objective, members: int, *, is_ordered: bool)
     }
 
 
-def _compute(objective: Objective, game: TableGame, members: int) -> tuple[Tensor, Batches]:
+def _compute_updates(objective: Objective, game: TableGame, members: int) -> tuple[Tensor, Batches]:
     estimator = Estimator(objective, game)
     batches = list_batches(estimator.table, members)
     return estimator.compute_updates(batches), batches
 
 
 def _measure_shift(objective: Objective, members: int) -> str:
-    before, batches = _compute(objective, ONE_TURN, members)
-    after, _ = _compute(objective, shift_returns(ONE_TURN, _SHIFT), members)
+    before, batches = _compute_updates(objective, ONE_TURN, members)
+    after, _ = _compute_updates(objective, shift_returns(ONE_TURN, _SHIFT), members)
     if _is_close(before, after):
         return "same"
     return "mean" if _is_close(batches.weights @ before, batches.weights @ after) else "moves"
 
 
 def _measure_scale(objective: Objective, members: int) -> str:
-    before, _ = _compute(objective, ONE_TURN, members)
-    after, _ = _compute(objective, scale_rewards(ONE_TURN, _FACTOR), members)
+    before, _ = _compute_updates(objective, ONE_TURN, members)
+    after, _ = _compute_updates(objective, scale_rewards(ONE_TURN, _FACTOR), members)
     if _is_close(_FACTOR * before, after):
         return "linear"
     # a small number beside a standard deviation, such as 1e-6, is not counted
@@ -67,8 +67,8 @@ def _measure_scale(objective: Objective, members: int) -> str:
 
 
 def _compare_directions(objective: Objective, members: int, changed: TableGame) -> str:
-    before, batches = _compute(objective, ONE_TURN, members)
-    after, changed_batches = _compute(objective, changed, members)
+    before, batches = _compute_updates(objective, ONE_TURN, members)
+    after, changed_batches = _compute_updates(objective, changed, members)
     first, second = batches.weights @ before, changed_batches.weights @ after
     second = second[: len(first)]  # logits of forced tokens come last, and have no gradient
     if float(first.norm()) < _CLOSE or float(second.norm()) < _CLOSE:

@@ -25,9 +25,11 @@ def list_gradients(table: Table, kl_coef: float) -> dict[str, Tensor]:
         table: the game, with the policy at which gradients are taken.
         kl_coef: weight of the KL to the reference in the objective that is meant.
     """
-    first = {"return - KL": lambda x: compute_mean_return(table, x) - kl_coef * _compute_kl(table, x)}
+    return_less_kl = {
+        "return - KL": lambda x: compute_mean_return(table, x) - kl_coef * _compute_kl(table, x)
+    }
     candidates: dict[str, Callable[[Tensor], Tensor]] = {
-        **(first if kl_coef and table.game.reference else {}),
+        **(return_less_kl if kl_coef and table.game.reference else {}),
         RETURN: lambda x: compute_mean_return(table, x),
         "return / std": lambda x: _compute_standardised(table, x),
         "return / tokens": lambda x: _compute_average(table, x, table.length_M),

@@ -25,13 +25,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         model_options = None if flags else split_model_options(overrides)
         if model_options is not None:
             ranks.require_one_process("evaluate plays on one device")
-            from lit_agentrl.evaluate.options import check_options, compose_described
+            from lit_agentrl.evaluate.options import check_options, compose_model_config
 
             models = split_models(model_options[1])
             check_options(model_options[0])
-            for described in models:
+            for model_overrides in models:
                 # before torch is loaded, which takes seconds
-                compose_described(model_options[0], described, folders)
+                compose_model_config(model_options[0], model_overrides, folders)
             from lit_agentrl.evaluate.model_evaluation import evaluate_models
 
             with initialize_hydra():

@@ -25,10 +25,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         model_options = None if flags else split_model_options(overrides, "play")
         if model_options is not None:
             ranks.require_one_process("play plays on one device")
-            from lit_agentrl.evaluate.options import check_play_options, compose_described
+            from lit_agentrl.evaluate.options import check_play_options, compose_model_config
 
             check_play_options(model_options[0])
-            compose_described(*model_options, folders)  # before torch is loaded, which takes seconds
+            compose_model_config(*model_options, folders)  # before torch is loaded, which takes seconds
             from lit_agentrl.evaluate.playthroughs import play_model
 
             with initialize_hydra():

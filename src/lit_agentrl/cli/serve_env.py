@@ -34,19 +34,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.add_argument("overrides", nargs="*", metavar="env=NAME env.game.KEY=VALUE", help="the game")
         parser.add_argument("--config-dir", action="append", default=[], help="folder with env/NAME.yaml")
         parser.add_argument(
-            "--host", default="127.0.0.1", help="where to listen; others than 127.0.0.1 let others play"
+            "--host",
+            default="127.0.0.1",
+            help="address to listen on; with any but 127.0.0.1, other machines can play",
         )
         parser.add_argument("--port", type=int, default=8100, help="0: any free one")
         parser.add_argument("--sessions", type=int, default=256, help="episodes at a time")
         parser.add_argument(
-            "--idle", type=float, default=600.0, help="seconds after which a session nobody plays ends"
+            "--idle",
+            type=float,
+            default=600.0,
+            help="seconds after which a session that nobody plays is ended",
         )
-        parser.add_argument("--max-mb", type=float, default=1.0, help="most of one request")
+        parser.add_argument("--max-mb", type=float, default=1.0, help="largest request")
         args = parser.parse_intermixed_args(arguments)
         require_whole("--port", args.port, 0, 65_535)
         require_whole("--sessions", args.sessions, 1, _MOST)
         for name, value in (("--idle", args.idle), ("--max-mb", args.max_mb)):
-            require_number(name, value, "a number > 0", lambda seconds: seconds > 0)
+            require_number(name, value, "a number > 0", lambda number: number > 0)
         task = build_game(args.overrides, format_search_path(args.config_dir))
         from lit_agentrl.envs.hosted.serving import GameServer
         from lit_agentrl.envs.hosted.sessions import Sessions

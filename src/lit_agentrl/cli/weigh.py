@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from lit_agentrl.cli._running import read_options, run_command
-from lit_agentrl.config.composition import find_target, initialize_hydra
+from lit_agentrl.config.composition import import_target, initialize_hydra
 from lit_agentrl.config.overrides import parse, split_arguments
 
 
@@ -29,5 +29,5 @@ def main(argv: Sequence[str] | None = None) -> None:
         if cfg is None:
             return
         with initialize_hydra():
-            for line in find_target(cfg)(cfg, run_options):
+            for line in import_target(cfg)(cfg, run_options):
                 Console(highlight=False, markup=False).print(line, soft_wrap=True)

@@ -97,7 +97,7 @@ def make_task_loader(folders: Sequence[str | Path] = ()) -> Callable[[str], Dict
     return lambda name: load_option("env", name, folders)
 
 
-def find_target(cfg: DictConfig) -> Callable[..., Any]:
+def import_target(cfg: DictConfig) -> Callable[..., Any]:
     """Import the function that the ``_target_`` of a config names."""
     function: Callable[..., Any] = get_method(cfg["_target_"])
     return function

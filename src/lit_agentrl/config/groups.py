@@ -100,11 +100,12 @@ def describe_algorithm(name: str, folders: Sequence[str | Path] = ()) -> str:
     if not file.is_file():
         return ""
     comments = takewhile(lambda line: line.startswith("# "), file.read_text(encoding="utf-8").splitlines())
-    said = [line.removeprefix("# ") for line in comments if not line.startswith("# |")]  # without its table
+    # lines that begin with | are the table of the comment
+    lines = [line.removeprefix("# ") for line in comments if not line.startswith("# |")]
     certificate = read_lines().get(name) if file not in files else None
     command = f"`lit-agentrl certify algo={name}`"
-    said.append(f"Certificate: {certificate} ({command})." if certificate else f"Certificate: {command}.")
-    return f"algo={name}\n  " + "\n  ".join(said)
+    lines.append(f"Certificate: {certificate} ({command})." if certificate else f"Certificate: {command}.")
+    return f"algo={name}\n  " + "\n  ".join(lines)
 
 
 def _list_entries(group: str, kind: ObjectType, search: Sequence[str]) -> list[str]:

@@ -84,21 +84,23 @@ def split_model_options(
     return cfg, [text for text, key in zip(overrides, keys, strict=True) if key in model_keys]
 
 
-def split_models(described: Sequence[str]) -> list[list[str]]:
+def split_models(model_overrides: Sequence[str]) -> list[list[str]]:
     """Return the options of each model, if ``model`` names several as a list.
 
     Raises:
         UserError: an option of one model is given for several.
     """
-    parsed = parse(described)
+    parsed = parse(model_overrides)
     models = next((override.value() for override in parsed if override.key_or_group == "model"), None)
     if not isinstance(models, list):
-        return [list(described)]
+        return [list(model_overrides)]
     if not models or len(set(map(str, models))) < len(models):
         raise UserError(
             f"model={format_value(models)} must name models, each once, such as model=[smollm2,nano]"
         )
-    others = [t for t, override in zip(described, parsed, strict=True) if override.key_or_group != "model"]
+    others = [
+        t for t, override in zip(model_overrides, parsed, strict=True) if override.key_or_group != "model"
+    ]
     if own := [text for text in others if text.startswith("model.")]:
         raise UserError(
             f"{own[0]} belongs to one model, and {len(models)} are named; evaluate that one alone, and show it in one "

@@ -214,7 +214,7 @@ def _read(folder: Path, option: str) -> tuple[dict[str, Any], list[str]]:
         config, other_loss = _drop_removed(raw), _find_other_loss(raw)
         _add_structure(config)
         _add_worker(config)
-        _name_action(config)
+        _convert_action_and_bonus(config)
         _drop_profile(config)
         config.pop("eval_cache", None)  # removed option: whether to reuse another run's first evaluation
     except (AttributeError, TypeError) as error:  # for example a string in place of a section
@@ -327,7 +327,7 @@ def _drop_profile(cfg: Any) -> None:
         del callbacks["profile"]
 
 
-def _name_action(cfg: Any) -> None:
+def _convert_action_and_bonus(cfg: Any) -> None:
     """Convert the monitor's action (formerly a word) and the entropy bonus (formerly a function)."""
     for entry in (cfg.get("callbacks") or {}).values():
         if isinstance(entry, dict) and entry.get("action") in ("warn", "stop"):

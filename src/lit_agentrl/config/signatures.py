@@ -93,12 +93,16 @@ BY_DEVICE = (
 SEPARATE = {"algo.structure"}  # nodes that are instantiated separately, not passed to their section's target
 
 
-def check_targets(cfg: DictConfig, modules: tuple[str, ...] = ("",)) -> None:
+def check_targets(
+    cfg: DictConfig, modules: tuple[str, ...] = ("",), checks: Mapping[str, str] | None = None
+) -> None:
     """Check the arguments of every node that has a ``_target_``, partial ones included.
 
     Args:
         cfg: the config, without the ``hydra`` node.
         modules: beginnings of the names of the targets that are imported and checked; default: all.
+        checks: by target, the name of a function that has some of its options; only these are checked, and the
+            target is not imported.
 
     Raises:
         UserError: a target that cannot be imported, an argument that it does not take, a required value that
@@ -107,23 +111,25 @@ def check_targets(cfg: DictConfig, modules: tuple[str, ...] = ("",)) -> None:
     if missing := sorted(OmegaConf.missing_keys(cfg)):
         raise UserError(f"{missing[0]} has no value; set {missing[0]}=…")
     for path, node in find_targets(OmegaConf.to_container(cfg, resolve=True)):
-        if not str(node["_target_"]).startswith(modules):
+        name = str(node["_target_"])
+        check = (checks or {}).get(name)
+        if check is None and not name.startswith(modules):
             continue
-        is_trainer = node["_target_"] == LIGHTNING
-        target = describe_arguments if is_trainer else _locate(path, str(node["_target_"]))
+        target = describe_arguments if name == LIGHTNING else _locate(path, check or name)
         parameters = inspect.signature(target).parameters
         hints = _get_hints(target)
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-        for name, value in node.items():
-            option = f"{path}.{name}"
-            if name in _HYDRA_KEYS or option in SEPARATE or (value == "auto" and option in BY_DEVICE):
+        for argument, value in node.items():
+            option, is_known = f"{path}.{argument}", argument in parameters or takes_any
+            is_skipped = argument in _HYDRA_KEYS or option in SEPARATE or (check and not is_known)
+            if is_skipped or (value == "auto" and option in BY_DEVICE):
                 continue
             if option in SET_ELSEWHERE:
                 raise UserError(f"{option} would be ignored; it is decided by {SET_ELSEWHERE[option]}")
-            if name not in parameters and not takes_any:
-                raise UserError(f"unknown option {option}; {_suggest_names(path, str(name), parameters)}")
-            annotation = hints.get(str(name), Any)
-            _require(option, annotation, value)
+            if not is_known:
+                raise UserError(f"unknown option {option}; {_suggest_names(path, str(argument), parameters)}")
+            annotation = hints.get(str(argument), Any)
+            _require_type(option, annotation, value)
 
 
 def find_targets(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -173,7 +179,7 @@ def _split_union(annotation: Any) -> tuple[Any, ...]:
     return (NoneType if annotation is None else annotation,)
 
 
-def _require(option: str, annotation: Any, value: Any) -> None:
+def _require_type(option: str, annotation: Any, value: Any) -> None:
     """Refuse a value that the annotation does not allow; name the entry of a mapping."""
     if _is_accepted(annotation, value):
         _require_size(option, value)
@@ -181,7 +187,7 @@ def _require(option: str, annotation: Any, value: Any) -> None:
     entries = [get_args(m) for m in _split_union(annotation) if get_origin(m) in _DICTS and get_args(m)]
     if entries and isinstance(value, Mapping):
         for name, inner in value.items():
-            _require(f"{option}.{name}", entries[0][1], inner)
+            _require_type(f"{option}.{name}", entries[0][1], inner)
     text = repr(value) if isinstance(value, str) and is_numeric(value) else format_value(value)
     raise UserError(f"{option}={text} must be {_describe(annotation)}{_suggest_group(option)}")
 

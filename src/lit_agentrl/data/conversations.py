@@ -69,26 +69,26 @@ class Reader:
         """
         messages = [*context, *learnt]
         _check_order(messages)
-        is_learnt = [
+        learnt_replies = [
             index >= len(context) and is_learnt_reply(message)
             for index, message in enumerate(messages)
             if message["role"] == "assistant"
         ]
-        if not any(is_learnt):
+        if not any(learnt_replies):
             raise BadRow("no_reply", "it has no assistant message to train on")
         turns: list[Turn] = []
         prefix: list[int] = []
         segments: list[int] = []
         starts_row = True
         lost: set[str] = set()
-        for reply, is_taught in zip(
-            self._writer.render(self._writer.spell(messages)), is_learnt, strict=True
+        for reply, is_learnt in zip(
+            self._writer.render(self._writer.spell(messages)), learnt_replies, strict=True
         ):
             if reply.starts_row:  # the template now renders earlier turns differently from the row so far
                 prefix, segments, starts_row = [], [], True
             prefix += reply.prefix_tokens
             segments += reply.prefix_segments
-            if not is_taught:
+            if not is_learnt:
                 prefix += reply.tokens
                 segments += [int(Segment.PAST)] * len(reply.tokens)
                 continue

@@ -32,6 +32,6 @@ class Demonstrations(Kind):
     def make_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         yield from ([episode] for episode in episodes if episode.success or self.keep == "all")
 
-    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
+    def read_group(self, row: Mapping[str, Any], reader: Reader) -> Group:
         opening, replies = read_dialogue(row, "completion")
-        return [set_return(read.make_episode(opening, replies), 1.0)]
+        return [set_return(reader.make_episode(opening, replies), 1.0)]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Any
+from typing import Any, NamedTuple
 
 from lit_agentrl.envs.tasks.messages import BadRow, Messages
 from lit_agentrl.envs.tasks.spelling import spell_calls, spell_results, spell_tools
@@ -55,6 +55,22 @@ class _Covered:
     text: str = ""
     end: str = ""
     closed: str = ""
+
+
+class _EndedReply(NamedTuple):
+    """A reply and the tokens that end it.
+
+    Attributes:
+        tokens: the reply, its end included.
+        num_ends: the number of tokens that end it.
+        text: the reply without its end, with stand-ins.
+        covered: what the row holds after the reply.
+    """
+
+    tokens: list[int]
+    num_ends: int
+    text: str
+    covered: _Covered
 
 
 class DialogueWriter:
@@ -155,13 +171,12 @@ class DialogueWriter:
                 prefix = self._chat.encode_prefix(prompt, guarded.contents)
                 tokens, segments = prefix.tokens, prefix.segments
             text, lost = self._write_reply(dialogue, index, guarded.messages[index], prompt)
-            reply, num_ends, body, covered = self._end_reply(
-                dialogue, index, message, prompt, text, guarded.contents
-            )
+            ended = self._end_reply(dialogue, index, message, prompt, text, guarded.contents)
+            covered = ended.covered
             yield RenderedReply(
-                starts_row=not is_continued, prefix_tokens=tokens, prefix_segments=segments, tokens=reply,
-                ends=reply[len(reply) - num_ends :], lost=lost,
-                text="".join(guarded.contents.get(char, char) for char in body),
+                starts_row=not is_continued, prefix_tokens=tokens, prefix_segments=segments, tokens=ended.tokens,
+                ends=ended.tokens[len(ended.tokens) - ended.num_ends :], lost=lost,
+                text="".join(guarded.contents.get(char, char) for char in ended.text),
                 is_in_thought=bool(self._chat.opening) and prompt.endswith(self._chat.opening),
             )  # fmt: skip
 
@@ -169,9 +184,10 @@ class DialogueWriter:
         self, prompt: str, covered: _Covered, contents: Mapping[str, str]
     ) -> tuple[list[int], list[int]]:
         """Encode the text between two replies as the tokenizer encodes it after the end marker."""
-        forced = len(covered.closed) - len(covered.text) if prompt.startswith(covered.closed) else 0
+        num_forced = len(covered.closed) - len(covered.text) if prompt.startswith(covered.closed) else 0
+        # without the end marker if the tokenizer joins it with the text behind it
         for end in (covered.end, ""):
-            bound = len(end) + max(forced, 0)
+            bound = len(end) + max(num_forced, 0)
             rest = end + prompt[len(covered.text) :]
             prefix = self._chat.encode_prefix(rest, contents, [(bound, Segment.FORCED)])
             ends = self._chat.encode_text(end, {}).tokens
@@ -226,8 +242,8 @@ class DialogueWriter:
     def _end_reply(
         self, dialogue: _Dialogue, index: int, message: Message, prompt: str, text: str,
         contents: Mapping[str, str],
-    ) -> tuple[list[int], int, str, _Covered]:  # fmt: skip
-        """Return a reply's tokens, how many end it, its text, and what is covered."""
+    ) -> _EndedReply:  # fmt: skip
+        """Return a reply with its end, which the template may also write later, or never."""
         chat = self._chat
         encoded = chat.encode_text(text, contents)
         place = self._find_end(text, encoded.tokens, encoded.starts)
@@ -235,7 +251,7 @@ class DialogueWriter:
             starts = [*encoded.starts, len(text)]
             begin, cut = starts[place], starts[place + 1]
             covered = _Covered(prompt + text[:cut], text[begin:cut], prompt + text)
-            return encoded.tokens[: place + 1], 1, text[:begin], covered
+            return _EndedReply(encoded.tokens[: place + 1], 1, text[:begin], covered)
         body = text.removesuffix(chat.end_text) if chat.end_text else text
         tokens = chat.encode_text(body, contents).tokens
         if not chat.end_text.strip():
@@ -245,9 +261,9 @@ class DialogueWriter:
             if opened and opened[0] in chat.end_of_turn_ids and follows.lstrip().startswith(marker):
                 blank = follows[: len(follows) - len(follows.lstrip())]
                 covered = _Covered(prompt + text + blank + marker, marker)
-                return [*tokens, *opened], 1, body, covered
+                return _EndedReply([*tokens, *opened], 1, body, covered)
         ends = chat.end_of_turn_ids[:1]
-        return [*tokens, *ends], len(ends), body, _Covered(prompt + body, "", prompt + text)
+        return _EndedReply([*tokens, *ends], len(ends), body, _Covered(prompt + body, "", prompt + text))
 
     def _find_end(self, text: str, tokens: Sequence[int], starts: Sequence[int]) -> int | None:
         """Find the token that ends a reply among the markers and blanks behind it."""

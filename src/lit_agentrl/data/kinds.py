@@ -179,12 +179,12 @@ class Kind:
         """Return the split of a prompt: ``train``, ``val`` or ``test``."""
         return assign_split(prompt, self.held_out or 0.0)
 
-    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
+    def read_group(self, row: Mapping[str, Any], reader: Reader) -> Group:
         """Make the group of a row of a file.
 
         Args:
             row: its columns.
-            read: converts messages to an episode; see `data.conversations.Reader`.
+            reader: converts messages to an episode; see `data.conversations.Reader`.
 
         Raises:
             BadRow: the row cannot be trained on.

@@ -67,11 +67,11 @@ class Pairs(Kind):
                 count += 1
             last -= 1
 
-    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
+    def read_group(self, row: Mapping[str, Any], reader: Reader) -> Group:
         opening, sides = read_pair(row)
         scores = read_pair_scores(row)
         pair = [
-            set_return(read.make_episode(opening, side), value)
+            set_return(reader.make_episode(opening, side), value)
             for side, value in zip(sides, scores, strict=True)
         ]
         if list_replies(pair[0]) == list_replies(pair[1]):
@@ -88,16 +88,16 @@ def _split_turns(episodes: Sequence[Episode]) -> Iterator[list[Episode]]:
     for episode in episodes:
         for turn_index, turn in enumerate(episode.turns):
             if turn.state_key and len(turn.reply_tokens):
-                replies_to = replies_by_state.setdefault((turn.state_key, turn_index), {})
-                replies_to.setdefault(turn.reply_tokens.tobytes(), []).append(episode)
-    for (_, turn_index), replies_to in replies_by_state.items():
-        if len(replies_to) > 1:
+                episodes_by_reply = replies_by_state.setdefault((turn.state_key, turn_index), {})
+                episodes_by_reply.setdefault(turn.reply_tokens.tobytes(), []).append(episode)
+    for (_, turn_index), episodes_by_reply in replies_by_state.items():
+        if len(episodes_by_reply) > 1:
             yield [
                 set_return(
                     keep_only_turn(same_reply[0], turn_index),
                     fmean(episode.training_return for episode in same_reply),
                 )
-                for same_reply in replies_to.values()
+                for same_reply in episodes_by_reply.values()
             ]
 
 

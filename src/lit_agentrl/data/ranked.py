@@ -29,24 +29,24 @@ class Ranked(Kind):
         if has_different_labels(episodes):
             yield episodes
 
-    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
-        group = self._make_labelled(row, read) if self.heads else self._make_scored(row, read)
+    def read_group(self, row: Mapping[str, Any], reader: Reader) -> Group:
+        group = self._make_labelled(row, reader) if self.heads else self._make_scored(row, reader)
         if len({list_replies(episode) for episode in group}) < 2:
             raise BadRow("identical", "all completions are the same")
         return group
 
-    def _make_scored(self, row: Mapping[str, Any], read: Reader) -> list[Episode]:
+    def _make_scored(self, row: Mapping[str, Any], reader: Reader) -> list[Episode]:
         opening, answers, rewards = read_ranked(row)
         return [
-            set_return(read.make_episode(opening, answer), reward)
+            set_return(reader.make_episode(opening, answer), reward)
             for answer, reward in zip(answers, rewards, strict=True)
         ]
 
-    def _make_labelled(self, row: Mapping[str, Any], read: Reader) -> list[Episode]:
+    def _make_labelled(self, row: Mapping[str, Any], reader: Reader) -> list[Episode]:
         opening, answers, scores = read_answers(row)
         labels = [read_labels(answer, self.heads, "scores") for answer in scores]
         group: list[Episode] = [
-            add_labels(read.make_episode(opening, answer), answer_labels)
+            add_labels(reader.make_episode(opening, answer), answer_labels)
             for answer, answer_labels in zip(answers, labels, strict=True)
         ]
         if not has_different_labels(group):

@@ -54,7 +54,7 @@ class _Tally:
 
     rows: int = 0
     bad: Counter[str] = field(default_factory=Counter)
-    first: str = ""
+    first_bad: str = ""
     marked: int = 0  # rows that spell markers of the chat template
     first_marked: str = ""
     lossy: int = 0  # rows with characters that the tokenizer drops
@@ -68,7 +68,7 @@ class _Tally:
 
     def refuse(self, row_name: str, error: BadRow) -> None:
         self.bad[error.reason] += 1
-        self.first = self.first or f"{row_name}: {escape_unprintable(str(error))}"
+        self.first_bad = self.first_bad or f"{row_name}: {escape_unprintable(str(error))}"
 
 
 def read(kind: Kind, student: Student, *, seed: int, compares_held_out: bool = True) -> Recordings:
@@ -115,7 +115,7 @@ def read(kind: Kind, student: Student, *, seed: int, compares_held_out: bool = T
     training = splits.pop("train")
     if not compares_held_out:
         splits = {"val": splits["val"] + splits["test"]}
-    _require_good(kind, tally)
+    _require_few_bad(kind, tally)
     if not training:
         cause = describe_equal_openings(tally.openings, kind.held_out or 0.0)
         raise ValueError(
@@ -174,7 +174,7 @@ def _read_folder(kind: Kind, path: Path, student: Student, tally: _Tally) -> Ite
     for row_number, episode in enumerate(folder.read(), 1):
         tally.rows += 1
         try:
-            _check(episode, student)
+            _check_episode(episode, student)
             scored = _replace_return(episode, kind)
         except BadRow as error:
             tally.refuse(f"{path} episode {row_number}", error)
@@ -241,7 +241,7 @@ def _require_same_ids(folder: EpisodeFolder, student: Student) -> None:
         )
 
 
-def _check(episode: Episode, student: Student) -> None:
+def _check_episode(episode: Episode, student: Student) -> None:
     if episode.failed:
         raise BadRow("failed", f"its game failed ({escape_unprintable(episode.error)[:80]})")
     if not episode.num_action_tokens:
@@ -299,19 +299,19 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
                 raise BadRow("unreadable", 'it is not an object; write {"column": value, …}')
             present |= dict.fromkeys(map(str, original))
             found |= {theirs for theirs in columns.values() if not is_missing(find_column(original, theirs))}
-            made = convert_row(original, path.suffix.lower(), columns)
-            row = ReadRow(made.row)
+            converted = convert_row(original, path.suffix.lower(), columns)
+            row = ReadRow(converted.row)
             markers, lost = reader.markers.total(), reader.lost.total()
             name = reader.row_name = f"{shorten_path(path)} {row_name}"
-            by, group = read_held_out_with(row), kind.read_group(row, reader)
-            tally.usage.count(original, made, row)
+            split_key, group = read_held_out_with(row), kind.read_group(row, reader)
+            tally.usage.count(original, converted, row)
             if reader.markers.total() > markers:
                 tally.marked, tally.first_marked = tally.marked + 1, tally.first_marked or name
             if reader.lost.total() > lost:
                 tally.lossy, tally.first_lossy = tally.lossy + 1, tally.first_lossy or name
-            if has_repeated_prompt(made.row):
+            if has_repeated_prompt(converted.row):
                 tally.repeating, tally.first_repeating = tally.repeating + 1, tally.first_repeating or name
-            yield repr(group[0].opening) if by is None else by, group
+            yield repr(group[0].opening) if split_key is None else split_key, group
         except BadRow as error:
             tally.refuse(f"{shorten_path(path)} {row_name}", error)
         except ValueError as error:  # of the chat template, for example without the role tool
@@ -326,11 +326,11 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
             )
 
 
-def _require_good(kind: Kind, tally: _Tally) -> None:
+def _require_few_bad(kind: Kind, tally: _Tally) -> None:
     bad = tally.bad.total()
     if bad > kind.max_bad_share * tally.rows:
         raise ValueError(
-            f"path={tally.first} ({bad} of {tally.rows} rows are bad: {_format_counts(tally)}; more than "
+            f"path={tally.first_bad} ({bad} of {tally.rows} rows are bad: {_format_counts(tally)}; more than "
             f"max_bad_share={kind.max_bad_share:g})"
         )
 
@@ -343,7 +343,7 @@ def _write_notes(tally: _Tally, reader: Reader) -> Iterator[str]:
     yield from tally.usage.write_notes()
     if tally.bad:
         counts = _format_counts(tally)
-        yield f"data: left out {tally.bad.total()} of {tally.rows} rows ({counts}); the first: {tally.first}"
+        yield f"data: left out {tally.bad.total()} of {tally.rows} rows ({counts}); the first: {tally.first_bad}"
     if tally.marked:
         named = ", ".join(repr(marker) for marker, _ in reader.markers.most_common(3))
         yield (

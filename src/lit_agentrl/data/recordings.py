@@ -86,9 +86,9 @@ class Recordings:
 
     def iterate_pieces(self) -> Iterator[dict[str, Tensor]]:
         """Iterate over the rows of all groups, also held-out ones, independent of seed and batch."""
-        every = [*self.groups, *(group for groups in self.held_out.values() for group in groups)]
-        for first in range(0, len(every), _PIECE):
-            groups = enumerate(every[first : first + _PIECE])
+        all_groups = [*self.groups, *(group for groups in self.held_out.values() for group in groups)]
+        for first in range(0, len(all_groups), _PIECE):
+            groups = enumerate(all_groups[first : first + _PIECE])
             yield pack(
                 [episode for number, group in groups for episode in _copy_group(group, number)]
             ).to_dict()

@@ -29,8 +29,8 @@ class Referred(Ranked):
         if group := put_behind_best(episodes):
             yield group
 
-    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
-        if group := put_behind_best(super().read_group(row, read)):
+    def read_group(self, row: Mapping[str, Any], reader: Reader) -> Group:
+        if group := put_behind_best(super().read_group(row, reader)):
             return group
         raise BadRow("no_rest", "the completions other than the best must have at least two different scores")
 

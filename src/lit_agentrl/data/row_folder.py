@@ -88,7 +88,7 @@ class RowFolder:
     def write_manifest(self) -> None:
         """Write the manifest of the written pieces."""
         content = {
-            "format": _format(self.kind), "version": VERSION, "described": self.described, "planned": self.planned,
+            "format": _name_format(self.kind), "version": VERSION, "described": self.described, "planned": self.planned,
             "pieces": [vars(piece) for piece in self.shards],
         }  # fmt: skip
         write_atomic(self.path / MANIFEST, json.dumps(content, indent=2, sort_keys=True) + "\n")
@@ -138,7 +138,7 @@ def read_kind(path: Path) -> str | None:
     except (OSError, ValueError, RecursionError):
         return None
     name = manifest.get("format") if isinstance(manifest, dict) else None
-    return next((kind for kind in KINDS if name == _format(kind)), None)
+    return next((kind for kind in KINDS if name == _name_format(kind)), None)
 
 
 def open_rows(path: Path, kind: str) -> RowFolder | None:
@@ -168,7 +168,7 @@ def open_labels(path: Path) -> EpisodeFolder | RowFolder | None:
     return open_folder(path) if (kind := read_kind(path)) is None else open_rows(path, kind)
 
 
-def _format(kind: str) -> str:
+def _name_format(kind: str) -> str:
     return f"lit_agentrl {kind}"
 
 

@@ -59,18 +59,24 @@ class Stepwise(Kind):
             return list(episodes)
         return [set_step_returns(e, [float(e.success)] * len(e.turns)) for e in episodes]
 
-    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
+    def read_group(self, row: Mapping[str, Any], reader: Reader) -> Group:
         if row.get("completions") is None or row.get("messages") is not None:
             opening, replies = read_dialogue(row, "completions")
-            said = [message for message in replies if message["role"] == "assistant"]
-            labels = _read_labels(row, len(said), "replies")
-            labels = [label for label, reply in zip(labels, said, strict=True) if is_learnt_reply(reply)]
-            return [set_step_returns(read.make_episode(opening, replies), labels)]
+            assistant_messages = [message for message in replies if message["role"] == "assistant"]
+            labels = _read_labels(row, len(assistant_messages), "replies")
+            labels = [
+                label
+                for label, reply in zip(labels, assistant_messages, strict=True)
+                if is_learnt_reply(reply)
+            ]
+            return [set_step_returns(reader.make_episode(opening, replies), labels)]
         steps = row["completions"]
         if not isinstance(steps, list) or not all(isinstance(step, str) and step.strip() for step in steps):
             raise BadRow("no_steps", "column completions must be a list of texts, the steps of one answer")
         labels = _read_labels(row, len(steps), "steps")
-        return [set_step_returns(read.make_stepwise_episode(read_prompt(row), steps, self.separator), labels)]
+        return [
+            set_step_returns(reader.make_stepwise_episode(read_prompt(row), steps, self.separator), labels)
+        ]
 
 
 def _read_labels(row: Mapping[str, Any], count: int, unit: str) -> list[float]:

@@ -28,10 +28,10 @@ class Unpaired(Kind):
     def make_groups(self, episodes: Sequence[Episode]) -> Iterator[Group]:
         yield from ([episode] for episode in episodes)
 
-    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
+    def read_group(self, row: Mapping[str, Any], reader: Reader) -> Group:
         opening, replies = read_dialogue(row, "completion")
         if not self.heads:
-            return [set_return(read.make_episode(opening, replies), read_label(row))]
+            return [set_return(reader.make_episode(opening, replies), read_label(row))]
         given = row.get("scores")
         head_labels = labels.read_labels(row if given is None else given, self.heads, "scores")
-        return [labels.add_labels(read.make_episode(opening, replies), head_labels)]
+        return [labels.add_labels(reader.make_episode(opening, replies), head_labels)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.error import ResetNeeded
@@ -28,21 +28,36 @@ def start(probe: Probe, seed: int, *, split: str = "train", noise_seed: int = 7)
     return env
 
 
+class PlayedStep(NamedTuple):
+    """An action, what the step returned, and the hash of the state after it."""
+
+    action: str
+    observation: str
+    reward: Any
+    terminated: Any
+    truncated: Any
+    info: dict[str, Any]
+    key: Any
+
+
 def play(
     probe: Probe, env: World, rng: np.random.Generator, num_actions: int = HORIZON
 ) -> tuple[list[Any], bool]:
-    """Play at random from the current state; return everything observed and whether the game ended."""
+    """Play at random from the current state; return a trace, and whether the game ended.
+
+    The trace has the hash of the first state, then each `PlayedStep`.
+    """
     trace: list[Any] = [get_key(probe, env)]
     for _ in range(num_actions):
         action, _ = _draw_action(probe, env, rng)
         if action is None:  # random play is unknown in this state
             break
-        step = probe.step(env, action)
-        is_number = isinstance(step[1], float) and math.isfinite(step[1])  # NaN differs from itself
-        trace.append(
-            (action, step[0], step[1] if is_number else repr(step[1]), *step[2:], get_key(probe, env))
-        )
-        if step[2]:
+        observation, reward, terminated, truncated, info = probe.step(env, action)
+        if not (isinstance(reward, float) and math.isfinite(reward)):
+            reward = repr(reward)  # NaN differs from itself, its text does not
+        key = get_key(probe, env)
+        trace.append(PlayedStep(action, observation, reward, terminated, truncated, info, key))
+        if terminated:
             return trace, True
     return trace, False
 

@@ -280,7 +280,7 @@ def _check_optimal_actions(probe: Probe, episodes: int) -> str | None:
             )
         best_successes += _solve_by_best_play(probe, env)
         trace, _ = play(probe, start(probe, seed), make_rng(seed))
-        chance_successes += len(trace) > 1 and bool(trace[-1][5].get("success", False))
+        chance_successes += len(trace) > 1 and bool(trace[-1].info.get("success", False))
     probe.expect(
         best_successes >= chance_successes,
         "optimal actions",

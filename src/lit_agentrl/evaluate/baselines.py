@@ -59,15 +59,18 @@ def make_records(
         UserError: all episodes of a record failed.
     """
     levels = asdict(find_levels(task, cfg.split))
-    shown = [shots for shots in played if shots]
-    few = {FEW_SHOT if len(shown) == 1 else f"{FEW_SHOT} {k}": played[k][0] for k in shown}
+    shot_numbers = [shots for shots in played if shots]
+    few_shot_outcomes = {
+        FEW_SHOT if len(shot_numbers) == 1 else f"{FEW_SHOT} {shots}": played[shots][0]
+        for shots in shot_numbers
+    }
     records = []
     for shots, (outcomes, tokens) in played.items():
         record = make_record(
             cfg, task.name, temperature, outcomes, levels, model=model, shots=shots, tokens=tokens
         )
         if cfg.baselines:
-            rivals = {} if shots else {**others, **few}
+            rivals = {} if shots else {**others, **few_shot_outcomes}
             record["baselines"] = compute_baselines(
                 task, cfg.split, batch, outcomes, others=rivals, seed=cfg.seed
             )
@@ -102,7 +105,7 @@ def compute_baselines(
                 _average_by_prompt(game_outcomes), outcomes, [o for o in game_outcomes if not o.failed]
             )
     groups = [int(group) for group in batch.group_P]
-    played = play_agents(task, split, [int(outcome) for outcome in batch.seed_P], seed)
+    played = play_agents(task, split, [int(instance_seed) for instance_seed in batch.seed_P], seed)
     for agent, scores in played.items():
         by_prompt = {group: success for group, (success, _) in zip(groups, scores, strict=True)}
         results[agent] = _estimate_lead(by_prompt, outcomes)

@@ -20,14 +20,14 @@ from lit_agentrl.report.statistics import (
     estimate_pass_at_k,
 )
 from lit_agentrl.report.summary import estimate
-from lit_agentrl.rewards.learned.scoring import turn_values
+from lit_agentrl.rewards.learned.scoring import compute_turn_values
 from lit_agentrl.text.token_bytes import hash_tokenizer
 
 _TOKENS = 8192  # tokens per batch of the reward model
 
 
 @contextmanager
-def _name_option() -> Iterator[None]:
+def _rename_option() -> Iterator[None]:
     """Replace ``path=`` by ``reward_model=``, the option's name, in error messages."""
     try:
         yield
@@ -79,7 +79,7 @@ class Chooser:
         """Score each episode at its end."""
         if not episodes:
             return []
-        values = turn_values(self.model, episodes, _TOKENS, self.device)
+        values = compute_turn_values(self.model, episodes, _TOKENS, self.device)
         return [float(rows[-1]) for rows in torch.split(values, [len(e.turns) for e in episodes])]
 
 
@@ -92,7 +92,7 @@ def load_chooser(cfg: DictConfig, tokenizer: PreTrainedTokenizerBase) -> Chooser
     if not cfg.best_of:
         return None
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with _name_option():
+    with _rename_option():
         if heads := read_about(cfg.reward_model).heads:
             raise ValueError(
                 f"path={cfg.reward_model} has several heads ({', '.join(heads)}), and best_of needs a single score; "

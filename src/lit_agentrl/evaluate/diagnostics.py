@@ -132,16 +132,18 @@ def _estimate_information(
     run: Run, sample: Sequence[Thought], params: SamplingParams
 ) -> dict[str, Any] | None:
     """Estimate the information of a sample; None if all contexts are equal."""
-    kinds = {context: number for number, context in enumerate(dict.fromkeys(t.context for t in sample))}
-    if len(kinds) < 2:
+    context_numbers = {
+        context: number for number, context in enumerate(dict.fromkeys(t.context for t in sample))
+    }
+    if len(context_numbers) < 2:
         return None
     logp_NP = _compute_log_likelihoods(run, sample, params)
-    same_P = torch.tensor([kinds[thought.context] for thought in sample])
+    same_P = torch.tensor([context_numbers[thought.context] for thought in sample])
     logp_NP, own_N = merged(logp_NP=logp_NP, own_N=torch.arange(len(sample)), same_P=same_P)
     tokens_N = torch.tensor([len(thought.tokens) for thought in sample])
     return {
         "thoughts": len(sample),
-        "observations": len(kinds),
+        "observations": len(context_numbers),
         "tokens": float(tokens_N.double().mean()),
         **asdict(information(logp_NP=logp_NP, own_N=own_N)),
         "per_token_paper": per_token_paper(logp_NP=logp_NP, own_N=own_N, tokens_N=tokens_N),
@@ -170,17 +172,17 @@ def _compute_log_likelihoods(run: Run, sample: Sequence[Thought], params: Sampli
 
 
 def _build_rows(
-    before: Sequence[int], thoughts: Sequence[Thought], device: torch.device
+    context: Sequence[int], thoughts: Sequence[Thought], device: torch.device
 ) -> dict[str, Tensor]:
     """Build one right-padded row per thought: the context, then the thought, which is scored."""
-    lengths = [len(before) + len(thought.tokens) for thought in thoughts]
+    lengths = [len(context) + len(thought.tokens) for thought in thoughts]
     tokens_BT = torch.zeros(len(thoughts), max(lengths), dtype=torch.int64)
     for row, (thought, end) in enumerate(zip(thoughts, lengths, strict=True)):
-        tokens_BT[row, :end] = torch.tensor([*before, *thought.tokens])
+        tokens_BT[row, :end] = torch.tensor([*context, *thought.tokens])
     place_T = torch.arange(max(lengths))
     is_real_BT = place_T < torch.tensor(lengths)[:, None]
     rows = {
-        "tokens_BT": tokens_BT, "is_real_BT": is_real_BT, "is_action_BT": is_real_BT & (place_T >= len(before)),
+        "tokens_BT": tokens_BT, "is_real_BT": is_real_BT, "is_action_BT": is_real_BT & (place_T >= len(context)),
         "is_plan_BT": torch.tensor([thought.is_plan for thought in thoughts])[:, None].expand_as(tokens_BT),
     }  # fmt: skip
     return {column: values.to(device) for column, values in rows.items()}

@@ -106,7 +106,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
                 run.rollouts.test, split=cfg.split, params=params, members=cfg.members
             )
         for index in range(len(names)):
-            records += _record(
+            records += _compute_records(
                 run, cfg, index, params, outcomes, baseline_outcomes[number], announcer.episodes, chooser,
                 model=f"{stage} weights",
             )  # fmt: skip
@@ -143,7 +143,7 @@ def _play_baselines(
     ]
 
 
-def _record(
+def _compute_records(
     run: Run, cfg: DictConfig, index: int, params: SamplingParams, outcomes: Sequence[Outcome],
     others: Mapping[str, Sequence[Outcome] | None], episodes: Sequence[Episode], chooser: best_of_n.Chooser | None,
     *, model: str,
@@ -153,7 +153,7 @@ def _record(
     outcomes_of_game = [outcome for outcome in outcomes if outcome.task_name == task.name]
     (batch,) = run.stream.test_dataloader()[index]
     by_shots = {
-        shots: (_after_shots(run, shots, index, params) if shots else outcomes_of_game, None)
+        shots: (_play_after_shots(run, shots, index, params) if shots else outcomes_of_game, None)
         for shots in list_shots(cfg)
     }
     records = make_records(
@@ -167,7 +167,7 @@ def _record(
     return records
 
 
-def _after_shots(run: Run, shots: int, index: int, params: SamplingParams) -> Sequence[Outcome]:
+def _play_after_shots(run: Run, shots: int, index: int, params: SamplingParams) -> Sequence[Outcome]:
     """Play the ``index``-th game again, with solved episodes in the prompt."""
     task = run.games.test[index].task
     name = run.games.tasks[task].name

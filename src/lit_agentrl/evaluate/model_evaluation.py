@@ -33,7 +33,7 @@ from lit_agentrl.evaluate import best_of_n
 from lit_agentrl.evaluate.all_tasks import ALL, choose_tasks
 from lit_agentrl.evaluate.baselines import GREEDY, make_records
 from lit_agentrl.evaluate.evaluation import require_room
-from lit_agentrl.evaluate.options import FOLDER, as_list, check_options, compose_described, list_shots
+from lit_agentrl.evaluate.options import FOLDER, as_list, check_options, compose_model_config, list_shots
 from lit_agentrl.evaluate.replay import play_inline, require_shared_weights
 from lit_agentrl.evaluate.results_file import can_write, describe_options, read_compared, write_results
 from lit_agentrl.evaluate.rivals import add_ratings, require_rivals
@@ -75,10 +75,10 @@ def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]], folders: S
     check_options(cfg)
     compared = read_compared(cfg)
     require_rivals(cfg, compared, num_models=len(models))
-    for described in models[1:]:
+    for model_overrides in models[1:]:
         # a name that is unknown is refused before the first model plays
-        compose_described(cfg, described, folders)
-    scores = [evaluate_model(cfg, described, folders) for described in models]
+        compose_model_config(cfg, model_overrides, folders)
+    scores = [evaluate_model(cfg, model_overrides, folders) for model_overrides in models]
     records = [record for each in scores for record in each.records]
     if cfg.ratings:
         add_ratings([*records, *compared])
@@ -88,12 +88,12 @@ def evaluate_models(cfg: DictConfig, models: Sequence[Sequence[str]], folders: S
     return Scores(records, paths, build_table(cfg, [*records, *compared], used), used)
 
 
-def evaluate_model(cfg: DictConfig, described: Sequence[str], folders: Sequence[str] = ()) -> Scores:
+def evaluate_model(cfg: DictConfig, model_overrides: Sequence[str], folders: Sequence[str] = ()) -> Scores:
     """Play ``episodes`` tasks of each game, and write the scores under ``outputs/evaluations/``.
 
     Args:
         cfg: the options of ``conf/evaluate.yaml``, without a run.
-        described: options of ``conf/train.yaml`` that select the model, the engine and the way of playing.
+        model_overrides: options of ``conf/train.yaml`` that select the model, the engine and the way of playing.
         folders: the user's config folders.
 
     Raises:
@@ -107,7 +107,7 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str], folders: Sequence[
     shots = list_shots(cfg)
     is_writable = can_write(FOLDER)
     records: list[dict[str, Any]] = []
-    with closing(open_model(cfg, described, folders)) as model:
+    with closing(open_model(cfg, model_overrides, folders)) as model:
         games, settings = model.games, model.settings
         stage = str(model.saved.engine.get("model") or model.name.removeprefix(PREFIX))
         chooser = best_of_n.load_chooser(cfg, model.policy.tokenizer)
@@ -126,14 +126,14 @@ def evaluate_model(cfg: DictConfig, described: Sequence[str], folders: Sequence[
                     screen.announce(f"{stage} plays {count}{note}, temperature {value:g}")
                     played[k] = model.play(k, spec, evaluation)
                     model.note_lost_characters(played[k].episodes)
-                found = make_records(
+                task_records = make_records(
                     cfg, task, model.make_batch(spec), {k: (p.outcomes, p.tokens) for k, p in played.items()},
                     model=stage, temperature=float(value),
                     others={GREEDY: greedy.outcomes if greedy and value else None},
                 )  # fmt: skip
                 if chooser is not None:
-                    found[0] |= chooser.record(cfg.best_of, played[0].episodes)
-                records += found
+                    task_records[0] |= chooser.record(cfg.best_of, played[0].episodes)
+                records += task_records
     warn_of_cut_replies(records, settings.max_reply_tokens)
     path = _write_scores(cfg, model.saved, stage, records, model.used) if is_writable else None
     return Scores(records, [path] if path else [], build_table(cfg, records, model.used), model.used)
@@ -185,14 +185,14 @@ class OpenedModel:
         """The format of its replies."""
         return self.rules.chat.dialect
 
-    def play(self, shots: int, spec: EvalSpec, like: Evaluation) -> PlayedGame:
-        """Play a game with ``shots`` solved episodes in the prompt.
+    def play(self, shots: int, spec: EvalSpec, template: Evaluation) -> PlayedGame:
+        """Play a game with ``shots`` solved episodes in the prompt, as a copy of ``template``.
 
         Raises:
             UserError: shots need a longer context, but the engine takes token ids and does not use a local network.
             ValueError: the game has no best play.
         """
-        batch, evaluation, before = self.make_batch(spec), replace(like), self.used
+        batch, evaluation, before = self.make_batch(spec), replace(template), self.used
         with screen.show_playing():
             if not shots:
                 evaluation.collect(batch, self._play_wave, 0)
@@ -215,18 +215,18 @@ class OpenedModel:
             f"prompts of {episodes[0].task_name} hold {lost}; remove them from its texts, or use another model"
         )
 
-    def _play_after_shots(self, shots: int, spec: EvalSpec, like: Evaluation, batch: StepBatch) -> None:
+    def _play_after_shots(self, shots: int, spec: EvalSpec, evaluation: Evaluation, batch: StepBatch) -> None:
         rules = with_shots(self.rules, spec.task, shots)
         require_room(rules, self.policy.network, shots)
-        like.params = replace(like.params, max_context_tokens=rules.max_context_tokens)
+        evaluation.params = replace(evaluation.params, max_context_tokens=rules.max_context_tokens)
         if self._engine.capabilities.token_ids:
             require_shared_weights(
                 self.saved, f"shots={shots} needs a longer context than the engine was made with"
             )
-            play_inline(rules, self.policy.network, nullcontext, like, batch)
+            play_inline(rules, self.policy.network, nullcontext, evaluation, batch)
         else:  # the server enforces its own limits
             with closing(Scheduler(rules, self._engine)) as scheduler:
-                like.collect(batch, replace(self, _scheduler=scheduler)._play_wave, 0)
+                evaluation.collect(batch, replace(self, _scheduler=scheduler)._play_wave, 0)
 
     def make_batch(self, spec: EvalSpec) -> StepBatch:
         """Return the prompts to play of a game."""
@@ -247,7 +247,7 @@ class OpenedModel:
         self._engine.stop()
 
 
-def open_model(cfg: DictConfig, described: Sequence[str], folders: Sequence[str] = ()) -> OpenedModel:
+def open_model(cfg: DictConfig, model_overrides: Sequence[str], folders: Sequence[str] = ()) -> OpenedModel:
     """Open the described model, to play the games of ``cfg.env`` with ``cfg.seed``.
 
     Games and other options are searched in ``conf`` and in these folders.
@@ -255,7 +255,7 @@ def open_model(cfg: DictConfig, described: Sequence[str], folders: Sequence[str]
     Raises:
         ValueError: an option is invalid.
     """
-    saved = compose_described(cfg, described, folders)
+    saved = compose_model_config(cfg, model_overrides, folders)
     load_task = find_games(cfg, saved, make_task_loader(folders))
     sections = ["model", "engine", "prompt", "dialect", "context", "env", "worlds", "rollout"]
     check_targets(OmegaConf.masked_copy(saved, sections))

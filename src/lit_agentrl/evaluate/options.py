@@ -96,7 +96,9 @@ def _require_known_checkpoint(cfg: DictConfig) -> None:
         raise UserError(f"checkpoint={stage} is unknown; valid: {', '.join(CHECKPOINTS)}")
 
 
-def compose_described(cfg: DictConfig, described: Sequence[str], folders: Sequence[str] = ()) -> DictConfig:
+def compose_model_config(
+    cfg: DictConfig, model_overrides: Sequence[str], folders: Sequence[str] = ()
+) -> DictConfig:
     """Compose the config in which a described model plays the games of ``cfg.env``.
 
     Games and other options are searched in ``conf`` and in these folders.
@@ -109,7 +111,7 @@ def compose_described(cfg: DictConfig, described: Sequence[str], folders: Sequen
         raise UserError("env has no value; name the games to play, such as env=[sokoban,bandit]")
     for name in names[1:]:
         load_option("env", name, folders)
-    saved = compose_job("train", [*described, f"seed={cfg.seed}"], format_search_path(folders))
+    saved = compose_job("train", [*model_overrides, f"seed={cfg.seed}"], format_search_path(folders))
     OmegaConf.set_struct(saved, False)
     saved.env = load_option("env", names[0], folders)
     if "weights" in saved.env:

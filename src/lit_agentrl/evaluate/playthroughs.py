@@ -112,12 +112,14 @@ def play(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folder: P
     ]
 
 
-def play_model(cfg: DictConfig, described: Sequence[str], folders: Sequence[str] = ()) -> list[Playthrough]:
+def play_model(
+    cfg: DictConfig, model_overrides: Sequence[str], folders: Sequence[str] = ()
+) -> list[Playthrough]:
     """Play some tasks of one game with any model, as its evaluation does.
 
     Args:
         cfg: the options of ``conf/play.yaml``, without a run.
-        described: options of ``conf/train.yaml`` that select the model, the engine and the way of playing.
+        model_overrides: options of ``conf/train.yaml`` that select the model, the engine and the way of playing.
         folders: the user's config folders.
 
     Raises:
@@ -125,7 +127,7 @@ def play_model(cfg: DictConfig, described: Sequence[str], folders: Sequence[str]
         ValueError: an option is invalid, or the game fails.
     """
     check_play_options(cfg)
-    with closing(open_model(cfg, described, folders)) as model:
+    with closing(open_model(cfg, model_overrides, folders)) as model:
         (spec,) = model.games.test
         params = make_eval_params(model.settings, float(cfg.temperature), "play")
         evaluation = Evaluation(cfg.split, params, max_failed_share=model.settings.max_failed_share)

@@ -45,8 +45,8 @@ def read_compared(cfg: DictConfig) -> list[dict[str, Any]]:
             content = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
             config, found = content["config"], content["results"]
             models = {record["model"] for record in found}
-            read = _READ | {"solved"} if cfg.ratings else _READ
-            missing = read - set.intersection(*map(set, found))
+            needed = _READ | {"solved"} if cfg.ratings else _READ
+            missing = needed - set.intersection(*map(set, found))
             if not missing:
                 _check_types(config, found)
         except OSError as error:

@@ -14,7 +14,7 @@ from rich.table import Table
 from lit_agentrl.config.overrides import VARIANT
 from lit_agentrl.evaluate import baselines
 from lit_agentrl.evaluate.diagnostics import list_scores
-from lit_agentrl.report.episodes import COUNTED
+from lit_agentrl.report.episodes import GAME_COUNT_PREFIX
 from lit_agentrl.report.statistics import compute_wilson_interval
 from lit_agentrl.report.summary import (
     LEGEND,
@@ -26,7 +26,7 @@ from lit_agentrl.report.summary import (
     start_score_table,
 )
 
-_EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", COUNTED, "rating")
+_EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", GAME_COUNT_PREFIX, "rating")
 
 
 def build_table(

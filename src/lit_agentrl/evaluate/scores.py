@@ -13,8 +13,8 @@ from rich.console import RenderableType
 from lit_agentrl import screen
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.episode import Outcome
-from lit_agentrl.report.completion import list_scenarios
-from lit_agentrl.report.episodes import COUNTED, MOSTLY_CUT
+from lit_agentrl.report.completion import list_solved_scenarios
+from lit_agentrl.report.episodes import GAME_COUNT_PREFIX, WARNING_CUT_SHARE
 from lit_agentrl.report.statistics import (
     compute_clustered_mean_interval,
     compute_clustered_share_interval,
@@ -109,11 +109,11 @@ def make_record(
     if answers := [(e.distinct / e.answers, e.group) for e in played if e.answers > 1]:
         record["distinct_answers"] = _estimate_mean(answers)
     if any(e.scenario for e in played):
-        scenarios = [float(is_solved) for is_solved in list_scenarios(played)]
+        scenarios = [float(is_solved) for is_solved in list_solved_scenarios(played)]
         record["TGC"] = record["success"]
         record["SGC"] = estimate(compute_share_interval(scenarios, len(scenarios))) if scenarios else None
     for name in sorted({name for e in played for name in e.counts}):
-        record[f"{COUNTED}{name}"] = _estimate_mean(
+        record[f"{GAME_COUNT_PREFIX}{name}"] = _estimate_mean(
             [(e.counts[name], e.group) for e in played if name in e.counts]
         )
     counts: dict[int, list[bool]] = {}
@@ -136,7 +136,7 @@ def _estimate_mean(values: Sequence[tuple[float, int]]) -> Estimate:
 
 def warn_of_cut_replies(records: Sequence[Mapping[str, Any]], limit: int) -> None:
     """Print a line where most replies of a record were cut at their limit."""
-    cut = [record for record in records if record["cut_share"] >= MOSTLY_CUT]
+    cut = [record for record in records if record["cut_share"] >= WARNING_CUT_SHARE]
     if cut:
         worst = max(cut, key=lambda record: record["cut_share"])
         screen.note(

@@ -80,13 +80,13 @@ class Quantiles(Unpaired):
                 )
             yield [add_reference_rewards(episode, rewards)]
 
-    def read_group(self, row: Mapping[str, Any], read: Reader) -> Group:
+    def read_group(self, row: Mapping[str, Any], reader: Reader) -> Group:
         opening, replies = read_dialogue(row, "completion")
         given = row.get("ref_rewards")
         if not isinstance(given, list) or not given:
             raise BadRow("no_references", "column ref_rewards must be a list of rewards of the reference")
         rewards = [read_number({"ref_rewards": reward}, "ref_rewards") for reward in given]
-        episode = set_return(read.make_episode(opening, replies), read_number(row, "score"))
+        episode = set_return(reader.make_episode(opening, replies), read_number(row, "score"))
         return [add_reference_rewards(episode, rewards)]
 
     @cached_property

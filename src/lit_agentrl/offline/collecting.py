@@ -76,19 +76,19 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
     """
     check_options(cfg)
     require_idle("run", folder)
-    checkpoint, keep = find_checkpoint(cfg, folder), EpisodeCollector()
-    run = rebuild_run(cfg, saved, load_task, extra_callbacks=[keep])
+    checkpoint, collector = find_checkpoint(cfg, folder), EpisodeCollector()
+    run = rebuild_run(cfg, saved, load_task, extra_callbacks=[collector])
     load_weights(run.module, checkpoint)
     settings = run.rollouts.settings
     params = make_eval_params(settings, float(cfg.temperature), "collect")
-    _check_forks(cfg, run.cfg)
+    _check_continuations(cfg, run.cfg)
 
     def record(spec: EvalSpec) -> list[Episode]:
-        keep.episodes = []
+        collector.episodes = []
         run.rollouts.test = _build_evaluation(cfg, params, settings, run.games.tasks[spec.task])
         run.stream.test = [spec]
         run.trainer.test(run.module, run.stream, verbose=False)
-        return _select_episodes(cfg, keep.episodes)
+        return _select_episodes(cfg, collector.episodes)
 
     stage = "start" if checkpoint is None else checkpoint.stem
     policy = {"name": run.module.policy.name, "stage": stage, **_identify(run.module.policy)}
@@ -98,24 +98,26 @@ def collect_run(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, fo
             "beta": beta,
             "fingerprint": hash_parameters(reweight_by_critic(run.module.policy.network, run.module.critic)),
         }
-    return _collect(cfg, _describe(cfg, saved, policy, run.module.policy.tokenizer), run.games, record)
+    return _play_missing_shards(
+        cfg, _describe_episodes(cfg, saved, policy, run.module.policy.tokenizer), run.games, record
+    )
 
 
-def collect_model(cfg: DictConfig, described: Sequence[str], folders: Sequence[str] = ()) -> Collected:
+def collect_model(cfg: DictConfig, model_overrides: Sequence[str], folders: Sequence[str] = ()) -> Collected:
     """Record episodes of a model that no run has trained.
 
     Args:
         cfg: the options of ``conf/collect.yaml``, without a run.
-        described: options of ``conf/train.yaml`` that describe which model plays, through which engine, and how.
+        model_overrides: options of ``conf/train.yaml`` that describe which model plays, through which engine, and how.
         folders: the user's config folders.
 
     Raises:
         ValueError: see `collect_run`.
     """
     check_options(cfg)
-    with closing(open_model(cfg, described, folders)) as model:
+    with closing(open_model(cfg, model_overrides, folders)) as model:
         params = make_eval_params(model.settings, float(cfg.temperature), "collect")
-        _check_forks(cfg, model.saved)
+        _check_continuations(cfg, model.saved)
 
         def record(spec: EvalSpec) -> list[Episode]:
             evaluation = _build_evaluation(cfg, params, model.settings, model.games.tasks[spec.task])
@@ -126,7 +128,9 @@ def collect_model(cfg: DictConfig, described: Sequence[str], folders: Sequence[s
         policy = {"name": model.name, "stage": "start", **_identify(model.policy)}
         if model.policy.network is None:
             policy["described"] = describe_model(model.saved)
-        return _collect(cfg, _describe(cfg, model.saved, policy, model.policy.tokenizer), model.games, record)
+        return _play_missing_shards(
+            cfg, _describe_episodes(cfg, model.saved, policy, model.policy.tokenizer), model.games, record
+        )
 
 
 def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
@@ -138,10 +142,12 @@ def _collect_best(cfg: DictConfig, model: OpenedModel) -> Collected:
         def record(spec: EvalSpec) -> list[Episode]:
             return play_demonstrations(pool, model.rules, model.make_batch(spec), split=cfg.split)
 
-        return _collect(cfg, _describe(cfg, model.saved, player, model.policy.tokenizer), model.games, record)
+        return _play_missing_shards(
+            cfg, _describe_episodes(cfg, model.saved, player, model.policy.tokenizer), model.games, record
+        )
 
 
-def _check_forks(cfg: DictConfig, saved: DictConfig) -> None:
+def _check_continuations(cfg: DictConfig, saved: DictConfig) -> None:
     if cfg.continuations:
         require_shared_weights(saved, f"continuations={cfg.continuations} continue turns of other episodes")
 
@@ -184,7 +190,7 @@ def _identify(policy: Any) -> dict[str, Any]:
     }
 
 
-def _describe(
+def _describe_episodes(
     cfg: DictConfig, saved: DictConfig, policy: Mapping[str, Any], tokenizer: Any
 ) -> dict[str, Any]:
     """Describe the episodes of a folder.
@@ -212,10 +218,10 @@ def _describe(
     }
 
 
-def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: Any) -> Collected:
+def _play_missing_shards(cfg: DictConfig, described: dict[str, Any], games: Games, record: Any) -> Collected:
     """Play the shards that the folder does not hold yet."""
     path = Path(str(cfg.out))
-    plan = list(_plan(cfg, games))
+    plan = list(_plan_shards(cfg, games))
     with name_errors("out"):
         existing = open_folder(path)  # checked first, so that a wrong folder is not changed by the lock
     with lock_folder(path):
@@ -243,7 +249,7 @@ def _collect(cfg: DictConfig, described: dict[str, Any], games: Games, record: A
     return Collected(folder, tuple(_format_result(cfg, name, levels[name], outcomes) for name in levels))
 
 
-def _plan(cfg: DictConfig, games: Games) -> Iterator[tuple[str, EvalSpec]]:
+def _plan_shards(cfg: DictConfig, games: Games) -> Iterator[tuple[str, EvalSpec]]:
     """Yield the name and episodes of each shard, independent of what the folder already holds."""
     for spec in games.test:
         for start in range(0, cfg.episodes, cfg.shard):

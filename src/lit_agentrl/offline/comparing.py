@@ -89,7 +89,10 @@ class Comparing:
         yield f"{counts['rated']} of {counts['episodes']} episodes are rated, in {self._cfg.out}"
 
     def _iterate_pairs(self, group: Sequence[Episode], number: int) -> Iterator[tuple[int, int]]:
-        """Yield each pair of a prompt's episodes once, except pairs of equal replies."""
+        """Yield each pair of a prompt's episodes once, except pairs of equal replies.
+
+        The episodes form a ring in random order; round k pairs each with the k-th after it.
+        """
         rng = np.random.default_rng(seeds.make_key(self._cfg.seed, "ring", number))
         order = rng.permutation(len(group)).tolist()
         paired = set()

@@ -77,14 +77,14 @@ LABEL_KINDS: Mapping[str, Callable[[DictConfig], Any]] = {
 }
 
 
-def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
+def label(cfg: DictConfig, judge_overrides: Sequence[str]) -> Iterator[str]:
     """Label recorded episodes with a judge, and write the labels.
 
     The labels are ratings (as returns), critiques, or revisions.
 
     Args:
         cfg: the options of ``conf/label.yaml``.
-        described: options that describe the judge, such as ``reward=judge``.
+        judge_overrides: options that describe the judge, such as ``reward=judge``.
 
     Yields:
         Lines about the result, for people.
@@ -104,7 +104,7 @@ def label(cfg: DictConfig, described: Sequence[str]) -> Iterator[str]:
     out = Path(str(cfg.out))
     with name_errors("out"):
         existing = kind.open(out)
-    section, judge = _build_judge(described, kind)
+    section, judge = _build_judge(judge_overrides, kind)
     prompts = [
         group
         for group in group_by_prompt(e for e in source.read() if not e.failed)
@@ -162,12 +162,12 @@ def _choose_kind(cfg: DictConfig) -> LabelKind:
     return kind
 
 
-def _build_judge(described: Sequence[str], kind: LabelKind) -> tuple[dict[str, Any], Judge]:
-    for override in parse(described):
+def _build_judge(judge_overrides: Sequence[str], kind: LabelKind) -> tuple[dict[str, Any], Judge]:
+    for override in parse(judge_overrides):
         name = override.key_or_group.removeprefix("reward.judge.").partition(".")[0]
         if override.key_or_group != "reward" and name not in _JUDGE_OPTIONS:
             raise UserError(f"{override.input_line} has no effect: {kind.why}; leave it out")
-    saved = compose_job("train", list(described))
+    saved = compose_job("train", list(judge_overrides))
     if list(saved.reward) != ["judge"]:
         raise UserError(
             "reward must be judge or judge_local, since it defines the judge, such as reward=judge"

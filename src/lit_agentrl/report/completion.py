@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from lit_agentrl.episode import Outcome
 
 
-def list_scenarios(outcomes: Iterable[Outcome]) -> list[bool]:
-    """List whether all tasks were solved, for each scenario that was played whole.
+def list_solved_scenarios(outcomes: Iterable[Outcome]) -> list[bool]:
+    """Return whether all tasks were solved, for each scenario that was played whole.
 
     Scenario goal completion (AppWorld, Trivedi et al. 2024, arXiv 2407.18901) is the mean of this list, and task goal
     completion the mean success:
@@ -21,12 +21,14 @@ def list_scenarios(outcomes: Iterable[Outcome]) -> list[bool]:
     Args:
         outcomes: outcomes of one game.
     """
-    scenarios: dict[str, dict[str, bool]] = {}
-    sizes: dict[str, int] = {}
+    solved_by_scenario: dict[str, dict[str, bool]] = {}
+    num_tasks: dict[str, int] = {}
     for outcome in outcomes:
         if outcome.failed or not outcome.scenario:
             continue
-        tasks = scenarios.setdefault(outcome.scenario, {})
-        tasks[outcome.instance_id] = tasks.get(outcome.instance_id, True) and outcome.success
-        sizes[outcome.scenario] = outcome.scenario_tasks
-    return [all(tasks.values()) for name, tasks in scenarios.items() if len(tasks) == sizes[name]]
+        solved = solved_by_scenario.setdefault(outcome.scenario, {})
+        solved[outcome.instance_id] = solved.get(outcome.instance_id, True) and outcome.success
+        num_tasks[outcome.scenario] = outcome.scenario_tasks
+    return [
+        all(solved.values()) for name, solved in solved_by_scenario.items() if len(solved) == num_tasks[name]
+    ]

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from torch import nn
 from torchmetrics import MeanMetric, SumMetric
 
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import EndReason, Episode, Outcome
-from lit_agentrl.report.completion import list_scenarios
+from lit_agentrl.report.completion import list_solved_scenarios
 
 _PER_EPISODE = ("success", "return", "turns", "actions", "truncated_share", "cost")
-_COUNTS = ("broken_markers", "lost_characters")  # counts of what prompts contain
-MOSTLY_CUT = 0.9  # share of cut replies from which on a warning is printed
+_PROMPT_COUNTS = ("broken_markers", "lost_characters")  # counts of what prompts contain
+WARNING_CUT_SHARE = 0.9  # a warning is printed if at least this share of replies is cut
 _OTHER = (
     *("reply_tokens", "cut_share", "invalid_share", "surplus_actions", "entropy", "distinct_2"),
     "distinct_answers",
 )
-COUNTED = "count_"  # prefix of the names of what a game counts
+GAME_COUNT_PREFIX = "count_"
 _PER_GROUP = ("return_std_within_group", "dead_group_share")
 # keys of an evaluation; ``normalised`` only if chance and oracle success are known
-EVALUATED = (
+EVALUATION_KEYS = (
     *("success", "return", "normalised", "turns", "cut_share", "invalid_share", "truncated_share"),
     *("failed", "cost", "distinct_answers", "scenario_success"),
 )
@@ -40,8 +40,8 @@ class EpisodeMetrics(nn.Module):
     distinct answers among those of T valid replies, mean over episodes with T >= 2; UFO, arXiv 2507.14295),
     ``count_{name}`` (sum over an episode of what the game counts under this name, mean over episodes that report it),
     ``scenario_success`` (if not ``is_shared``; see `report.completion`), ``return_std_within_group`` (environment
-    reward, ddof 1), ``dead_group_share`` (groups whose returns are all equal), ``episodes``, ``failed`` and
-    ``broken_markers`` (counts; see `text.marker_guard`).
+    reward, ddof 1), ``dead_group_share`` (groups whose returns are all equal), ``episodes``, ``failed``,
+    ``broken_markers`` (counts; see `text.marker_guard`) and ``lost_characters`` (count, if not 0).
 
     Args:
         is_shared: whether each rank holds different episodes, so that results are reduced over ranks.
@@ -52,12 +52,12 @@ class EpisodeMetrics(nn.Module):
         # all ranks need the same order of names: each metric is reduced over ranks in compute()
         names = (*_PER_EPISODE, *_OTHER, *_PER_GROUP)
         self._is_shared = is_shared
-        self._counted: dict[str, tuple[float, int]] = {}  # by name: sum, and number of episodes
+        self._game_counts: dict[str, tuple[float, int]] = {}  # by name: sum, and number of episodes
         self._scenario_outcomes: list[Outcome] = []
         self.means = nn.ModuleDict({name: MeanMetric(sync_on_compute=is_shared) for name in names})
         self.weights = nn.ModuleDict({name: SumMetric(sync_on_compute=is_shared) for name in names})
         self.counts = nn.ModuleDict(
-            {name: SumMetric(sync_on_compute=is_shared) for name in ("episodes", "failed", *_COUNTS)}
+            {name: SumMetric(sync_on_compute=is_shared) for name in ("episodes", "failed", *_PROMPT_COUNTS)}
         )
 
     def update(self, outcomes: Sequence[Outcome]) -> None:
@@ -89,8 +89,8 @@ class EpisodeMetrics(nn.Module):
                 if not math.isnan(outcome.entropy):  # NaN if the engine records no entropy
                     self._add("entropy", outcome.entropy / outcome.tokens, outcome.tokens)
             for name, number in outcome.counts.items():
-                total, episodes = self._counted.get(name, (0.0, 0))
-                self._counted[name] = total + number, episodes + 1
+                total, episodes = self._game_counts.get(name, (0.0, 0))
+                self._game_counts[name] = total + number, episodes + 1
         self._scenario_outcomes += [outcome for outcome in played if outcome.scenario and not self._is_shared]
         self._add_groups(played)
 
@@ -112,24 +112,25 @@ class EpisodeMetrics(nn.Module):
             del result["lost_characters"]
         for metric in [*self.means.values(), *self.weights.values()]:
             if not cast(MeanMetric, metric).update_called:  # torchmetrics would warn
-                metric.update(0.0, 0.0) if isinstance(metric, MeanMetric) else cast(SumMetric, metric).update(
-                    0.0
-                )
+                zeros = (0.0, 0.0) if isinstance(metric, MeanMetric) else (0.0,)
+                cast(Any, metric).update(*zeros)
         for name in self.means:  # compute() is a collective: every rank must call it, even without episodes
             value, weight = float(self._get_mean(name).compute()), float(self._get_weight(name).compute())
             if weight > 0:
                 result[name] = value
-        if scenarios := list_scenarios(self._scenario_outcomes):
+        if scenarios := list_solved_scenarios(self._scenario_outcomes):
             result["scenario_success"] = sum(scenarios) / len(scenarios)
-        return result | self._compute_counted()
+        return result | self._compute_game_counts()
 
-    def _compute_counted(self) -> dict[str, float]:
-        parts = gather_objects([self._counted]) if self._is_shared else [self._counted]
+    def _compute_game_counts(self) -> dict[str, float]:
+        by_rank = gather_objects([self._game_counts]) if self._is_shared else [self._game_counts]
         sums: dict[str, tuple[float, int]] = {}
-        for name, (total, episodes) in (entry for part in parts for entry in part.items()):
-            earlier = sums.get(name, (0.0, 0))
-            sums[name] = earlier[0] + total, earlier[1] + episodes
-        return {f"{COUNTED}{name}": total / episodes for name, (total, episodes) in sorted(sums.items())}
+        for name, (total, episodes) in (entry for counts in by_rank for entry in counts.items()):
+            total_before, episodes_before = sums.get(name, (0.0, 0))
+            sums[name] = total_before + total, episodes_before + episodes
+        return {
+            f"{GAME_COUNT_PREFIX}{name}": total / episodes for name, (total, episodes) in sorted(sums.items())
+        }
 
     def _get_mean(self, name: str) -> MeanMetric:
         return cast(MeanMetric, self.means[name])
@@ -162,10 +163,10 @@ def compute_evaluation_row(
 ) -> dict[str, float]:
     """Return the metrics row of an evaluation.
 
-    Keys are ``{split}/{key}`` for each key of ``EVALUATED`` and each ``count_{name}``, the mean over the games that
-    have it.  With several games each game also has its own entries, ``{split}/{game}/{key}``.  ``{split}/episodes``
-    (that did not fail), ``{split}/broken_markers`` and ``{split}/lost_characters`` are sums over games; the latter two
-    only if not 0.
+    Keys are ``{split}/{key}`` for each key of ``EVALUATION_KEYS`` and each ``count_{name}``, the mean over the games
+    that have it.  With several games each game also has its own entries, ``{split}/{game}/{key}``.
+    ``{split}/episodes`` (that did not fail), ``{split}/broken_markers`` and ``{split}/lost_characters`` are sums over
+    games; the latter two only if not 0.
 
     Args:
         split: prefix of the keys.
@@ -179,15 +180,17 @@ def compute_evaluation_row(
             chance, oracle = references[name]
             result["normalised"] = (result["success"] - chance) / max(oracle - chance, 1e-9)
     computed: dict[str, float] = {}
-    counted = sorted({key for result in results.values() for key in result if key.startswith(COUNTED)})
-    for key in (*EVALUATED, *counted):
+    game_counts = sorted(
+        {key for result in results.values() for key in result if key.startswith(GAME_COUNT_PREFIX)}
+    )
+    for key in (*EVALUATION_KEYS, *game_counts):
         values = {name: result[key] for name, result in results.items() if key in result}
         if values:
             computed[f"{split}/{key}"] = sum(values.values()) / len(values)
             if len(values) > 1:
                 computed |= {f"{split}/{name}/{key}": value for name, value in values.items()}
     computed[f"{split}/episodes"] = sum(result["episodes"] for result in results.values())
-    for name in _COUNTS:
+    for name in _PROMPT_COUNTS:
         if count := sum(result.get(name, 0.0) for result in results.values()):
             computed[f"{split}/{name}"] = count
     return computed

@@ -17,17 +17,17 @@ NOTES = {
 }
 
 
-class Rows(TypedDict):
+class HeldOutRows(TypedDict):
     """The number of held-out groups, and a hash of their texts and returns."""
 
     groups: int
     fingerprint: str
 
 
-class HasRows(TypedDict, total=False):
-    """A summary that may say which held-out rows judged it; older ones do not."""
+class HasHeldOutRows(TypedDict, total=False):
+    """A summary that may say which held-out rows judged the run; older ones do not."""
 
-    held_out_rows: Rows
+    held_out_rows: HeldOutRows
 
 
 def describe_columns(measured: Mapping[str, Mapping[str, float]]) -> str:
@@ -76,8 +76,8 @@ def format_markdown(measured: Mapping[str, Mapping[str, float]], stages: Sequenc
     return [*lines, "", f"{note[0].upper()}{note[1:]}."] if note else lines
 
 
-def find_start(summary: Mapping[str, Any], name: str) -> float | None:
-    """Return the start's score of a metric; None if unknown, or of several games."""
+def find_start_score(summary: Mapping[str, Any], name: str) -> float | None:
+    """Return a metric's score at the start; None if unknown, or if games are several."""
     if name != "val/success":
         measured: Mapping[str, float] = summary["held_out"].get("start", {})
         return measured.get(name.removeprefix("val/data_"))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from itertools import pairwise
 from os.path import commonprefix
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -63,6 +63,16 @@ def describe_failure(episode: Episode) -> str:
     return f"game {episode.task_name} instance seed {episode.instance_seed}, {where}: {episode.error}"
 
 
+class _RankReport(NamedTuple):
+    """The failures on one rank."""
+
+    rank: int
+    num_failed: int
+    num_episodes: int
+    first_failure: str  # empty if no episode failed
+    broken_version: int | None  # oldest weights that gave a log-prob which is not finite
+
+
 def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> None:
     """Raise on all ranks if too many episodes failed or logits are not finite.
 
@@ -72,32 +82,33 @@ def stop_if_failing(episodes: Sequence[Episode], max_failed_share: float) -> Non
             them.
     """
     failed = [episode for episode in episodes if episode.failed]
-    first_here = [describe_failure(episode) for episode in failed[:1]]
-    reports = gather_objects(
-        [(get_rank(), len(failed), len(episodes), first_here, _find_broken_versions(episodes))]
-    )
-    if broken := [version for report in reports for version in report[4]]:
+    first_failure = describe_failure(failed[0]) if failed else ""
+    reports = gather_objects([
+        _RankReport(get_rank(), len(failed), len(episodes), first_failure, _find_broken_version(episodes))
+    ])  # fmt: skip
+    if broken := [report.broken_version for report in reports if report.broken_version is not None]:
         raise NotFinite(
             f"the policy sampled from logits that are not finite, with its weights after {min(broken)} optimizer "
             "steps: lower optim.lr, or choose a temperature nearer to 1", version=min(broken),
         )  # fmt: skip
-    num_failed, num_episodes = sum(report[1] for report in reports), sum(report[2] for report in reports)
+    num_failed = sum(report.num_failed for report in reports)
+    num_episodes = sum(report.num_episodes for report in reports)
     if num_failed > max_failed_share * num_episodes:
-        rank, first = next((report[0], report[3][0]) for report in reports if report[3])
-        where = f"of rank {rank}, " if len(reports) > 1 else ""
+        first = next(report for report in reports if report.num_failed)
+        where = f"of rank {first.rank}, " if len(reports) > 1 else ""
         raise ValueError(
             f"{num_failed} of {num_episodes} episodes failed, more than rollout.max_failed_share={max_failed_share}; "
-            f"the first, {where}{first}"
+            f"the first, {where}{first.first_failure}"
         )
 
 
-def _find_broken_versions(episodes: Sequence[Episode]) -> list[int]:
+def _find_broken_version(episodes: Sequence[Episode]) -> int | None:
     """Find the oldest weights that gave a log-prob which is not finite, if any."""
     # an engine that returns only text records no version and no log-probs
     turns = [turn for episode in episodes for turn in episode.turns if turn.policy_version >= 0]
     if not turns or np.isfinite(np.concatenate([turn.reply_logps for turn in turns])).all():
-        return []
-    return sorted({turn.policy_version for turn in turns if not np.isfinite(turn.reply_logps).all()})[:1]
+        return None
+    return min(turn.policy_version for turn in turns if not np.isfinite(turn.reply_logps).all())
 
 
 def compute_rollout_row(

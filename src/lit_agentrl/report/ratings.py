@@ -96,7 +96,7 @@ def _solve_volatility(phi: float, sigma: float, variance: float, delta: float, t
     """Solve equation 5 of Glickman for the new volatility."""
     start = math.log(sigma**2)
 
-    def compute(x: float) -> float:
+    def compute_equation(x: float) -> float:
         total = phi**2 + variance + math.exp(x)
         return math.exp(x) * (delta**2 - total) / (2 * total**2) - (x - start) / tau**2
 
@@ -105,18 +105,18 @@ def _solve_volatility(phi: float, sigma: float, variance: float, delta: float, t
         high = math.log(delta**2 - phi**2 - variance)
     else:
         step = 1
-        while compute(start - step * tau) < 0:
+        while compute_equation(start - step * tau) < 0:
             step += 1
         high = start - step * tau
-    of_low, of_high = compute(low), compute(high)
+    value_at_low, value_at_high = compute_equation(low), compute_equation(high)
     while abs(high - low) > _NARROW:
-        middle = low + (low - high) * of_low / (of_high - of_low)
-        of_middle = compute(middle)
-        if of_middle * of_high <= 0:
-            low, of_low = high, of_high
+        middle = low + (low - high) * value_at_low / (value_at_high - value_at_low)
+        value_at_middle = compute_equation(middle)
+        if value_at_middle * value_at_high <= 0:
+            low, value_at_low = high, value_at_high
         else:
-            of_low /= 2
-        high, of_high = middle, of_middle
+            value_at_low /= 2
+        high, value_at_high = middle, value_at_middle
     return math.exp(low / 2)
 
 
@@ -134,7 +134,7 @@ def grade_players(scores: Mapping[str, Sequence[float | None]], *, tau: float = 
         ValueError: the players have different numbers of tasks.
     """
     if len({len(each) for each in scores.values()}) > 1:
-        raise ValueError("players are rated on the same tasks, and these have different numbers of them")
+        raise ValueError("players must have played the same tasks, but these have different numbers of tasks")
     games: dict[str, list[tuple[Glicko, float]]] = {name: [] for name in scores}
     for first, second in combinations(scores, 2):
         for first_score, second_score in zip(scores[first], scores[second], strict=True):

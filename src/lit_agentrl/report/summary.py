@@ -48,12 +48,12 @@ Score = TypedDict(
 )
 
 
-class _Looked(TypedDict, total=False):
+class _MeasuredLevels(TypedDict, total=False):
     # episodes that measured each level; absent if no level was measured or both are known
     levels_episodes: int
 
 
-class Game(_Looked):
+class Game(_MeasuredLevels):
     """The scores on one split of one environment; None if not known (yet)."""
 
     name: str
@@ -83,7 +83,7 @@ class Saves(TypedDict):
     skipped: int  # saves that were due before the previous write was finished
 
 
-class Summary(held_out.HasRows):
+class Summary(held_out.HasHeldOutRows):
     """Everything about a run that fits on a page."""
 
     version: Literal[1]
@@ -149,14 +149,14 @@ def _check(value: Any, kind: Any, where: str) -> None:
         if value is not None:
             _check(value, next(a for a in arguments if a is not NoneType), where)
     elif origin in (list, dict):
-        _expect(value, origin, where)
+        _check_type(value, origin, where)
         for key, item in value.items() if origin is dict else enumerate(value):
             _check(item, arguments[-1], f"{where}.{key}")
     else:
-        _expect(value, kind, where)
+        _check_type(value, kind, where)
 
 
-def _expect(value: Any, kind: type, where: str) -> None:
+def _check_type(value: Any, kind: type, where: str) -> None:
     accepted = (int, float) if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"summary {where}={value!r} is not {kind.__name__}")
@@ -285,8 +285,8 @@ def _format_normalised(success: Estimate | None, chance: Estimate | None, oracle
 LEGEND = "success with 95 % interval; normalised: 0 is chance, 1 is the oracle"
 
 
-def format_judge(summary: Summary) -> str:
-    """Format by which score the best weights were chosen; may be empty."""
+def describe_selection(summary: Summary) -> str:
+    """Describe the score by which the best weights were chosen; may be empty."""
     best, note = summary["monitored"], ""
     if best is None:
         return note
@@ -296,7 +296,7 @@ def format_judge(summary: Summary) -> str:
     if played and best["iteration"] != (done := summary["iterations"]):
         note += f"; row best plays again, with the sampling noise of iteration {done}, and may differ"
     extreme = "highest" if best["mode"] == "max" else "lowest"
-    start = held_out.find_start(summary, best["name"])
+    start = held_out.find_start_score(summary, best["name"])
     if start is not None and (start > best["value"] if best["mode"] == "max" else start < best["value"]):
         note += f"; the start was better, {start:.4g}"
     return f"best: chosen by the {extreme} {best['name']}, {best['value']:.4g}{note}"
@@ -318,7 +318,7 @@ def _format_status(summary: Summary) -> str:
 
 def build_held_out_table(summary: Summary) -> Table:
     """Build the table of held-out data by stage: start, best, last."""
-    notes = [held_out.describe_columns(summary["held_out"]), format_judge(summary)]
+    notes = [held_out.describe_columns(summary["held_out"]), describe_selection(summary)]
     caption = "; ".join(["held-out data (data.held_out), one run, one seed", *filter(None, notes)])
     table = Table(title=_format_status(summary), caption=caption, min_width=60)
     (first, *columns), *rows = held_out.list_rows(summary["held_out"], STAGES)
@@ -335,7 +335,7 @@ def build_closing_table(summary: Summary) -> Table:
 
     It fits 80 columns.  Scores that a stopped run never measured are dashes.
     """
-    notes = [LEGEND, "one run, one seed", describe_unknown(summary["games"]), format_judge(summary)]
+    notes = [LEGEND, "one run, one seed", describe_unknown(summary["games"]), describe_selection(summary)]
     table = start_score_table(_format_status(summary), "; ".join(filter(None, notes)), "iter.")
     for game in summary["games"]:
         scores: dict[str, Score | None] = {

@@ -240,8 +240,8 @@ class Shaping(RewardPart):
         scores = self.score(episodes, iteration=iteration)
         require_rewards(self.name, scores, episodes)
         return [
-            [reward + self.weight * score for reward, score in zip(*turns, strict=True)]
-            for turns in zip(rewards, scores, strict=True)
+            [reward + self.weight * score for reward, score in zip(reward_row, score_row, strict=True)]
+            for reward_row, score_row in zip(rewards, scores, strict=True)
         ]
 
 

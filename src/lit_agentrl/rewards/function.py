@@ -49,7 +49,7 @@ class Function(Shaping):
             require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
         if not self.keep_penalties and not self.replaces:
             raise ValueError("keep_penalties=false has no effect under replaces=false; leave it out")
-        self._names = list_names(self.fn, GIVEN)
+        self._names = select_argument_names(self.fn, GIVEN)
         self.stage = Stage.TASK if self.replaces else Stage.SHAPING  # type: ignore[misc]  # an option decides it
 
     def score(self, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
@@ -80,7 +80,7 @@ class Function(Shaping):
         return call_function(self.fn, self._names, given, episode, f"turn {index + 1}")
 
 
-def list_names(fn: Callable[..., float], given: Sequence[str]) -> list[str]:
+def select_argument_names(fn: Callable[..., float], given: Sequence[str]) -> list[str]:
     """Return the arguments of a user's function that a reward part gives.
 
     Raises:

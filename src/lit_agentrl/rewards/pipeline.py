@@ -110,7 +110,7 @@ class RewardPipeline:
                 dropped = {id(episode) for episode in part.left_out(scored)}
             require_rewards(name, changed, scored)
             if part.stage is not Stage.WATCH:
-                _record(name, changed, rewards, scored)
+                _record_shaping(name, changed, rewards, scored)
             unscored += [episode for episode in scored if id(episode) in dropped]
             rewards = [
                 row for row, episode in zip(changed, scored, strict=True) if id(episode) not in dropped
@@ -222,7 +222,7 @@ def _name_errors(part: RewardPart) -> Iterator[None]:
         yield
 
 
-def _record(name: str, changed: Rewards, rewards: Rewards, episodes: Sequence[Episode]) -> None:
+def _record_shaping(name: str, changed: Rewards, rewards: Rewards, episodes: Sequence[Episode]) -> None:
     for episode, new, old in zip(episodes, changed, rewards, strict=True):
         for turn, after, before in zip(episode.turns, new, old, strict=True):
             turn.shaping[name] = after - before

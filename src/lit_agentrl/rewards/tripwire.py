@@ -28,7 +28,7 @@ class TripWire(RewardPart):
     sees: ClassVar[Literal["own", "all"]] = "all"
     quantile: float | None = None
     max_share: float | None = None
-    _high: dict[str, float] = field(default_factory=dict, init=False, repr=False)  # by game
+    _thresholds: dict[str, float] = field(default_factory=dict, init=False, repr=False)  # by game
 
     def __post_init__(self) -> None:
         for name in ("quantile", "max_share"):
@@ -41,8 +41,10 @@ class TripWire(RewardPart):
 
     def share(self, episodes: Sequence[Episode]) -> float:
         """Return the share of episodes without success at or above the threshold."""
-        high = self._compute_thresholds(episodes)
-        tripped = [not e.success and e.training_return >= high.get(e.task_name, math.inf) for e in episodes]
+        thresholds = self._compute_thresholds(episodes)
+        tripped = [
+            not e.success and e.training_return >= thresholds.get(e.task_name, math.inf) for e in episodes
+        ]
         gathered = self.gather_numbers(tripped)
         return sum(gathered) / len(gathered)
 
@@ -62,24 +64,26 @@ class TripWire(RewardPart):
                 f"reward.{self.name}.max_share={self.max_share}: in iteration {iteration + 1}, {share:.3f} of the "
                 "episodes earned as much as a success without being one; look at the transcripts"
             )
-        self._high = self._compute_thresholds(episodes)
+        self._thresholds = self._compute_thresholds(episodes)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the last threshold of each game."""
-        return {"high": dict(self._high)}
+        return {"high": dict(self._thresholds)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the result of :meth:`state_dict`."""
-        self._high = dict(state["high"])
+        self._thresholds = dict(state["high"])
 
     def _compute_thresholds(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        solved: dict[str, list[float]] = {}
+        returns_by_game: dict[str, list[float]] = {}
         successes = [e for e in episodes if e.success]
         games = self.gather_texts([e.task_name for e in successes])
         returns = self.gather_numbers([e.training_return for e in successes])
         for game, value in zip(games, returns, strict=True):
-            solved.setdefault(game, []).append(value)
-        return self._high | {game: self._compute_threshold(sorted(values)) for game, values in solved.items()}
+            returns_by_game.setdefault(game, []).append(value)
+        return self._thresholds | {
+            game: self._compute_threshold(sorted(values)) for game, values in returns_by_game.items()
+        }
 
     def _compute_threshold(self, returns: Sequence[float]) -> float:
         if self.quantile is None:

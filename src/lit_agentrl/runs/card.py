@@ -12,7 +12,7 @@ import yaml
 from lit_agentrl.callbacks.markup import format_code_block, format_code_span
 from lit_agentrl.files import write_atomic
 from lit_agentrl.models.packages import PACKAGES, PREFIX
-from lit_agentrl.models.reward_model import ABOUT as HEAD
+from lit_agentrl.models.reward_model import ABOUT as REWARD_HEAD_FILE
 from lit_agentrl.report import held_out
 from lit_agentrl.report import summary as reports
 
@@ -52,7 +52,7 @@ def write_card(folder: Path) -> Path:
     """
     summary = reports.read(folder / "summary.json")
     path = folder / "hf" / FILE
-    kind = "reward model" if (folder / "hf" / HEAD).is_file() else "policy"
+    kind = "reward model" if (folder / "hf" / REWARD_HEAD_FILE).is_file() else "policy"
     write_atomic(path, build_card(summary, read_settings(folder), kind))
     return path
 

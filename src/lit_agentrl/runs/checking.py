@@ -83,9 +83,9 @@ def check_jobs(
     overrides = rewrite_for_hydra(overrides)
     check_overrides(overrides, is_multirun=plan is not None)
     folders, search = read_config_folders(flags)
-    listed = plan.jobs if plan else [list(overrides)]
-    jobs = [composition.compose_job("train", job, search) for job in listed]
-    _check_shown_part(flags, jobs[0])
+    job_overrides = plan.jobs if plan else [list(overrides)]
+    jobs = [composition.compose_job("train", job, search) for job in job_overrides]
+    _check_print_flags(flags, jobs[0])
     if is_printing(flags):
         return []
     folder = run_folder.read_folder(jobs[0], is_multirun=plan is not None)
@@ -94,10 +94,10 @@ def check_jobs(
     if plan:
         run_folder.require_separate_folders(jobs, is_new=is_new)
         if plan.is_complete:
-            _refuse_twice(listed)
+            _refuse_equal_runs(job_overrides)
         else:
             sweepers.require_one_value(jobs)
-    for job, cfg in zip(listed, jobs, strict=True):
+    for job, cfg in zip(job_overrides, jobs, strict=True):
         OmegaConf.set_struct(cfg, False)
         del cfg["hydra"]
         cfg.run_dir = "."  # Hydra sets it when the run starts
@@ -109,15 +109,15 @@ def check_jobs(
     checked: list[CheckedJob] = []
     for cfg in jobs:
         check_targets(cfg)
-        described = _select_part_sections(cfg)
+        sections = _select_part_sections(cfg)
         checked.append(
-            CheckedJob(cfg, described, build_parts(cfg, composition.make_task_loader(folders)), folder)
+            CheckedJob(cfg, sections, build_parts(cfg, composition.make_task_loader(folders)), folder)
         )
     refuse_unused_options(overrides, [(job.config, job.parts) for job in checked])
     return checked
 
 
-def _check_shown_part(flags: Sequence[str], cfg: DictConfig) -> None:
+def _check_print_flags(flags: Sequence[str], cfg: DictConfig) -> None:
     """Refuse flags that need ``--cfg`` without it, and parts that the config lacks.
 
     Raises:
@@ -139,7 +139,7 @@ def _check_shown_part(flags: Sequence[str], cfg: DictConfig) -> None:
             refuse_unknown(f"--package {part} is no part of this config", part, names)
 
 
-def _refuse_twice(jobs: Sequence[Sequence[str]]) -> None:
+def _refuse_equal_runs(jobs: Sequence[Sequence[str]]) -> None:
     """Refuse a sweep with two equal runs, whose results would count twice in a report.
 
     Raises:

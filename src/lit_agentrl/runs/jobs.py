@@ -212,7 +212,7 @@ def make_hydra_app(task: Callable[[DictConfig], float | None]) -> Callable[[], N
     return app
 
 
-def write_help(flags: Sequence[str], overrides: Sequence[str]) -> list[str]:
+def make_help_overrides(flags: Sequence[str], overrides: Sequence[str]) -> list[str]:
     """Return the overrides that fill in what ``--help`` prints; a chosen algorithm is described."""
     texts = {"app_name": get_program("train")}
     if {"--help", "-h"} & set(flags):
@@ -243,7 +243,7 @@ def format_command(arguments: Sequence[str]) -> str:
 @contextmanager
 def set_command_line(flags: Sequence[str], overrides: Sequence[str]) -> Iterator[None]:
     """Set the arguments that Hydra reads, and make it raise errors instead of printing them."""
-    help_texts = write_help(flags, overrides) if is_help(flags) else []
+    help_texts = make_help_overrides(flags, overrides) if is_help(flags) else []
     old_argv, old_setting = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = [sys.argv[0], *flags, *overrides, *help_texts], "1"
     try:

@@ -29,7 +29,7 @@ from lit_agentrl.episode import Outcome
 from lit_agentrl.files import read_complete_lines
 from lit_agentrl.report import outcomes as outcomes_file
 from lit_agentrl.report import summary as reports
-from lit_agentrl.report.held_out import Rows
+from lit_agentrl.report.held_out import HeldOutRows
 from lit_agentrl.report.statistics import compute_wilson_interval
 from lit_agentrl.runs.run_folder import FolderInUse, lock_folder
 
@@ -150,7 +150,7 @@ class RunRecord:
     def __init__(
         self, folder: Path, games: Measured, totals: Totals, *, command: str, seed: int, planned: int,
         at_start: Sequence[str] = (), warnings: Sequence[Sequence[str]] = (), best: BestCheckpoint | None = None,
-        last: LastCheckpoint | None = None, is_writing: bool = True, held_out_rows: Rows | None = None,
+        last: LastCheckpoint | None = None, is_writing: bool = True, held_out_rows: HeldOutRows | None = None,
     ) -> None:  # fmt: skip
         self._is_writing = is_writing
         self._path = folder / "summary.json"

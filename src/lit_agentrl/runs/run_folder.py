@@ -153,8 +153,8 @@ def _describe_owner(path: Path) -> str:
 
 _CONFIG = ".hydra"
 _FIRST_OUTPUTS = ("checkpoints", "transcripts", "metrics.csv")  # what a run writes first
-_LAST_OF_CONFIG = "overrides.yaml"  # the file that Hydra writes last
-_PLACES = {"dirpath", "save_dir"}  # options of callbacks and loggers
+_LAST_HYDRA_FILE = "overrides.yaml"  # the file that Hydra writes last
+_FOLDER_OPTIONS = {"dirpath", "save_dir"}  # of callbacks and loggers
 _FOLDERS = ("checkpoints", "transcripts", "tensorboard", "hf")  # of a run, which may lack some
 _FILES = ("metrics.csv", "summary.json")
 _CHECKPOINTS = "lit_agentrl.callbacks.checkpoints."
@@ -163,7 +163,7 @@ _CHECKPOINTS = "lit_agentrl.callbacks.checkpoints."
 def read_overrides(folder: Path) -> list[str]:
     """Return the overrides that a run was started with; empty if they are not known."""
     try:
-        return [str(override) for override in OmegaConf.load(folder / _CONFIG / _LAST_OF_CONFIG)]
+        return [str(override) for override in OmegaConf.load(folder / _CONFIG / _LAST_HYDRA_FILE)]
     except (OSError, OmegaConfBaseException, UnicodeError):
         return []
 
@@ -233,7 +233,7 @@ def _is_unused(folder: Path) -> bool:
     A run that was killed at its start leaves such a folder.
     """
     names = {path.name for path in folder.iterdir()} - {LOCK}
-    return not names or (names == {_CONFIG} and not (folder / _CONFIG / _LAST_OF_CONFIG).exists())
+    return not names or (names == {_CONFIG} and not (folder / _CONFIG / _LAST_HYDRA_FILE).exists())
 
 
 def require_separate_folders(jobs: Sequence[DictConfig], *, is_new: bool = True) -> None:
@@ -279,7 +279,7 @@ def require_within(cfg: DictConfig) -> None:
     folder = os.path.abspath(cfg.run_dir)
     for section in ("callbacks", "logger"):
         for name, entry in (cfg[section] or {}).items():
-            for option in _PLACES & set(entry if isinstance(entry, DictConfig) else ()):
+            for option in _FOLDER_OPTIONS & set(entry if isinstance(entry, DictConfig) else ()):
                 place = os.path.abspath(str(entry[option]))
                 is_checkpoint = str(entry.get("_target_")).startswith(_CHECKPOINTS)
                 if (

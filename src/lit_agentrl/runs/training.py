@@ -217,13 +217,13 @@ def restore_totals(run: Run, checkpoint: Path) -> int:
             f"trainer.max_epochs={planned} is less than the {done} iterations that this run has done; "
             f"give at least {done}"
         )
-    began_with = state.get("template", totals.template)  # absent in earlier versions
-    if began_with != totals.template:
+    first_template = state.get("template", totals.template)  # absent in earlier versions
+    if first_template != totals.template:
         option = "chat_template" if run.cfg.model.get("chat_template") else "name"
         raise ValueError(
             f"model.{option}={run.cfg.model.get(option)}: the text of the chat template has changed since the run "
-            f"began (hash {began_with[:12]}, now {totals.template[:12]}), so that it would learn from other prompts; "
-            "put the old text back, or start another run"
+            f"began (hash {first_template[:12]}, now {totals.template[:12]}), so that it would learn from other "
+            "prompts; put the old text back, or start another run"
         )
     totals.load_state_dict(state)
     note = process.restore_threads(state.get("threads", totals.threads))  # absent in earlier versions

@@ -90,7 +90,7 @@ class ChatRenderer:
         self._date = date
         self.dialect = dialect
         # a placeholder reply with thinking, to detect templates that edit thinking
-        self._sentinel = dialect.write(["q2"], thought="q1")
+        self._placeholder_reply = dialect.write(["q2"], thought="q1")
         shown = self._render([_make_user_message(STAND_IN), _make_assistant_message(STAND_IN)], header=False)
         if shown.count(STAND_IN) < 2:  # some templates of vision models show only lists of parts
             raise ValueError(f"the chat template leaves out contents that are texts; {REMEDY}")
@@ -100,11 +100,12 @@ class ChatRenderer:
         opening = dialect.think_start
         if force_think and not opening:
             raise ValueError("force_think=true needs a dialect that opens thinking with a tag")
-        lead = re.search(rf"{re.escape(opening)}\s*\Z", self._header) if opening else None
-        self._lead = lead[0] if lead else ""  # a think tag written by the template belongs to the past reply
-        self.forced_think = force_think or lead is not None
-        self._forced = dialect.think_start if force_think and lead is None else ""
-        around = self._collect_template_text()
+        # a think tag that the template writes in its header belongs to the past reply
+        header_think = re.search(rf"{re.escape(opening)}\s*\Z", self._header) if opening else None
+        self._header_think = header_think[0] if header_think else ""
+        self.forced_think = force_think or header_think is not None
+        self._added_think = dialect.think_start if force_think and header_think is None else ""
+        template_texts = self._collect_template_text()
         rewrites = self._find_rewrite([_make_user_message("u")])
         if not rewrites and not self.folds_system:
             rewrites = self._find_rewrite([{"role": "system", "content": "s"}, _make_user_message("u")])
@@ -124,10 +125,12 @@ class ChatRenderer:
                 raise ValueError(
                     "in_template=true but the chat template does not list tools; set it to false"
                 )
-        self._guard = MarkerGuard(tokenizer, around, spared=self._sentinel)
+        self._guard = MarkerGuard(tokenizer, template_texts, spared=self._placeholder_reply)
+        dialogue = [_make_user_message("u"), _make_assistant_message(STAND_IN)]
+        self._end_text = self._render(dialogue, header=False).partition(STAND_IN)[2]
         others = [i for i in (tokenizer.eos_token_id, *model_ends) if isinstance(i, int)]
-        self._marker = self._find_marker(others)
-        ids = others if self._marker is None else [self._marker, *others]
+        self._end_id = self._find_end_id(others)
+        ids = others if self._end_id is None else [self._end_id, *others]
         if not ids:
             raise ValueError(
                 f"neither the chat template nor the model's files name a token that ends replies; {REMEDY}"
@@ -145,7 +148,7 @@ class ChatRenderer:
         guarded = self._guard.guard(fold_system(messages) if self.folds_system else messages)
         text = self._render(guarded.messages, header=True)
         end = len(text) - (len(self._header) if text.endswith(self._header) else 0)
-        return self._encode_prefix(text + self._forced, [(end, Segment.PROMPT)], guarded)
+        return self._encode_prefix(text + self._added_think, [(end, Segment.PROMPT)], guarded)
 
     def render_next(self, user_text: str, *, last_reply: Sequence[int]) -> Prefix:
         """Return the tokens between two replies for one environment message; see :meth:`render_between`."""
@@ -163,14 +166,14 @@ class ChatRenderer:
                 marker is not repeated.
         """
         guarded = self._guard.guard(messages)
-        placeholder = self._sentinel if self._is_append_only else "q5"
-        reply = _make_assistant_message((self._lead if self._is_append_only else "") + placeholder)
+        placeholder = self._placeholder_reply if self._is_append_only else "q5"
+        reply = _make_assistant_message((self._header_think if self._is_append_only else "") + placeholder)
         text = self._render([_make_user_message("u"), reply, *guarded.messages], header=True)
         text = text.partition(placeholder)[2]
-        bounds = [(len(self._end), Segment.FORCED), (len(text) - len(self._header), Segment.OBSERVATION)]
-        prefix = self._encode_prefix(text + self._forced, bounds, guarded)
-        if list(last_reply[-1:]) == [self._marker] and self._marker in prefix.tokens:
-            after = prefix.tokens.index(self._marker) + 1
+        bounds = [(len(self._end_text), Segment.FORCED), (len(text) - len(self._header), Segment.OBSERVATION)]
+        prefix = self._encode_prefix(text + self._added_think, bounds, guarded)
+        if list(last_reply[-1:]) == [self._end_id] and self._end_id in prefix.tokens:
+            after = prefix.tokens.index(self._end_id) + 1
             return Prefix(prefix.tokens[after:], prefix.segments[after:], prefix.broken)
         return prefix
 
@@ -182,12 +185,12 @@ class ChatRenderer:
     @property
     def opening(self) -> str:
         """The text at the end of the reply header that opens a thought, or empty."""
-        return self._lead or self._forced
+        return self._header_think or self._added_think
 
     @property
     def end_text(self) -> str:
         """The text that the template writes after a reply."""
-        return self._end
+        return self._end_text
 
     @property
     def marker_ids(self) -> frozenset[int]:
@@ -196,7 +199,7 @@ class ChatRenderer:
 
     def guard(self, messages: Sequence[Mapping[str, str]]) -> Guarded:
         """Return messages whose text cannot be mistaken for markers of the template."""
-        return self._guard.guard(messages, is_thrifty=True)
+        return self._guard.guard(messages, is_minimal=True)
 
     def render_text(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] = (), header: bool
@@ -211,7 +214,7 @@ class ChatRenderer:
         Raises:
             ValueError: If the template refuses the messages.
         """
-        return self._apply(messages, tools, header=header) + (self._forced if header else "")
+        return self._apply(messages, tools, header=header) + (self._added_think if header else "")
 
     def encode_text(self, text: str, contents: Mapping[str, str]) -> Encoded:
         """Return the tokens of a rendered text, with contents in place of their stand-ins."""
@@ -228,7 +231,7 @@ class ChatRenderer:
             bounds: Ends of stretches with their segments; the messages after them are OBSERVATION.  Without any,
                 all messages are PROMPT.  The reply header is FORCED.
         """
-        header = self._header + self._forced
+        header = self._header + self._added_think
         end = len(text) - (len(header) if text.endswith(header) else 0)
         last = Segment.OBSERVATION if bounds else Segment.PROMPT
         return self._encode_prefix(text, [*bounds, (end, last)], Guarded([], dict(contents)))
@@ -289,15 +292,14 @@ class ChatRenderer:
             return False
         return STAND_IN in text
 
-    def _find_marker(self, ends: Sequence[int]) -> int | None:
+    def _find_end_id(self, ends: Sequence[int]) -> int | None:
         """Return the token that the template writes after a reply; None: no single one.
 
         Where it writes nothing, this is the token that opens the next message, if it is one of ``ends``.
         """
         user, reply = _make_user_message("u"), _make_assistant_message(STAND_IN)
-        self._end = self._render([user, reply], header=False).partition(STAND_IN)[2]
-        if self._end.strip():
-            marker = self._guard.encode(self._end.strip(), {}).tokens
+        if self._end_text.strip():
+            marker = self._guard.encode(self._end_text.strip(), {}).tokens
             return marker[0] if len(marker) == 1 else None
         following = self._render([user, reply, user], header=False).partition(STAND_IN)[2]
         opening = self._guard.encode(following.lstrip(), {}).tokens[:1]
@@ -320,9 +322,9 @@ class ChatRenderer:
             opened = self._render(messages, header=True)
             if opened != rendered + self._header:
                 return "the reply header is not always the same text after the messages"
-            messages = [*messages, _make_assistant_message(self._lead + self._sentinel)]
+            messages = [*messages, _make_assistant_message(self._header_think + self._placeholder_reply)]
             closed = self._render(messages, header=False)
-            if not closed.startswith(opened + self._sentinel):
+            if not closed.startswith(opened + self._placeholder_reply):
                 return f"it changes the reply of turn {turn + 1}"
             messages = [*messages, _make_user_message("u")]
             rendered = self._render(messages, header=False)

@@ -61,12 +61,10 @@ class ShowsMessages(Protocol):
         """Return the dialogue before the next reply; ``past.turns`` holds the turns taken so far."""
 
 
-def build_dialogue(turns_before: Past, first: int) -> list[Message]:
+def build_dialogue(past: Past, first: int) -> list[Message]:
     """Return the opening and all turns from ``first`` on; see `Window`."""
-    dialogue = (
-        turns_before.opening() if first == 0 else turns_before.opening(message=turns_before.messages[first])
-    )
-    for turn, message in zip(turns_before.turns[first:], turns_before.messages[first + 1 :], strict=True):
+    dialogue = past.opening() if first == 0 else past.opening(message=past.messages[first])
+    for turn, message in zip(past.turns[first:], past.messages[first + 1 :], strict=True):
         dialogue += [{"role": "assistant", "content": turn.reply_text}, {"role": "user", "content": message}]
     return dialogue
 

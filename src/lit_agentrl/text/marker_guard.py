@@ -61,12 +61,14 @@ class MarkerGuard:
 
     Args:
         tokenizer: A tokenizer with a `tokenizers` backend.
-        around: The texts that the template writes before, between and after messages.
+        template_texts: The texts that the template writes before, between and after messages.
         spared: A reply of the dialect.  Instructions quote its tags, so these are not markers even if the template
             writes them.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, around: Sequence[str], *, spared: str) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, template_texts: Sequence[str], *, spared: str
+    ) -> None:
         self._tokenizer = tokenizer
         added = tokenizer.added_tokens_decoder.values()
         special = {token.content for token in added if token.special} | set(tokenizer.all_special_tokens)
@@ -75,23 +77,23 @@ class MarkerGuard:
             for token in added
             if token.content not in spared
             and not token.content.isalnum()
-            and any(token.content in text for text in around)
+            and any(token.content in text for text in template_texts)
         }
-        self._tokens = frozenset(token for token in special | written_tokens if len(token.strip()) > 1)
-        self._token = _match_any(self._tokens)
-        self._word = _match_any(
-            {word for word in _find_plain_markers(around, self._token) if word not in spared}
+        self._marker_tokens = frozenset(token for token in special | written_tokens if len(token.strip()) > 1)
+        self._token_pattern = _match_any(self._marker_tokens)
+        self._plain_pattern = _match_any(
+            {word for word in _find_plain_markers(template_texts, self._token_pattern) if word not in spared}
         )
         self._unknown = tokenizer.unk_token_id  # also the id of unknown words, so it does not prove a marker
-        ids = {tokenizer.backend_tokenizer.token_to_id(token) for token in self._tokens}
-        self._ids = ids - {None, self._unknown}
+        ids = {tokenizer.backend_tokenizer.token_to_id(token) for token in self._marker_tokens}
+        self._marker_ids = ids - {None, self._unknown}
 
-    def guard(self, messages: Sequence[Mapping[str, str]], *, is_thrifty: bool = False) -> Guarded:
+    def guard(self, messages: Sequence[Mapping[str, str]], *, is_minimal: bool = False) -> Guarded:
         """Return copies of the messages that are safe to render.
 
         Args:
             messages: The messages.
-            is_thrifty: Whether stand-ins replace only the texts that spell a marker.
+            is_minimal: Whether stand-ins replace only the texts that spell a marker.
         """
         broken, safe = 0, []
         for message in messages:
@@ -112,7 +114,7 @@ class MarkerGuard:
         for number, message in enumerate(safe):
             for key in _TEXTS:
                 text = message.get(key, "").strip()
-                if is_thrifty and not self._has_marker(text) and not _PRIVATE.search(text):
+                if is_minimal and not self._has_marker(text) and not _PRIVATE.search(text):
                     continue
                 if text:  # white space around the text stays, since templates and tokenizers trim
                     is_first = key == "content"
@@ -135,7 +137,7 @@ class MarkerGuard:
         starts: list[int] = []
         first = begin = broken = 0
         # the tokenizer encodes the text between two template markers separately anyway
-        for k in [*(k for k, token in enumerate(ids) if token in self._ids), len(ids)]:
+        for k in [*(k for k, token in enumerate(ids) if token in self._marker_ids), len(ids)]:
             end = spans[k][0] if k < len(ids) else len(text)
             stretch = text[begin:end]
             if any(stand_in in stretch for stand_in in contents):
@@ -151,25 +153,25 @@ class MarkerGuard:
 
     def find_markers(self, content: str) -> list[str]:
         """Return the markers that a content spells, in order of their kind."""
-        return [*self._token.findall(content), *self._word.findall(content)]
+        return [*self._token_pattern.findall(content), *self._plain_pattern.findall(content)]
 
     @property
     def ids(self) -> frozenset[int]:
         """The ids of the tokens that are markers."""
-        return frozenset(token for token in self._ids if token is not None)
+        return frozenset(token for token in self._marker_ids if token is not None)
 
     def _break_up_words(self, content: str) -> tuple[str, int]:
         """Insert a space into each plain-text marker of a content; return their number too."""
-        if not self._word.search(content):
+        if not self._plain_pattern.search(content):
             return content, 0
         # look ahead, since markers may overlap
-        return re.subn(f"(?=(?:{self._word.pattern}))(.)", r"\1 ", content, flags=re.DOTALL)
+        return re.subn(f"(?=(?:{self._plain_pattern.pattern}))(.)", r"\1 ", content, flags=re.DOTALL)
 
     def _break_up_parts(self, part: Any) -> tuple[Any, int]:
         """Insert a space into each marker of tools or calls; return their number too."""
         if isinstance(part, str):
             text, words = self._break_up_words(part)
-            text, tokens = re.subn(f"(?=(?:{self._token.pattern}))(.)", r"\1 ", text, flags=re.DOTALL)
+            text, tokens = re.subn(f"(?=(?:{self._token_pattern.pattern}))(.)", r"\1 ", text, flags=re.DOTALL)
             if self._has_marker(text):
                 raise ValueError(f"a tool spells a marker of the template ({part[:40]!r}); rename it")
             return text, words + tokens
@@ -182,24 +184,27 @@ class MarkerGuard:
         return part, 0
 
     def _has_marker(self, content: str) -> bool:
-        if self._token.search(content):
+        if self._token_pattern.search(content):
             return True
         normalizer = self._tokenizer.backend_tokenizer.normalizer  # may turn look-alikes into a marker
-        return normalizer is not None and bool(self._token.search(normalizer.normalize_str(content)))
+        return normalizer is not None and bool(self._token_pattern.search(normalizer.normalize_str(content)))
 
     def _encode_as_text(self, stretch: str, contents: Mapping[str, str]) -> Encoded:
         """Encode a text without template markers, with contents in place of stand-ins."""
         parts = [contents.get(char, char) for char in stretch]
         text = "".join(parts)
         places = [*(index for index, part in enumerate(parts) for _ in part), len(parts)]
-        backend, unknown = _make_text_only_backend(self._tokenizer, self._tokens), self._tokenizer.unk_token
+        backend, unknown = (
+            _make_text_only_backend(self._tokenizer, self._marker_tokens),
+            self._tokenizer.unk_token,
+        )
         broken = 0
         for attempt in count():
             encoding = backend.encode(text, add_special_tokens=False)
             marker_spans = [
                 (start, end)
                 for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
-                if token in self._ids or (token == self._unknown and text[start:end] == unknown)
+                if token in self._marker_ids or (token == self._unknown and text[start:end] == unknown)
             ]
             if not marker_spans:
                 break
@@ -227,10 +232,10 @@ def _break_up(
     return "".join([*parts, text[copied:]]), [*new_places, *places[copied:]]
 
 
-def _find_plain_markers(around: Sequence[str], token: re.Pattern[str]) -> set[str]:
+def _find_plain_markers(template_texts: Sequence[str], token: re.Pattern[str]) -> set[str]:
     """Return the plain-text markers that a template writes."""
     markers = set()
-    for text in around:
+    for text in template_texts:
         parts = token.split(text)
         for part in parts:
             word = part.strip()

@@ -115,10 +115,10 @@ class _Writer:
         skipped = self._open if inside.startswith(self._open) else start
         body = inside.removeprefix(skipped)
         if start and end and body != inside and end in body:
-            at, lead = body.index(end), self._close.index(end)
+            at, num_blanks = body.index(end), self._close.index(end)
             # blanks beside the tag are the template's own
-            if body.startswith(self._close, max(0, at - lead)):
-                thought, content = body[: at - lead], body[at - lead + len(self._close) :]
+            if body.startswith(self._close, max(0, at - num_blanks)):
+                thought, content = body[: at - num_blanks], body[at - num_blanks + len(self._close) :]
             else:
                 thought, content = body[:at], body[at + len(end) :]
         elif self._plain and content.startswith(self._plain):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -83,6 +83,12 @@ class TemplateForms:
         return shaped
 
 
+# what every template takes
+_NO_FORMS = TemplateForms(
+    lists_tools=False, calls=None, shows_results=False, thought_key="", keeps_blocks=True
+)
+
+
 def _shape_call(call: Mapping[str, Any], call_id: str, form: CallForm) -> dict[str, Any]:
     arguments = call["arguments"]
     if form.has_text_arguments:
@@ -100,17 +106,16 @@ def find_forms(chat: ChatRenderer) -> TemplateForms:
     user, reply = {"role": "user", "content": "u"}, {"role": "assistant", "content": "q2"}
     block = f"{chat.dialect.think_start or '<think>'}q1"
     closed = {**reply, "content": f"{block}{block.removesuffix('q1').replace('<', '</', 1)}q2"}
-    plain = TemplateForms(False, None, False, "", True)
     calls = next((form for form in _list_call_forms() if _has_calls(chat, form)), None)
-    forms = TemplateForms(False, calls, False, "", True)
+    forms = replace(_NO_FORMS, calls=calls)
     call = {"role": "assistant", "content": "", "calls": _CALLS} if calls else reply
     shown = _render(chat, forms, [user, call, {"role": "tool", "content": "q8"}], header=True)
     return TemplateForms(
-        lists_tools='q4' in _render(chat, plain, [user], tools=[_TOOL], header=True),
+        lists_tools='q4' in _render(chat, _NO_FORMS, [user], tools=[_TOOL], header=True),
         calls=calls,
         shows_results="q8" in shown,
         thought_key=next((key for key in _THOUGHT_KEYS if _has_thought(chat, key)), ""),
-        keeps_blocks="q1" in _render(chat, plain, [user, closed], header=False),
+        keeps_blocks="q1" in _render(chat, _NO_FORMS, [user, closed], header=False),
     )  # fmt: skip
 
 
@@ -123,7 +128,7 @@ def _has_calls(chat: ChatRenderer, form: CallForm) -> bool:
         {"role": "user", "content": "u"},
         {"role": "assistant", "content": "", "calls": _CALLS},
     ]
-    forms = TemplateForms(False, form, False, "", True)
+    forms = replace(_NO_FORMS, calls=form)
     for tools in ([_TOOL], []):
         opened = _render(chat, forms, messages[:1], tools=tools, header=False)
         text = _render(chat, forms, messages, tools=tools, header=False).removeprefix(opened)
@@ -138,7 +143,7 @@ def _has_thought(chat: ChatRenderer, key: str) -> bool:
         {"role": "user", "content": "u"},
         {"role": "assistant", "content": "q2", "thought": "q1"},
     ]
-    return "q1" in _render(chat, TemplateForms(False, None, False, key, True), messages, header=False)
+    return "q1" in _render(chat, replace(_NO_FORMS, thought_key=key), messages, header=False)
 
 
 def _render(

@@ -16,12 +16,11 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
-from lit_agentrl.checks import require_whole
-from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
+from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult, require_fork
 from lit_agentrl.engines.native.attention import NAME, find_autocast_dtype
 from lit_agentrl.engines.native.inference import Inference, Reader
 from lit_agentrl.engines.native.play_copy import PlayCopy, choose_copy, require_copy
-from lit_agentrl.engines.native.prefill import PACKED, PADDED, choose_packed, pack_pieces, require_prefill
+from lit_agentrl.engines.native.prefill import choose_packed, pack_pieces
 from lit_agentrl.engines.native.prefixes import Copy, find_common_prefixes
 from lit_agentrl.engines.native.ragged import pack_unread
 from lit_agentrl.engines.native.reencoding import ReencodingEngine
@@ -29,7 +28,8 @@ from lit_agentrl.engines.native.rows import Rows
 from lit_agentrl.engines.native.sampling import draw_rows
 from lit_agentrl.engines.native.stops import StopRule, StopTable
 from lit_agentrl.engines.native.support import describe_copy_gap, find_obstacle
-from lit_agentrl.engines.native.window import AUTO, Window, choose_steps, require_window
+from lit_agentrl.engines.native.window import Window, choose_steps
+from lit_agentrl.engines.options import AUTO, PACKED, PADDED, check_native
 from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.policy import copy_weights
@@ -90,9 +90,7 @@ class NativeEngine:
             raise ValueError(
                 "model has no network here; use engine=openai engine.mode=chat, or another model"
             )
-        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
-        require_window(window, play_copy)
-        require_prefill(prefill)
+        check_native(num_slots=num_slots, window=window, play_copy=play_copy, prefill=prefill)
         self._network = network
         # `choose_packed` would try only one of an opponent's two networks
         self._prefill_option = PADDED if reader is not None and prefill == AUTO else prefill
@@ -145,9 +143,7 @@ class NativeEngine:
         **_: Any,
     ) -> Capabilities:
         """Check the options; see `CheckedEngine`."""
-        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
-        require_window(window, play_copy)
-        require_prefill(prefill)
+        check_native(num_slots=num_slots, window=window, play_copy=play_copy, prefill=prefill)
         return cls.capabilities
 
     # ------------------------------------------------------------------ protocol

@@ -18,19 +18,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lit_agentrl.checks import require_number, require_whole
-from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
+from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult, require_fork
 from lit_agentrl.engines.native.stops import StopRule, StopTable
 from lit_agentrl.engines.native.support import require_positions
+from lit_agentrl.engines.options import AUTO, check_vllm
 from lit_agentrl.engines.served.keyed import DRAWS, NUMBER, Draws, KeyedDraws
 from lit_agentrl.engines.served.vllm_memory import (
-    AUTO,
     choose_dtype,
     choose_memory,
     choose_sleep,
     join_ranks,
-    require_cache,
-    require_sleep,
 )
 from lit_agentrl.engines.served.vllm_setup import (
     has_gpu_build,
@@ -154,10 +151,7 @@ class VLLMEngine:
         **_: Any,
     ) -> Capabilities:
         """Check the options; see `CheckedEngine`."""
-        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
-        require_cache(cache_gb)
-        require_number("max_sync_gap", max_sync_gap, "a number >= 0", lambda value: value >= 0)
-        require_sleep(sleep)
+        check_vllm(num_slots=num_slots, max_sync_gap=max_sync_gap, cache_gb=cache_gb, sleep=sleep)
         choose_sleep(sleep, on_gpu=has_gpu_build(require_vllm()))
         return cls.capabilities
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -17,6 +18,16 @@ _FACES = ("east", "south", "west", "north")
 # levels at which the bot of minigrid fails: order of goals, hands full, hidden keys
 _NO_BOT = ("Debug", "Carrying", "KeyInBox")
 _ENDLESS = 10**9  # replaces the game's own limit of steps, since limits belong to the task
+
+
+@dataclass
+class _BotPlay:
+    """Minigrid's bot, which follows an episode in a copy of the game."""
+
+    game: Any
+    bot: Any
+    advice: Any  # the number of its next action
+    num_actions: int = 0  # actions of the episode that it has followed
 
 
 class BabyAI(Replayed):
@@ -34,15 +45,13 @@ class BabyAI(Replayed):
         ValueError: the library is missing, or it has no such level.
     """
 
-    foreign = ("_game", "_ahead")
+    foreign = ("_game", "_bot_play")
 
     def __init__(self, *, id: str = "BabyAI-GoToLocal-v0", split: str = "train") -> None:
         super().__init__(split=split)
         self._id = id
         self._game: Any
-        self._ahead: (
-            Any  # [copy of the game, its bot, number of actions the bot has seen, its advice], or None
-        )
+        self._bot_play: _BotPlay | None = None  # None: the bot has not been asked yet, or it failed
         self._open()
         self._number = 0
 
@@ -75,10 +84,10 @@ class BabyAI(Replayed):
         return None if action is None else [action]
 
     def _open(self) -> None:
-        self._game, self._ahead = _make_game(self._id), None
+        self._game, self._bot_play = _make_game(self._id), None
 
     def _begin(self, number: int) -> None:
-        self._number, self._ahead = number, None
+        self._number, self._bot_play = number, None
         self._game.reset(seed=number)
 
     def _get_content(self) -> str:
@@ -111,20 +120,20 @@ class BabyAI(Replayed):
 
         done = [earlier for earlier in self._done if isinstance(earlier, str)]
         try:
-            if self._ahead is None:
+            if self._bot_play is None:
                 game = _make_game(self._id)
                 game.reset(seed=self._number)
                 bot: Any = BabyAIBot(game)  # type: ignore[no-untyped-call]
-                self._ahead = [game, bot, 0, bot.replan(None)]
-            game, bot, count, advice = self._ahead
-            for action in done[count:]:
-                game.step(ACTIONS.index(action))
-                advice = bot.replan(game.actions(ACTIONS.index(action)))
-            self._ahead[2:] = [len(done), advice]
+                self._bot_play = _BotPlay(game, bot, advice=bot.replan(None))
+            play = self._bot_play
+            for action in done[play.num_actions :]:
+                play.game.step(ACTIONS.index(action))
+                play.advice = play.bot.replan(play.game.actions(ACTIONS.index(action)))
+            play.num_actions = len(done)
         except Exception:  # the bot's assertions fail where something that it needs is gone
-            self._ahead = None
+            self._bot_play = None
             return None
-        return ACTIONS[int(advice)] if int(advice) < len(ACTIONS) else None
+        return ACTIONS[int(play.advice)] if int(play.advice) < len(ACTIONS) else None
 
     def close(self) -> None:
         self._game.close()

@@ -181,7 +181,7 @@ class _Playthrough:
         self._writer = library.Inform7Game(game)
         self.max_score = game.max_score
         texts = [(key, self._names[key], info.desc) for key, info in sorted(game.infos.items())]
-        self._mark = stable_hash(f"{texts} {game.objective}")
+        self._text_hash = stable_hash(f"{texts} {game.objective}")
         self.last = f"Goal: {' '.join(game.objective.split())}"
         self.commands = self._list_commands()
 
@@ -220,7 +220,7 @@ class _Playthrough:
         quests = [
             (each.completed, each.failed, each.unfinishable) for each in self.progress.quest_progressions
         ]
-        return f"{self._mark:x} {sorted(map(str, self.progress.state.facts))} {quests} {self.score}"
+        return f"{self._text_hash:x} {sorted(map(str, self.progress.state.facts))} {quests} {self.score}"
 
     def describe(self) -> str:
         """Return lines of the room, its exits and things, and what is carried."""

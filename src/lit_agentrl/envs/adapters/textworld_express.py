@@ -106,7 +106,7 @@ class TextWorldExpress(Replayed):
         self._game: JavaGame
         self._open()
         self._number = _FOLDS[split][1]
-        self._now: dict[str, Any] = {}
+        self._answer: dict[str, Any] = {}
         self._changes: list[list[str]] = []
         self._path: list[tuple[str, str]] | None = None  # best play, as contents and actions
 
@@ -170,39 +170,39 @@ class TextWorldExpress(Replayed):
 
     def _begin(self, number: int) -> None:
         self._number, self._changes, self._path = number, [], None
-        self._now, description = self._start(self._game)
-        self._message = f"{description}\n{self._now['observation']}"
+        self._answer, description = self._start(self._game)
+        self._message = f"{description}\n{self._answer['observation']}"
 
     def _start(self, game: JavaGame) -> tuple[dict[str, Any], str]:
         number, fold = self._number, _FOLDS[self.split][0]
-        answer, description = game.begin(
+        text, description = game.begin(
             lambda game: (game.generateNewGameJSON(number, fold, False), game.getTaskDescription())
         )
-        return _read(answer), str(description)
+        return _read(text), str(description)
 
     def _get_content(self) -> str:
-        return self._describe(self._now, self._changes)
+        return self._describe(self._answer, self._changes)
 
-    def _describe(self, now: Mapping[str, Any], changes: Sequence[Sequence[str]]) -> str:
+    def _describe(self, answer: Mapping[str, Any], changes: Sequence[Sequence[str]]) -> str:
         """Return the variation, the place, and the actions that changed more than the place."""
         settings = sorted(self._settings.items())
-        return json.dumps([self._id, settings, self._number, _get_place(now), list(changes)])
+        return json.dumps([self._id, settings, self._number, _get_place(answer), list(changes)])
 
-    def _list_changes(self, now: Mapping[str, Any], action: str) -> list[list[str]]:
+    def _list_changes(self, answer: Mapping[str, Any], action: str) -> list[list[str]]:
         """Return what an action adds to the content: its place and itself, or nothing."""
         if self._id != "simonsays" and (action in _LOOKS or action.startswith(("move ", "examine "))):
             return []
-        return [[_get_place(now), action]]
+        return [[_get_place(answer), action]]
 
     def _list_actions(self) -> list[str]:
-        return sorted(set(self._now.get("validActions", ())))
+        return sorted(set(self._answer.get("validActions", ())))
 
     def _observe(self) -> str:
         parts = [self._message]
-        if "look" in self._shows and self._now["look"] and self._now["look"] not in self._message:
-            parts.append(self._now["look"])
-        if "inventory" in self._shows and self._now["inventory"]:
-            parts.append(self._now["inventory"])
+        if "look" in self._shows and self._answer["look"] and self._answer["look"] not in self._message:
+            parts.append(self._answer["look"])
+        if "inventory" in self._shows and self._answer["inventory"]:
+            parts.append(self._answer["inventory"])
         if "actions" in self._shows and self._is_running:
             parts.append(f"Possible actions: {', '.join(self._list_actions())}")
         return join_lines(parts)
@@ -213,33 +213,35 @@ class TextWorldExpress(Replayed):
         if name is None:
             self._message = "Unknown action: I'm not sure what you mean."  # as the library has it
             return Outcome({"score": 0.0}, action_is_valid=False)
-        before, changes = self._now, self._list_changes(self._now, name)
-        self._now = now = _step(self._game, name)
+        before, changes = self._answer, self._list_changes(self._answer, name)
+        self._answer = answer = _step(self._game, name)
         self._changes += changes
-        self._message = now["observation"]
-        is_solved = bool(now["tasksuccess"]) or now["score"] >= 1
-        reward = now["score"] - before["score"] if self._partial else float(is_solved)
-        return Outcome({"score": reward}, terminated=is_solved or bool(now["taskfailure"]), success=is_solved)
+        self._message = answer["observation"]
+        is_solved = bool(answer["tasksuccess"]) or answer["score"] >= 1
+        reward = answer["score"] - before["score"] if self._partial else float(is_solved)
+        return Outcome(
+            {"score": reward}, terminated=is_solved or bool(answer["taskfailure"]), success=is_solved
+        )
 
     def _find_path(self) -> list[tuple[str, str]]:
         """Return the solution of the library's agent without detours, as contents and actions."""
         game = self._make_game()
         actions = game.look(self._run_agent)
-        now, changes = self._start(game)[0], list[list[str]]()
+        answer, changes = self._start(game)[0], list[list[str]]()
         path: list[tuple[str, str]] = []
         position: dict[str, int] = {}
         for action in actions:
-            content = self._describe(now, changes)
+            content = self._describe(answer, changes)
             if content in position:  # the agent has come back, so the actions in between were a detour
                 del path[position[content] :]
                 position = {known: index for index, (known, _) in enumerate(path)}
-            if action not in now["validActions"]:
+            if action not in answer["validActions"]:
                 continue
             position[content] = len(path)
             path.append((content, action))
-            changes += self._list_changes(now, action)
-            now = _step(game, action)
-            if now["score"] >= 1:
+            changes += self._list_changes(answer, action)
+            answer = _step(game, action)
+            if answer["score"] >= 1:
                 return path
         return []
 
@@ -268,12 +270,12 @@ def _step(game: JavaGame, action: str) -> dict[str, Any]:
     return _read(game.ask(lambda game: game.stepJSON(action)))
 
 
-def _read(answer: str) -> dict[str, Any]:
+def _read(text: str) -> dict[str, Any]:
     """Return an answer of the library, with its score clipped to 0 to 1."""
-    now: dict[str, Any] = json.loads(answer)
-    return {**now, "score": min(max(float(now["score"]), 0.0), 1.0)}
+    answer: dict[str, Any] = json.loads(text)
+    return {**answer, "score": min(max(float(answer["score"]), 0.0), 1.0)}
 
 
-def _get_place(now: Mapping[str, Any]) -> str:
+def _get_place(answer: Mapping[str, Any]) -> str:
     """Return the first sentence about the room, which names it."""
-    return str(now["look"]).partition(".")[0]
+    return str(answer["look"]).partition(".")[0]

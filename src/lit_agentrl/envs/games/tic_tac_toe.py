@@ -65,7 +65,7 @@ class TicTacToe(TextEnv):
             "a number from 0 to below 1, what a win earns",
             lambda reward: 0 <= reward < 1,
         )
-        self._settings = (float(minimax_share), float(draw_reward))
+        self._minimax_share, self._draw_reward = float(minimax_share), float(draw_reward)
         self._sizes = [size for size in range(openings + 1) if plays in ("both", "XO"[size % 2])]
         self._board, self._mark, self._answer = _FREE * 9, "X", -1
 
@@ -74,7 +74,7 @@ class TicTacToe(TextEnv):
         return (
             "Tic-tac-toe. You and an opponent take turns to put X and O into cells from 1 to 9; X begins. Three marks "
             "of your own in a row, a column or a diagonal win. An empty cell shows its number.\n"
-            f"Actions: the number of an empty cell.\nRewards: 1 for a win, {self._settings[1]:g} for a draw."
+            f"Actions: the number of an empty cell.\nRewards: 1 for a win, {self._draw_reward:g} for a draw."
         )
 
     def action_names(self) -> list[str]:
@@ -89,7 +89,11 @@ class TicTacToe(TextEnv):
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
         """Return the move of the highest expected reward; None after the end."""
         require_whole("horizon", horizon, 1)
-        return None if self._is_over() else [str(_find_best(self._board, self._mark, *self._settings)[1] + 1)]
+        return (
+            None
+            if self._is_over()
+            else [str(_find_best(self._board, self._mark, self._minimax_share, self._draw_reward)[1] + 1)]
+        )
 
     def best_thought(self) -> str:
         """Return the cells that win at once, and those where the opponent would win."""
@@ -113,7 +117,7 @@ class TicTacToe(TextEnv):
             positions = _list_openings(size)
             yield positions[int(rng.integers(len(positions)))]
 
-        self._board = draw_for_split(propose, _unify, split=self.split)
+        self._board = draw_for_split(propose, _canonicalise, split=self.split)
         self._mark, self._answer = "XO"[(9 - self._board.count(_FREE)) % 2], -1
         return self._board
 
@@ -141,10 +145,10 @@ class TicTacToe(TextEnv):
             return Outcome({"win": 1.0}, terminated=True, success=True)
         if _has_won(self._board, opponent):
             return Outcome(terminated=True)
-        return Outcome({"draw": self._settings[1]}, terminated=True, success=True)
+        return Outcome({"draw": self._draw_reward}, terminated=True, success=True)
 
     def _choose_answer(self, mark: str) -> int:
-        is_best = self._noise.random() < self._settings[0]
+        is_best = self._noise.random() < self._minimax_share
         cells = _list_best(self._board, mark) if is_best else _list_free(self._board)
         return cells[int(self._noise.integers(len(cells)))]
 
@@ -173,7 +177,7 @@ def _has_won(board: str, mark: str) -> bool:
     return any(all(board[cell] == mark for cell in line) for line in _LINES)
 
 
-def _unify(board: str) -> str:
+def _canonicalise(board: str) -> str:
     """Return the first of the eight rotations and mirror images in the order of texts."""
     found = [board]
     for order in (_TURNED, _TURNED, _TURNED, _MIRRORED, _TURNED, _TURNED, _TURNED):

@@ -57,7 +57,7 @@ class Link:
             url,
             valid,
         )
-        self.url, self._parts, self._timeout_s, self._most = url, parts, timeout_s, int(max_mb * 2**20)
+        self.url, self._parts, self._timeout_s, self._max_bytes = url, parts, timeout_s, int(max_mb * 2**20)
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -75,9 +75,9 @@ class Link:
             if is_new:
                 raise
             status, text = self._exchange(path, body)  # the server may have closed the reused connection
-        if len(text) > self._most:
+        if len(text) > self._max_bytes:
             self.close()
-            raise self._make_error(path, f"answered more than {self._most / 2**20:g} MB (max_mb)")
+            raise self._make_error(path, f"answered more than {self._max_bytes / 2**20:g} MB (max_mb)")
         try:
             answer = parse(text)
         except ValueError as error:
@@ -117,17 +117,14 @@ class Link:
             else:
                 connection.request("POST", path_there, serialize(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
-            text = response.read(self._most + 1)
+            text = response.read(self._max_bytes + 1)
             if response.will_close:
                 self.close()
             if is_late.is_set():  # a cut connection looks like the end of an answer without a length
                 raise TimeoutError
             return response.status, text
-        except (
-            OSError,
-            http.client.HTTPException,
-            AttributeError,
-        ) as error:  # AttributeError: `_cut` ended it
+        # AttributeError: `_cut` ended the connection
+        except (OSError, http.client.HTTPException, AttributeError) as error:
             self.close()
             if is_late.is_set() or isinstance(error, TimeoutError):
                 late = f"the game at {self.url} did not answer within timeout_s={self._timeout_s:g} ({path})"

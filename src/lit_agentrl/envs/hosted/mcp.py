@@ -122,7 +122,9 @@ class Mcp(World):
             and self._is_running
             and earlier == list(map(str, solution[: len(earlier)]))
         )
-        return [str(call) for call in solution[len(earlier) :]][:horizon] or None if is_on_path else None
+        if not is_on_path:
+            return None
+        return [str(call) for call in solution[len(earlier) :]][:horizon] or None
 
     def locate(self, seed: int) -> int:
         return int(keyed_rng(seed, 0, _ROW).integers(len(self._tasks)))

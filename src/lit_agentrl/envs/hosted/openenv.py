@@ -80,7 +80,7 @@ class OpenEnv(Replayed):
             require_number("success_reward", success_reward, "a number, or null")
         self.instances, self._success_reward = instances, success_reward
         self._session_options = {"timeout_s": timeout_s, "patience_s": patience_s, "max_mb": max_mb}
-        self._url, self._show, self._most = url, None if show is None else list(show), max_chars
+        self._url, self._show, self._max_chars = url, None if show is None else list(show), max_chars
         self._options = dict(options or {})
         description, schema = fetch_descriptions(url, timeout_s=timeout_s, max_mb=max_mb)
         self._rules = str(description.get("description") or "") if told is None else told
@@ -88,10 +88,9 @@ class OpenEnv(Replayed):
         self._is_repeatable = False  # whether equal seeds have been seen to start equal games
         self._number = 0
         self._opening = ""
-        self._sent_actions: list[
-            tuple[dict[str, Any], str]
-        ] = []  # actions of this episode, and their answers
-        self._seen, self._hidden = "", ""
+        # actions of this episode, and their answers
+        self._sent_actions: list[tuple[dict[str, Any], str]] = []
+        self._seen, self._reported_state = "", ""
         self._open()
 
     @classmethod
@@ -159,7 +158,7 @@ class OpenEnv(Replayed):
             raise self._make_error("is over at its beginning")
 
     def _get_content(self) -> str:
-        return json.dumps([self._seen, self._hidden])
+        return json.dumps([self._seen, self._reported_state])
 
     def _observe(self) -> str:
         return self._seen
@@ -204,7 +203,7 @@ class OpenEnv(Replayed):
         assert self._session is not None
         try:
             observation = get_object(answer, "observation")
-            self._seen = format_observation(observation, self._show, self._most)
+            self._seen = format_observation(observation, self._show, self._max_chars)
             reward = answer.get("reward")
             reward = 0.0 if reward is None else reward
             require_number("reward", reward, "a finite number or null")
@@ -214,7 +213,9 @@ class OpenEnv(Replayed):
             state = self._session.ask("state")
         except (Refused, Gone):  # no state is reported, or the server is gone, which the next request finds
             state = {}
-        self._hidden = json.dumps({k: v for k, v in state.items() if k not in _COUNTERS}, sort_keys=True)
+        self._reported_state = json.dumps(
+            {k: v for k, v in state.items() if k not in _COUNTERS}, sort_keys=True
+        )
         return json.dumps([self._seen, float(reward), bool(answer.get("done"))]), float(reward)
 
     def _ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,8 @@ class Remote(World):
         self._changes: list[tuple[str, dict[str, Any], str]] = []
         self._number = 0  # steps of this session
         self._seen = ""  # the last observation
-        self._now: dict[str, Any] = {}  # the game's current description: format, names, rules and others
+        # the game's current format, names, rules and others
+        self._description: dict[str, Any] = {}
         self._tools: tuple[ToolSpec, ...] = ()
 
     @classmethod
@@ -131,22 +132,22 @@ class Remote(World):
 
     @property
     def rules(self) -> str:
-        return str(self._now.get("rules") or "")
+        return str(self._description.get("rules") or "")
 
     @property
     def system_text(self) -> str | None:
-        text = self._now.get("system_text")
+        text = self._description.get("system_text")
         return None if text is None else str(text)
 
     def action_names(self) -> list[str] | None:
-        names = self._now.get("names")
+        names = self._description.get("names")
         return None if names is None else [str(name) for name in names]
 
     def tools(self) -> Sequence[ToolSpec]:
         return self._tools
 
     def action_format(self) -> Format:
-        format: Format | None = self._now.get("format")
+        format: Format | None = self._description.get("format")
         return super().action_format() if format is None else format
 
     def random_action(self, rng: np.random.Generator) -> str | None:
@@ -165,7 +166,7 @@ class Remote(World):
         return None if plan is None else [str(action) for action in plan]
 
     def state_key(self) -> int:
-        return int(self._now.get("state_key", 0))
+        return int(self._description.get("state_key", 0))
 
     def rekey(self, noise_seed: int) -> None:
         if "rekey" in self._abilities:
@@ -194,7 +195,7 @@ class Remote(World):
 
     def _begin(self) -> dict[str, Any]:
         """Start the episode on the current server and replay it; return the first answer."""
-        self._session, self._number, self._now = None, 0, {}
+        self._session, self._number, self._description = None, 0, {}
         first = self._link.ask("/reset", self._start_request)
         session, opening = (
             get_text(first, "session"),
@@ -266,21 +267,21 @@ class Remote(World):
 
     def _store_description(self, answer: Mapping[str, Any]) -> None:
         """Update the game's description by the changes in an answer."""
-        now = get_object(answer, "now")
-        if "format" in now:
-            require(now["format"] in FORMATS, "format", now["format"], f"one of {', '.join(FORMATS)}")
-        if "names" in now and now["names"] is not None:
-            get_list(now, "names")
-        if "state_key" in now:
-            require_whole("state_key", now["state_key"], 0, 2**63 - 1)
-        if "tools" in now:
-            self._tools = parse_tools(get_list(now, "tools"))
-        self._now = {**self._now, **now}
+        changes = get_object(answer, "now")
+        if "format" in changes:
+            require(changes["format"] in FORMATS, "format", changes["format"], f"one of {', '.join(FORMATS)}")
+        if "names" in changes and changes["names"] is not None:
+            get_list(changes, "names")
+        if "state_key" in changes:
+            require_whole("state_key", changes["state_key"], 0, 2**63 - 1)
+        if "tools" in changes:
+            self._tools = parse_tools(get_list(changes, "tools"))
+        self._description = {**self._description, **changes}
 
     def _close_session(self) -> None:
         """Close the session; ignore a server that does not answer."""
         session, self._session, self._is_running = self._session, None, False
-        self._now, self._tools = {}, ()
+        self._description, self._tools = {}, ()
         if session is not None:
             try:
                 self._link.ask("/close", {"session": session})

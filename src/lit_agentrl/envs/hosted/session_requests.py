@@ -29,11 +29,11 @@ class Session:
     """A served episode."""
 
     env: World
-    used: float  # time of the last request, in seconds of time.monotonic
-    number: int = 0  # steps so far
-    # the answer to the last step, which a player may request again
-    last: dict[str, Any] = field(default_factory=dict)
-    now: dict[str, Any] = field(default_factory=dict)  # the last description sent to the player
+    used_at: float  # time of the last request, in seconds of time.monotonic
+    num_steps: int = 0
+    # to the last step; a player may request it again
+    last_answer: dict[str, Any] = field(default_factory=dict)
+    description: dict[str, Any] = field(default_factory=dict)  # the last one sent to the player
     is_broken: bool = False
     is_left: bool = False  # closed by its player, or idle too long
     is_ended: bool = False  # its environment is closed or has another user
@@ -45,17 +45,17 @@ def step(session: Session, body: Mapping[str, Any]) -> dict[str, Any]:
     number, action = get_whole(body, "number"), body.get("action")
     if not isinstance(action, str):
         raise RequestError(400, "action must be a text")
-    if number == session.number and number:
-        return session.last  # the answer was lost on its way
-    if number != session.number + 1:
-        raise RequestError(409, f"number={number} does not follow on step {session.number}")
+    if number == session.num_steps and number:
+        return session.last_answer  # the answer was lost on its way
+    if number != session.num_steps + 1:
+        raise RequestError(409, f"number={number} does not follow on step {session.num_steps}")
     observation, reward, terminated, truncated, info = session.env.step(action)
     answer = {
         "observation": observation, "reward": float(reward), "terminated": bool(terminated),
         "truncated": bool(truncated), "info": keep_json(info), "now": _list_changes(session),
     }  # fmt: skip
     serialize(answer)  # raises before the step counts as played
-    session.number, session.last = number, answer
+    session.num_steps, session.last_answer = number, answer
     return answer
 
 
@@ -95,8 +95,8 @@ def rekey(session: Session, body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _list_changes(session: Session) -> dict[str, Any]:
     """Return what has changed since the last description."""
-    earlier, session.now = session.now, describe_state(session.env)
-    return {key: value for key, value in session.now.items() if value != earlier[key]}
+    earlier, session.description = session.description, describe_state(session.env)
+    return {key: value for key, value in session.description.items() if value != earlier[key]}
 
 
 def get_whole(body: Mapping[str, Any], key: str) -> int:

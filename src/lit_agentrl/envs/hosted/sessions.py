@@ -38,7 +38,7 @@ class Sessions:
 
     def __init__(self, task: Task, *, most: int, idle_s: float) -> None:
         self._task, self._most, self._idle_s = task, most, idle_s
-        self._of_id: dict[str, Session] = {}
+        self._sessions_by_id: dict[str, Session] = {}
         self._spare: dict[str, list[World]] = {split: [] for split in SPLITS}
         self._num_starting = 0  # sessions whose environment is not ready yet
         self._guard = threading.Lock()
@@ -66,7 +66,11 @@ class Sessions:
             RequestError: the request is invalid, the session is unknown, all are in use, or the game has failed.
         """
         if path == "/health":
-            counts = {"sessions": len(self._of_id), "episodes": self.episodes, "expired": self.expired}
+            counts = {
+                "sessions": len(self._sessions_by_id),
+                "episodes": self.episodes,
+                "expired": self.expired,
+            }
             return {"protocol": PROTOCOL, "game": self._game, "most": self._most, **counts}
         if path == "/reset":
             return self._reset(
@@ -80,7 +84,7 @@ class Sessions:
                 f"there is no {path[:40]}; there are /health, /reset, /close, {', '.join(HANDLERS)}",
             )
         name = body.get("session")
-        session = self._of_id.get(name) if isinstance(name, str) else None
+        session = self._sessions_by_id.get(name) if isinstance(name, str) else None
         unknown = RequestError(404, "this session is not known (any more)", session="unknown")
         if session is None:
             raise unknown
@@ -91,7 +95,7 @@ class Sessions:
         try:
             if session.is_left:  # closed while this request waited
                 raise unknown
-            session.used = time.monotonic()
+            session.used_at = time.monotonic()
             return HANDLERS[path](session, body)
         except RequestError:
             raise
@@ -99,7 +103,7 @@ class Sessions:
             session.is_broken = True
             raise RequestError(500, f"{type(error).__name__}: {error}") from error
         finally:
-            session.used = time.monotonic()
+            session.used_at = time.monotonic()
             with self._guard:
                 session.lock.release()
                 must_end = session.is_left and not session.is_ended
@@ -110,14 +114,14 @@ class Sessions:
     def close_idle(self) -> None:
         """Close the sessions that had no request for ``idle_s`` seconds."""
         before = time.monotonic() - self._idle_s
-        for name, session in list(self._of_id.items()):
-            if session.used < before and not session.lock.locked():
+        for name, session in list(self._sessions_by_id.items()):
+            if session.used_at < before and not session.lock.locked():
                 self.expired += 1
                 self._close(name)
 
     def close(self) -> None:
         """Close all environments."""
-        for name in list(self._of_id):
+        for name in list(self._sessions_by_id):
             self._close(name)
         for spare in self._spare.values():
             while spare:
@@ -125,7 +129,7 @@ class Sessions:
 
     def _reset(self, split: str, seed: int, noise_seed: int) -> dict[str, Any]:
         with self._guard:
-            if len(self._of_id) + self._num_starting >= self._most:
+            if len(self._sessions_by_id) + self._num_starting >= self._most:
                 raise RequestError(
                     503, f"all {self._most} sessions are in use; lit-agentrl serve-env --sessions has more"
                 )
@@ -134,11 +138,11 @@ class Sessions:
         try:
             env = self._task.make(split) if env is None else env
             observation, info = env.reset(seed=seed, options={"noise_seed": noise_seed})
-            session = Session(env, time.monotonic(), now=describe_state(env))
+            session = Session(env, time.monotonic(), description=describe_state(env))
             answer = {
                 "observation": observation,
                 "info": keep_json(info),
-                "now": session.now,
+                "now": session.description,
             }
             serialize(answer)
         except (Exception, SystemExit) as error:
@@ -151,12 +155,12 @@ class Sessions:
         name = secrets.token_urlsafe(16)  # cannot be guessed
         with self._guard:
             self.episodes += 1
-            self._of_id[name] = session
+            self._sessions_by_id[name] = session
         return {"session": name, **answer}
 
     def _close(self, name: str) -> dict[str, Any]:
         with self._guard:
-            session = self._of_id.pop(name, None)
+            session = self._sessions_by_id.pop(name, None)
             if session is None:
                 return {}
             session.is_left = True  # before the lock is read, so that a later request finds it set

@@ -81,9 +81,9 @@ class PocketWorld(TextEnv):
         completion.
         """
         observation, info = super().reset(seed=seed, options=options)
-        scenario = f"{self._at.kind}/{self._at.scenario}"
+        scenario = f"{self._address.kind}/{self._address.scenario}"
         return observation, {
-            **info, "instance_id": f"pocket/{self._at.name}", "scenario": scenario, "scenario_tasks": TASKS,
+            **info, "instance_id": f"pocket/{self._address.name}", "scenario": scenario, "scenario_tasks": TASKS,
         }  # fmt: skip
 
     def random_action(self, rng: np.random.Generator) -> str:
@@ -105,7 +105,7 @@ class PocketWorld(TextEnv):
         return plan[self._done :][:horizon]
 
     def _start_task(self, address: Address) -> None:
-        self._at = address
+        self._address = address
         self._before, self._plan = begin(address)
         self._phone = self._before.copy()
         self._seen = f"The user asks: {self._plan.asks}"
@@ -116,7 +116,7 @@ class PocketWorld(TextEnv):
 
     def _draw_instance(self, seed: int) -> str:
         self._start_task(self._tasks[self.locate(seed)])
-        return self._at.name
+        return self._address.name
 
     def _observe(self) -> str:
         return self._seen
@@ -138,7 +138,7 @@ class PocketWorld(TextEnv):
         return Outcome({"task": reward}, terminated=True, success=verdict.success, counts=counts)
 
     def _get_state(self) -> dict[str, Any]:
-        at = [self._at.kind, self._at.scenario, self._at.task]
+        at = [self._address.kind, self._address.scenario, self._address.task]
         phone = self._phone.copy()
         return {
             "at": at,

@@ -35,11 +35,11 @@ def send_text(row: Row, words: str) -> tuple[str, dict[str, str]]:
 
 
 @declare(2, "contacts", "messages")
-def tell(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Send a message; the odd case: to two people."""
+def tell(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Send a message; the special case: to two people."""
     words, first = pick(LINES.split(", "), rng), choose_contact(phone, rng)
     both = [first]
-    if odd == 2:
+    if is_special:
         both.append(next(row for row in phone.get_rows("contacts") if row != first))
     names = " and ".join(row["name"] for row in both)
     return Plan(
@@ -49,25 +49,25 @@ def tell(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(2, "contacts", "messages")
-def tell_group(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Send a message to a group; the odd case: one person is left out."""
+def tell_group(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Send a message to a group; the special case: one person is left out."""
     group, words = ("family", "friend", "work")[int(rng.integers(3))], "The party begins at eight."
     rows = [row for row in phone.get_rows("contacts") if row["relation"] == group]
     asks = f"Send everyone whom my contacts call '{group}' the message '{words}'"
-    if odd == 2:
+    if is_special:
         asks += f" Leave out {rows[0]['name']}."
         rows = rows[1:]
     return Plan(asks, [("contacts_search", {"query": group}), *(send_text(row, words) for row in rows)])
 
 
 @declare(2, "contacts", "messages")
-def save_sender(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Add the sender of a message; the odd case: as a known person's new number."""
+def save_sender(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Add the sender of a message; the special case: as a known person's new number."""
     new, row = draw_number(rng), choose_contact(phone, rng)
-    name = row["name"] if odd == 2 else "Lena Fisk"
+    name = row["name"] if is_special else "Lena Fisk"
     phone.add("messages", number=new, by="them", text=f"This is {name}, with my new number.", read=False)
     find = ("messages_list", {"unread": True})
-    if odd == 2:
+    if is_special:
         asks = f"{name} wrote from a new number. Change it in my contacts."
         return Plan(asks, [find, find_contact(row), ("contacts_renumber", {"id": row["id"], "number": new})])
     asks = f"{name} wrote from a number that I do not know yet. Add her to my contacts as work."
@@ -75,11 +75,11 @@ def save_sender(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(2, "messages", "calendar")
-def accept(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Accept an invitation; the odd case: a later message changes the time."""
+def accept(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Accept an invitation; the special case: a later message changes the time."""
     sender, date, start = choose_contact(phone, rng)["number"], draw_day(rng), draw_hour(rng)
     phone.add("messages", number=sender, by="them", text=f"Dinner on {date} at {start}?", read=False)
-    if odd == 2:
+    if is_special:
         start = "20:30"
         phone.add(
             "messages", number=sender, by="them", text=f"Better at {start}, on the same day.", read=False
@@ -94,15 +94,15 @@ def accept(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(2, "notes", "shop")
-def buy_list(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Buy a shopping list; the odd case: one item is in the cart already."""
+def buy_list(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Buy a shopping list; the special case: one item is in the cart already."""
     names = choose([row["name"] for row in phone.get_rows("products")], int(rng.integers(2, 4)), rng)
     note = phone.add("notes", title="shopping list", text="\n".join(names))
     calls: Calls = [("notes_search", {"query": "shopping list"})]
     calls += [("notes_read", {"id": note["id"]}), ("shop_cart", {})]
-    if odd == 2:
+    if is_special:
         phone.add("cart", product=names[0], count=1)
-    for name in names[odd == 2 :]:
+    for name in names[is_special:]:
         id = next(row["id"] for row in phone.get_rows("products") if row["name"] == name)
         calls += [("shop_search", {"query": name}), ("shop_put", {"product": id, "count": 1})]
     asks = "Buy one of each thing in my note 'shopping list'. What is in the cart already need not be put there again."
@@ -110,10 +110,10 @@ def buy_list(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(2, "bank", "notes")
-def note_total(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Note the sum of transfers; the odd case: there are none."""
+def note_total(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Note the sum of transfers; the special case: there are none."""
     row = phone.add("contacts", name="Ole Winter", number=draw_number(rng), relation="friend")
-    paid = [int(rng.integers(5, 60)) for _ in range(int(rng.integers(2, 8)))] if odd < 2 else []
+    paid = [int(rng.integers(5, 60)) for _ in range(int(rng.integers(2, 8)))] if not is_special else []
     for amount in paid:
         phone.add("transfers", to=row["name"], amount=amount, memo="trip")
     pages = range(1, max(-(-len(paid) // 5), 1) + 1)
@@ -124,17 +124,17 @@ def note_total(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(2, "bank", "messages")
-def pay_asked(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Pay a request; the odd case: it is higher than the message says."""
+def pay_asked(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Pay a request; the special case: it is higher than the message says."""
     row, owed = choose_contact(phone, rng), int(rng.integers(10, 90))
-    requested = owed + (odd == 2) * 15
+    requested = owed + is_special * 15
     phone.add(
         "messages", number=row["number"], by="them", text=f"You owe me {owed} for the tickets.", read=False
     )
     request = phone.add("requests", by=row["name"], of="me", amount=requested, memo="tickets")
     calls: Calls = [("bank_pending", {})]
     calls += [("messages_list", {"number": row["number"], "unread": True})]
-    if odd == 2:
+    if is_special:
         calls += [("messages_send", {"number": row["number"], "text": "The amount is wrong."})]
     else:
         calls += [("bank_pay_request", {"id": request["id"]})]
@@ -145,17 +145,17 @@ def pay_asked(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(2, "notes", "music", name="party_songs")
-def fill_playlist(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Fill a playlist from a note; the odd case: it has one song already."""
+def fill_playlist(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Fill a playlist from a note; the special case: it has one song already."""
     titles = choose(TITLES.split(", "), int(rng.integers(2, 4)), rng)
     note = phone.add("notes", title="party songs", text="\n".join(titles))
     calls: Calls = [("notes_search", {"query": "party songs"})]
     calls += [("notes_read", {"id": note["id"]}), ("music_playlists", {})]
-    if odd == 2:
+    if is_special:
         phone.add("lists", name="party", songs=titles[:1])
     else:
         calls += [("music_create", {"name": "party"})]
-    for title in titles[odd == 2 :]:
+    for title in titles[is_special:]:
         id = next(row["id"] for row in phone.get_rows("songs") if row["title"] == title)
         calls += [("music_search", {"query": title}), ("music_put", {"playlist": "party", "song": id})]
     asks = "Put the songs of my note 'party songs' into the playlist 'party'. If there is no such playlist, make it."
@@ -163,8 +163,8 @@ def fill_playlist(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(2, "files", "notes")
-def keep_text(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Copy a file to a note; the odd case: delete the file afterwards."""
+def keep_text(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Copy a file to a note; the special case: delete the file afterwards."""
     folder, name = pick(("work", "home"), rng), "wifi-code.txt"
     file = phone.add(
         "files", folder=folder, name=name, text=f"{pick(PRODUCTS.split(', '), rng)} {rng.integers(1000)}"
@@ -175,7 +175,7 @@ def keep_text(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     ]
     calls += [("notes_write", {"title": "code", "text": file["text"]})]
     asks = f"Copy the text of the file {name} in the folder {folder} into a new note with the title 'code'."
-    if odd == 2:
+    if is_special:
         calls += [("files_delete", {"id": file["id"]})]
         asks += " Delete the file then."
     return Plan(asks, calls)

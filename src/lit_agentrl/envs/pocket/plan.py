@@ -36,9 +36,9 @@ class Plan:
     answer: str | None = None
 
 
-# Prepares the phone and returns the task.  Its last argument is the index of the task; index 2 is the odd case, which
-# differs from the template's other tasks as its docstring says.
-Template = Callable[[Phone, np.random.Generator, int], Plan]
+# Prepares the phone and returns the task.  Its last argument says whether this is the special case, which differs from
+# the template's other tasks as its docstring says.
+Template = Callable[[Phone, np.random.Generator, bool], Plan]
 
 
 @dataclass(frozen=True)

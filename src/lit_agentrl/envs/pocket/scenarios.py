@@ -13,7 +13,7 @@ from lit_agentrl.envs.pocket.plan import Kind, Plan
 from lit_agentrl.envs.splits import keyed_rng, stable_hash
 from lit_agentrl.envs.splits import split_of as split_of_content
 
-# scenarios per template, and tasks per scenario, which differ in people and amounts; the last task is the odd case
+# scenarios per template, and tasks per scenario, which differ in people and amounts; the last task is the special case
 SCENARIOS, TASKS = 12, 3
 KINDS: Mapping[str, Kind] = {each.name: each for each in (*simple.KINDS, *joined.KINDS, *wide.KINDS)}
 HELD_OUT = frozenset({"music", "files"})  # apps that no task of training needs
@@ -76,5 +76,5 @@ def begin(address: Address) -> tuple[Phone, Plan]:
     """Create the phone before a task, and its plan."""
     key = stable_hash(f"{address.kind} {address.scenario}")
     phone = create_phone(keyed_rng(key, 0, _DRAW))
-    plan = KINDS[address.kind].make(phone, keyed_rng(key, address.task + 1, _DRAW), address.task)
-    return phone, plan
+    rng = keyed_rng(key, address.task + 1, _DRAW)
+    return phone, KINDS[address.kind].make(phone, rng, address.task == TASKS - 1)

@@ -25,20 +25,20 @@ def _choose_contact(phone: Phone, rng: np.random.Generator) -> Row:
 
 
 @declare(1, "contacts")
-def find_number(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Ask for a phone number; the odd case: there is no such person."""
+def find_number(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Ask for a phone number; the special case: there is no such person."""
     number_of = {row["name"]: row["number"] for row in phone.get_rows("contacts")}
-    names = [name for name in NAMES.split(", ") if (name in number_of) == (odd < 2)]
+    names = [name for name in NAMES.split(", ") if (name in number_of) == (not is_special)]
     name = pick(names, rng)
     asks = f"What is the phone number of {name}? Answer none if there is none."
     return Plan(asks, [("contacts_search", {"query": name})], number_of.get(name, "none"))
 
 
 @declare(1, "contacts")
-def renumber(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Change a phone number; the odd case: two people share a first name."""
+def renumber(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Change a phone number; the special case: two people share a first name."""
     row = _choose_contact(phone, rng)
-    if odd == 2:
+    if is_special:
         phone.add("contacts", name=f"{row['name'].split()[0]} Lund", number=draw_number(rng), relation="work")
     new = draw_number(rng)
     calls: Calls = [
@@ -49,11 +49,11 @@ def renumber(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(1, "contacts")
-def forget(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Delete a contact; the odd case: the person occurs twice, with different numbers."""
+def forget(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Delete a contact; the special case: the person occurs twice, with different numbers."""
     row = _choose_contact(phone, rng)
     asks = f"Delete {row['name']} from my contacts."
-    if odd == 2:
+    if is_special:
         old = phone.add("contacts", name=row["name"], number=draw_number(rng), relation=row["relation"])
         asks = f"{row['name']} is twice in my contacts. Delete the one with the number {old['number']}."
         row = old
@@ -62,18 +62,18 @@ def forget(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(1, "messages")
-def count_unread(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Count unread messages; the odd case: all are read."""
+def count_unread(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Count unread messages; the special case: all are read."""
     for row in phone.get_rows("messages"):
-        row["read"] = row["read"] or odd == 2
+        row["read"] = row["read"] or is_special
     unread = sum(not row["read"] for row in phone.get_rows("messages"))
     calls: Calls = [("messages_list", {"unread": True})]
     return Plan("How many unread messages do I have? Answer with a number.", calls, str(unread))
 
 
 @declare(1, "messages")
-def reply(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Reply to a message; the odd case: mark it as read, too."""
+def reply(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Reply to a message; the special case: mark it as read, too."""
     sender = phone.add(
         "messages", number=draw_number(rng), by="them", text="Are you coming tonight?", read=False
     )
@@ -81,17 +81,17 @@ def reply(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     calls: Calls = [("messages_list", {"unread": True, "number": sender["number"]})]
     calls += [("messages_send", {"number": sender["number"], "text": text})]
     asks = f"Someone asks by message whether I come tonight. Reply to that number: '{text}'"
-    if odd == 2:
+    if is_special:
         calls += [("messages_mark_read", {"id": sender["id"]})]
         asks += " Mark the question as read as well."
     return Plan(asks, calls)
 
 
 @declare(1, "calendar")
-def add_event(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Add an event; the odd case: only if the day is free."""
+def add_event(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Add an event; the special case: only if the day is free."""
     title, date, start = pick(EVENTS.split(", "), rng), draw_day(rng), draw_hour(rng)
-    if odd == 2:
+    if is_special:
         phone.add("events", title="trip to the sea", date=date, start="07:00")
         asks = (
             f"Put {title} on {date} at {start} into my calendar, but only if nothing is planned on that day."
@@ -102,12 +102,12 @@ def add_event(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(1, "calendar")
-def move_event(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Move an event; the odd case: it is cancelled."""
+def move_event(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Move an event; the special case: it is cancelled."""
     rows = phone.get_rows("events")
     row, date, start = rows[int(rng.integers(len(rows)))], draw_day(rng), draw_hour(rng)
     find = ("calendar_search", {"query": row["title"]})
-    if odd == 2:
+    if is_special:
         asks = f"{row['title'].capitalize()} is called off. Take it out of my calendar."
         return Plan(asks, [find, ("calendar_delete", {"id": row["id"]})])
     calls: Calls = [find, ("calendar_move", {"id": row["id"], "date": date, "start": start})]
@@ -115,12 +115,12 @@ def move_event(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(1, "notes")
-def write_note(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Write a note; the odd case: it replaces an older one."""
+def write_note(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Write a note; the special case: it replaces an older one."""
     title, text = pick(("to do", "quotes", "packing"), rng), pick(LINES.split(", "), rng)
     calls: Calls = [("notes_write", {"title": title, "text": text})]
     asks = f"Write a new note with the title '{title}' and the text '{text}'"
-    if odd == 2:
+    if is_special:
         old = phone.add("notes", title=title, text="old")
         calls = [("notes_search", {"query": title}), ("notes_delete", {"id": old["id"]}), *calls]
         asks += " Delete the old note of that title."
@@ -128,11 +128,11 @@ def write_note(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(1, "notes")
-def append_note(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Append to a note; the odd case: two titles contain the same word."""
+def append_note(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Append to a note; the special case: two titles contain the same word."""
     rows = phone.get_rows("notes")
     row, line = rows[int(rng.integers(len(rows)))], pick(PRODUCTS.split(", "), rng)
-    if odd == 2:
+    if is_special:
         phone.add("notes", title=f"old {row['title']}", text="nothing")
     calls: Calls = [
         ("notes_search", {"query": row["title"]}),
@@ -142,10 +142,10 @@ def append_note(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(1, "bank")
-def transfer(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Send money; the odd case: the balance is too low."""
+def transfer(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Send money; the special case: the balance is too low."""
     name, amount = pick(NAMES.split(", "), rng), int(rng.integers(20, 300))
-    if odd == 2:
+    if is_special:
         amount = phone.get_rows("account")[0]["balance"] + int(rng.integers(1, 50))
         asks = f"Send ${amount} to {name} if the balance allows it. If not, send nothing and answer with my balance."
         return Plan(asks, [("bank_balance", {})], str(phone.get_rows("account")[0]["balance"]))
@@ -154,20 +154,20 @@ def transfer(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(1, "bank", name="spent_on")
-def sum_transfers(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Add up transfers to a person; the odd case: there are none."""
+def sum_transfers(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Add up transfers to a person; the special case: there are none."""
     sent: dict[str, int] = {}
     for row in phone.get_rows("transfers"):
         sent[row["to"]] = sent.get(row["to"], 0) + row["amount"]
-    names = [name for name in NAMES.split(", ") if (name in sent) == (odd < 2)]
+    names = [name for name in NAMES.split(", ") if (name in sent) == (not is_special)]
     name = pick(names, rng)
     asks = f"How many dollars have I sent to {name} in all? Answer with a number."
     return Plan(asks, [("bank_history", {"to": name})], str(sent.get(name, 0)))
 
 
 @declare(1, "shop")
-def buy(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Buy a product; the odd case: the cart holds something else."""
+def buy(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Buy a product; the special case: the cart holds something else."""
     rows = phone.get_rows("products")
     row, count = rows[int(rng.integers(len(rows)))], int(rng.integers(1, 4))
     calls: Calls = [
@@ -175,7 +175,7 @@ def buy(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
         ("shop_put", {"product": row["id"], "count": count}),
     ]
     asks = f"Buy {count} of '{row['name']}' in the shop."
-    if odd == 2:
+    if is_special:
         other = phone.add("cart", product=next(each["name"] for each in rows if each != row), count=1)
         calls = [("shop_cart", {}), ("shop_take_out", {"id": other["id"]}), *calls]
         asks += " Buy nothing else: empty the cart before."
@@ -183,21 +183,21 @@ def buy(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(1, "music")
-def like(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Like a song; the odd case: two songs have this title."""
+def like(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Like a song; the special case: two songs have this title."""
     rows = phone.get_rows("songs")
     row = rows[int(rng.integers(len(rows)))]
-    if odd == 2:
+    if is_special:
         phone.add("songs", title=row["title"], artist="Vera Moss", liked=False)
     calls: Calls = [("music_search", {"query": row["title"]}), ("music_like", {"song": row["id"]})]
     return Plan(f"Like the song '{row['title']}' by {row['artist']}.", calls)
 
 
 @declare(1, "music")
-def trim_playlist(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Remove a song from a playlist; the odd case: two songs."""
+def trim_playlist(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Remove a song from a playlist; the special case: two songs."""
     songs = phone.get_rows("lists")[0]["songs"]
-    gone = choose(songs, 1 + (odd == 2), rng)
+    gone = choose(songs, 1 + is_special, rng)
     calls: Calls = [("music_playlists", {})]
     for title in gone:
         id = next(row["id"] for row in phone.get_rows("songs") if row["title"] == title)
@@ -206,11 +206,11 @@ def trim_playlist(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(1, "files")
-def move_file(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Move a file; the odd case: two folders have a file of that name."""
+def move_file(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Move a file; the special case: two folders have a file of that name."""
     rows = phone.get_rows("files")
     row, folder = rows[int(rng.integers(len(rows)))], pick(("archive", "shared", "old"), rng)
-    if odd == 2:
+    if is_special:
         other = "home" if row["folder"] == "work" else "work"
         phone.add("files", folder=other, name=row["name"], text="a copy")
     calls: Calls = [

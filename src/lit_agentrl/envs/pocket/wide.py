@@ -13,12 +13,12 @@ from lit_agentrl.envs.pocket.plan import Calls, Plan, declare
 
 
 @declare(3, "bank", "contacts", "messages")
-def settle(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Pay requests of the family; in the odd case, the family has none."""
+def settle(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Pay requests of the family; in the special case, the family has none."""
     family = [row for row in phone.get_rows("contacts") if row["relation"] == "family"]
     others = [row for row in phone.get_rows("contacts") if row["relation"] != "family"]
     calls: Calls = [("bank_pending", {}), ("contacts_search", {"query": "family"})]
-    asking = [*(choose_rows(family, 2, rng) if odd < 2 else []), *choose_rows(others, 2, rng)]
+    asking = [*(choose_rows(family, 2, rng) if not is_special else []), *choose_rows(others, 2, rng)]
     for row in choose_rows(asking, len(asking), rng):
         request = phone.add(
             "requests", by=row["name"], of="me", amount=int(rng.integers(5, 60)), memo="dinner"
@@ -33,8 +33,8 @@ def settle(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(3, "calendar", "contacts", "messages")
-def call_off(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Cancel the events of a day; in the odd case, one event stays."""
+def call_off(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Cancel the events of a day; in the special case, one event stays."""
     date, people = draw_day(rng), choose_rows(phone.get_rows("contacts"), 3, rng)
     calls: Calls = [("calendar_day", {"date": date})]
     for event in [row for row in phone.get_rows("events") if row["date"] == date]:
@@ -45,8 +45,8 @@ def call_off(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
     ]
     text = f"I am ill on {date}. Delete all my events of that day, and send each person whom I wanted to meet the "
     text += "message 'Sorry, I am ill.'"
-    cancelled = events[1:] if odd == 2 else events
-    if odd == 2:
+    cancelled = events[1:] if is_special else events
+    if is_special:
         text += " Only the coffee in the morning stays as it is."
     for row, event in zip(people, events, strict=True):
         if event in cancelled:
@@ -59,12 +59,12 @@ def call_off(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(3, "notes", "contacts", "bank", "messages")
-def share_costs(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Request shares of a cost; in the odd case, one person has paid already."""
+def share_costs(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Request shares of a cost; in the special case, one person has paid already."""
     people, cost = choose_rows(phone.get_rows("contacts"), 3, rng), int(rng.integers(8, 60))
     lines = [f"cost of all four of us: {4 * cost}", *(row["name"] for row in people), "me"]
     note = phone.add("notes", title="cabin trip", text="\n".join(lines))
-    if odd == 2:
+    if is_special:
         note["text"] += f"\n{people[0]['name']} has paid"
         people = people[1:]
     calls: Calls = [("notes_search", {"query": "cabin trip"}), ("notes_read", {"id": note["id"]})]
@@ -80,28 +80,28 @@ def share_costs(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(3, "shop", "bank", "notes", name="cheapest")
-def buy_cheapest(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Buy the cheapest product; in the odd case, it is too expensive."""
+def buy_cheapest(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Buy the cheapest product; in the special case, it is too expensive."""
     product = pick(PRODUCTS.split(", "), rng)
     phone.add("products", name=f"Ester {product}", price=int(rng.integers(2, 40)))
     rows = [row for row in phone.get_rows("products") if product in row["name"]]
     for index, row in enumerate(rows):
         row["price"] = 3 * row["price"] + index  # makes all prices different
     best = min(rows, key=lambda row: int(row["price"]))
-    max_price = best["price"] - 1 if odd == 2 else best["price"] + 2
+    max_price = best["price"] - 1 if is_special else best["price"] + 2
     text = f"Buy the cheapest {product} that the shop has, if it costs at most ${max_price}, and write a note with "
     text += "the title 'bought' and its full name as text. If it costs more, buy nothing and write 'too dear' as text."
     calls: Calls = [("shop_search", {"query": product})]
-    if odd < 2:
+    if not is_special:
         calls += [("shop_put", {"product": best["id"], "count": 1}), ("shop_buy", {})]
-    calls += [("notes_write", {"title": "bought", "text": "too dear" if odd == 2 else best["name"]})]
+    calls += [("notes_write", {"title": "bought", "text": "too dear" if is_special else best["name"]})]
     return Plan(text, calls)
 
 
 @declare(3, "music", "contacts", "messages")
-def mix_tape(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Make a playlist of an artist; in the odd case, the artist has no songs."""
-    artist, row = ("Vera Moss" if odd == 2 else pick(ARTISTS, rng)), choose_contact(phone, rng)
+def mix_tape(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Make a playlist of an artist; in the special case, the artist has no songs."""
+    artist, row = ("Vera Moss" if is_special else pick(ARTISTS, rng)), choose_contact(phone, rng)
     songs = [song for song in phone.get_rows("songs") if song["artist"] == artist]
     pages = range(1, max(-(-len(songs) // 5), 1) + 1)
     calls: Calls = [("music_search", {"query": artist, "page": page}) for page in pages]
@@ -115,15 +115,15 @@ def mix_tape(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
 
 
 @declare(3, "files", "bank", "messages", name="invoices")
-def sort_invoices(phone: Phone, rng: np.random.Generator, odd: int) -> Plan:
-    """Move paid invoices; in the odd case, all are paid."""
+def sort_invoices(phone: Phone, rng: np.random.Generator, is_special: bool) -> Plan:
+    """Move paid invoices; in the special case, all are paid."""
     calls: Calls = [("files_list", {"folder": "invoices"})]
     open_amount = 0
     for index, firm in enumerate(choose(("Elm Power", "Aqua Works", "City Net", "Roof Repair"), 3, rng)):
         amount = int(rng.integers(100, 400))
         content = f"Invoice of {firm}: {amount} dollars"
         file = phone.add("files", folder="invoices", name=f"invoice{index}.txt", text=content)
-        is_paid = odd == 2 or index != 1
+        is_paid = is_special or index != 1
         if is_paid:
             phone.add("transfers", to=firm, amount=amount, memo="invoice")
             calls += [("files_move", {"id": file["id"], "folder": "paid"})]

@@ -30,8 +30,8 @@ def sort_results(messages: list[Any], column: str) -> list[Any]:
             continue
         ordered[first:place] = _match(ordered[first:place], ids, column)
         # `join_calls` joins such a message to the calls before it
-        goes_on = place == first and has_calls_alone(given)
-        ids = [*(ids if goes_on else []), *_list_ids(given)]
+        continues_calls = place == first and has_calls_alone(given)
+        ids = [*(ids if continues_calls else []), *_list_ids(given)]
         first = place + 1
     return ordered
 

@@ -81,7 +81,8 @@ class Code(TextEnv):
     def _load_task(self, task: CodeTask) -> None:
         rng = keyed_rng(_hash_inputs_seed(task), 0, _INPUTS)
         self._task, inputs = task, draw_inputs(rng, _EXAMPLES + self._tests)
-        self._seen, self._hidden = inputs[1 : _EXAMPLES + 1], [inputs[0], *inputs[_EXAMPLES + 1 :]]
+        self._example_inputs = inputs[1 : _EXAMPLES + 1]
+        self._hidden_inputs = [inputs[0], *inputs[_EXAMPLES + 1 :]]
 
     def _draw_instance(self, seed: int) -> str:
         def propose(attempt: int) -> Iterator[CodeTask]:
@@ -92,25 +93,25 @@ class Code(TextEnv):
         return self._task.question
 
     def _observe(self) -> str:
-        examples = [f"f({xs}) == {self._task.compute(xs)!r}" for xs in self._seen]
+        examples = [f"f({xs}) == {self._task.compute(xs)!r}" for xs in self._example_inputs]
         return "\n".join(
             [*([self._feedback] if self._feedback else []), self._task.question, "For example:", *examples]
         )
 
     def _play(self, action: str) -> Outcome:
         program, self._turn = strip_fence(action), self._turn + 1
-        seen_run = run(program, [("f", (xs,)) for xs in self._seen], self._limits)
-        feedback = self._find_first_wrong(seen_run, self._seen)
+        example_run = run(program, [("f", (xs,)) for xs in self._example_inputs], self._limits)
+        feedback = self._find_first_wrong(example_run, self._example_inputs)
         is_solved = False
         if feedback:
-            self._feedback = f"{_format_output(seen_run)}{feedback}"
+            self._feedback = f"{_format_output(example_run)}{feedback}"
         else:
-            hidden = run(program, [("f", (xs,)) for xs in self._hidden], self._limits)
-            is_solved = not self._find_first_wrong(hidden, self._hidden)
+            hidden = run(program, [("f", (xs,)) for xs in self._hidden_inputs], self._limits)
+            is_solved = not self._find_first_wrong(hidden, self._hidden_inputs)
             verdict = (
                 "All tests are passed." if is_solved else "The examples are right, and other tests are not."
             )
-            self._feedback = f"{_format_output(seen_run)}{verdict}"
+            self._feedback = f"{_format_output(example_run)}{verdict}"
         is_over = is_solved or self._turn == self._tries
         return Outcome({"tests": float(is_solved)}, terminated=is_over, success=is_solved)
 

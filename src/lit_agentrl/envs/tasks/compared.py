@@ -23,7 +23,7 @@ from lit_agentrl.envs.tasks.messages import (
     read_ranked,
 )
 from lit_agentrl.envs.tasks.row_formats import convert_row
-from lit_agentrl.envs.tasks.rows import Files, deal
+from lit_agentrl.envs.tasks.rows import Files, divide_into_splits
 from lit_agentrl.envs.tasks.spelling import spell_out
 
 _DRAWS = 20  # attempts for each further answer
@@ -64,7 +64,7 @@ def read_compared(files: Files) -> Mapping[str, tuple[Compared, ...]]:
 
 @lru_cache(maxsize=16)
 def _read(files: Files) -> Mapping[str, tuple[Compared, ...]]:
-    return deal(files, _read_row, "its prompt")
+    return divide_into_splits(files, _read_row, "its prompt")
 
 
 def _read_row(original: Mapping[str, Any], location: str) -> Compared:

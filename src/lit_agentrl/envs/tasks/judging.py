@@ -21,7 +21,7 @@ from lit_agentrl.judging import Criteria, Unreadable
 ASKS = ("scores", "score", "better")
 _TASK, _ORDER = 95, 96  # purpose keys
 _STEPS = 10  # resolution of random scores
-_MADE = 2  # default number of answers to a generated task
+_DEFAULT_ANSWERS = 2  # default number of answers to a generated task
 _CHOICES = ("1", "2", "tie")
 _SHARES = {1: (1.0, 0.0), 2: (0.0, 1.0), 0: (0.5, 0.5)}  # scores that stand for a verdict about two answers
 
@@ -73,7 +73,7 @@ class Judging(TextEnv):
                     f"answers={answers} applies to generated tasks only, and path names rows; leave it out"
                 )
         self._criteria = Criteria(principles=principles, low=low, high=high, most_characters=most_characters)
-        self._asks, self._count = asks, _MADE if answers is None else answers
+        self._asks, self._count = asks, _DEFAULT_ANSWERS if answers is None else answers
         self._files = None if path is None else find_files(path)
         self.instances = None if self._files is None else len(read_compared(self._files)[split])
         self._require_fit(turns)
@@ -103,8 +103,8 @@ class Judging(TextEnv):
         require_whole("horizon", horizon, 1)
         if not self._is_running:
             return None
-        worth = self._task.scores
-        best = [score if len(worth) == 1 else float(score == max(worth)) for score in worth]
+        scores = self._task.scores
+        best = [score if len(scores) == 1 else float(score == max(scores)) for score in scores]
         if self._asks == "better":
             return [self._criteria.write("better", "1" if best[0] else "2")]
         if self._asks == "score":
@@ -188,7 +188,7 @@ class Judging(TextEnv):
             )
         if self._asks != "better":
             return
-        if self._files is None and self._count != _MADE:
+        if self._files is None and self._count != _DEFAULT_ANSWERS:
             raise ValueError(f"answers={self._count}: asks=better compares two; leave it out")
         rows = [] if self._files is None else read_compared(self._files)[self.split]
         if other := next((row for row in rows if len(row.answers) != 2), None):
@@ -198,17 +198,17 @@ class Judging(TextEnv):
             )
 
 
-def has_best_first(shares: Sequence[float], worth: Sequence[float]) -> bool:
+def has_best_first(shares: Sequence[float], known_scores: Sequence[float]) -> bool:
     """Return whether every best answer scores higher than every other one.
 
     For a single answer: whether its score, as a share of the range from lowest to highest, is the known one.
 
     Args:
         shares: the scores.
-        worth: the known scores; of several, not all equal.
+        known_scores: of several, not all equal.
     """
-    if len(worth) == 1:
-        return isclose(shares[0], worth[0], abs_tol=1e-6)
-    best = max(worth)
-    pairs = list(zip(shares, worth, strict=True))
+    if len(known_scores) == 1:
+        return isclose(shares[0], known_scores[0], abs_tol=1e-6)
+    best = max(known_scores)
+    pairs = list(zip(shares, known_scores, strict=True))
     return min(s for s, w in pairs if w == best) > max(s for s, w in pairs if w < best)

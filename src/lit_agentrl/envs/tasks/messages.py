@@ -40,7 +40,7 @@ def parse_messages(value: object, column: str, role: str) -> Messages:
         if not value.strip():
             raise BadRow("empty", f"column {column} is blank; fill it in")
         value = [{"role": role, "content": value}]
-    value = _turn_columns(value) if isinstance(value, Mapping) else value
+    value = _convert_table(value) if isinstance(value, Mapping) else value
     if not isinstance(value, list) or not value:
         raise BadRow(
             "no_messages", f"column {column} must be a text, or a list of messages with role and content"
@@ -48,7 +48,7 @@ def parse_messages(value: object, column: str, role: str) -> Messages:
     return join_calls(parse_message(message, column) for message in sort_results(value, column))
 
 
-def _turn_columns(value: Mapping[str, Any]) -> object:
+def _convert_table(value: Mapping[str, Any]) -> object:
     """Turn a table of roles and contents, as older data sets have it, into messages."""
     is_table = bool(value) and all(isinstance(cell, list) for cell in value.values())
     if not is_table or len({len(cell) for cell in value.values()}) > 1:
@@ -76,13 +76,13 @@ def read_dialogue(row: Mapping[str, Any], answer: str) -> tuple[Messages, Messag
             f"it has neither messages nor {answer} (there are {columns}); name them by "
             f"{_name_absent(row, 'prompt', answer)}{pairs}",
         )
-    opening, [rest] = _take_off(
+    opening, [rest] = _remove_prompt(
         read_prompt(row), [parse_messages(row[answer], answer, "assistant")], [answer]
     )
     return opening, rest
 
 
-def _take_off(
+def _remove_prompt(
     prompt: Messages, answers: Sequence[Messages], columns: Sequence[str]
 ) -> tuple[Messages, list[Messages]]:
     """Remove the prompt from answers that repeat it.
@@ -109,8 +109,8 @@ def _take_off(
         repeated = next((part for part in parts if part and bare[: len(part)] == part), [])
         role = bare[0]["role"]
         # if the prompt ends with a reply, the answer may begin with a message of the user
-        goes_on = role != "system" and (role != "user" or bare_prompt[-1]["role"] == "assistant")
-        if not repeated and not goes_on:
+        may_continue = role != "system" and (role != "user" or bare_prompt[-1]["role"] == "assistant")
+        if not repeated and not may_continue:
             raise BadRow(
                 "other_beginning",
                 f"column {column} begins with a message of {role} that is not the prompt; write the answer alone, or "
@@ -166,7 +166,7 @@ def read_pair(row: Mapping[str, Any], sides: Sequence[str] = SIDES) -> tuple[Mes
         values = list(map(_split_at_marks, values))
     parsed = [parse_messages(value, side, "assistant") for side, value in zip(sides, values, strict=True)]
     if row.get("prompt") is not None:
-        return _take_off(read_prompt(row), parsed, sides)
+        return _remove_prompt(read_prompt(row), parsed, sides)
     first, second = parsed
     shared = next(
         (k for k, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(map(len, parsed))
@@ -242,7 +242,7 @@ def read_answers(row: Mapping[str, Any]) -> tuple[Messages, list[Messages], list
     if not isinstance(given, list) or len(given) < 2:
         raise BadRow("no_column", "column completions must be a list of at least two answers")
     parsed = [parse_messages(answer, "completions", "assistant") for answer in given]
-    opening, answers = _take_off(read_prompt(row), parsed, ["completions"] * len(parsed))
+    opening, answers = _remove_prompt(read_prompt(row), parsed, ["completions"] * len(parsed))
     scores = row.get("scores")
     if not isinstance(scores, list) or len(scores) != len(given):
         raise BadRow("no_scores", "column scores must be a list with a number for each of completions")

@@ -95,26 +95,32 @@ def convert_row(row: Mapping[str, Any], suffix: str, columns: Mapping[str, str] 
     """
     is_text = suffix == ".csv"
     row = {name: drop_nulls(cell) for name, cell in row.items()} if suffix == ".parquet" else row
-    made = Converted(dict(row))
-    _rename(made, row, columns or {})
-    _convert_dialogue(made)
-    _convert_alpaca(made, columns or {})
-    if made.row.get("completion") is None and "completion" not in (columns or {}):
-        _move(made, "response", "completion")
-    if made.row.get("system") is None and "system" not in (columns or {}):
-        _move(made, "system_prompt", "system")
+    converted = Converted(dict(row))
+    _rename(converted, row, columns or {})
+    _convert_dialogue(converted)
+    _convert_alpaca(converted, columns or {})
+    if converted.row.get("completion") is None and "completion" not in (columns or {}):
+        _move(converted, "response", "completion")
+    if converted.row.get("system") is None and "system" not in (columns or {}):
+        _move(converted, "system_prompt", "system")
     for name in _LISTS:
-        if isinstance(cell := made.row.get(name), str):
+        if isinstance(cell := converted.row.get(name), str):
             holds_messages = name in MESSAGE_COLUMNS and name != "completions"
             if is_text or name == "messages" or holds_messages:
-                made.row[name] = _parse_list(cell, name, holds_messages=holds_messages and name != "messages")
+                converted.row[name] = _parse_list(
+                    cell, name, holds_messages=holds_messages and name != "messages"
+                )
     if is_text:
-        made.row |= {name: _parse_number(made.row[name]) for name in _NUMBERS if name in made.row}
-    if made.format == "texts" and any(isinstance(made.row.get(name), list) for name in MESSAGE_COLUMNS):
-        lists = [made.row[name] for name in MESSAGE_COLUMNS if isinstance(made.row.get(name), list)]
+        converted.row |= {
+            name: _parse_number(converted.row[name]) for name in _NUMBERS if name in converted.row
+        }
+    if converted.format == "texts" and any(
+        isinstance(converted.row.get(name), list) for name in MESSAGE_COLUMNS
+    ):
+        lists = [converted.row[name] for name in MESSAGE_COLUMNS if isinstance(converted.row.get(name), list)]
         if any(isinstance(value, Mapping) for each in lists for value in each):
-            made.format = "messages"
-    return made
+            converted.format = "messages"
+    return converted
 
 
 def has_repeated_prompt(row: Mapping[str, Any]) -> bool:
@@ -130,35 +136,35 @@ def has_repeated_prompt(row: Mapping[str, Any]) -> bool:
     return any(isinstance(answer, str) and answer.lstrip().startswith(prompt.strip()) for answer in answers)
 
 
-def _rename(made: Converted, row: Mapping[str, Any], columns: Mapping[str, str]) -> None:
+def _rename(converted: Converted, row: Mapping[str, Any], columns: Mapping[str, str]) -> None:
     """Read columns under the names that the user gave."""
     for theirs in columns.values():
         if theirs not in columns:
-            made.row.pop(theirs, None)
+            converted.row.pop(theirs, None)
     for ours, theirs in columns.items():
         value = find_column(row, theirs)
-        made.row[ours] = None if is_missing(value) else value
-        made.sources[ours] = (theirs,)
+        converted.row[ours] = None if is_missing(value) else value
+        converted.sources[ours] = (theirs,)
     if {"prompt", "completion", "completions"} & set(columns) and "messages" not in columns:
         for name in ("messages", *_DIALOGUES):  # a prompt is named, so a whole dialogue is not meant
-            made.row.pop(name, None)
+            converted.row.pop(name, None)
 
 
-def _move(made: Converted, theirs: str, ours: str) -> None:
-    if made.row.get(theirs) is not None:
-        made.row[ours] = made.row.pop(theirs)
-        made.sources[ours] = (theirs,)
+def _move(converted: Converted, theirs: str, ours: str) -> None:
+    if converted.row.get(theirs) is not None:
+        converted.row[ours] = converted.row.pop(theirs)
+        converted.sources[ours] = (theirs,)
 
 
-def _convert_dialogue(made: Converted) -> None:
+def _convert_dialogue(converted: Converted) -> None:
     """Read the column of ShareGPT's dialogue, which the sides of a pair may continue."""
-    row = made.row
+    row = converted.row
     has_sides = row.get("chosen") is not None and row.get("rejected") is not None
     ours = "prompt" if has_sides else "messages"
     if row.get("messages") is None and row.get("prompt") is None:
         for name in _DIALOGUES:
             if isinstance(row.get(name), list | str):
-                _move(made, name, ours)
+                _move(converted, name, ours)
                 if isinstance(row[ours], str):
                     value = parse_json(row[ours])
                     row[ours] = value if isinstance(value, list) else row[ours]
@@ -169,12 +175,12 @@ def _convert_dialogue(made: Converted) -> None:
                 row[name] = [row[name]]
     lists = [row[name] for name in MESSAGE_COLUMNS if isinstance(row.get(name), list)]
     if any(isinstance(message, Mapping) and "from" in message for each in lists for message in each):
-        made.format = "ShareGPT"
+        converted.format = "ShareGPT"
 
 
-def _convert_alpaca(made: Converted, columns: Mapping[str, str]) -> None:
+def _convert_alpaca(converted: Converted, columns: Mapping[str, str]) -> None:
     """Read instruction, input and history as the prompt, and output as the completion."""
-    row = made.row
+    row = converted.row
     if row.get("instruction") is None or row.get("messages") is not None or row.get("prompt") is not None:
         return
     texts = {name: row.pop(name) for name in ("instruction", "input") if row.get(name) is not None}
@@ -189,10 +195,10 @@ def _convert_alpaca(made: Converted, columns: Mapping[str, str]) -> None:
         history = parse_json(history)
     turns = list(_read_history(history)) if history else []
     row["prompt"] = [*turns, {"role": "user", "content": question}]
-    made.sources["prompt"] = (*texts, *(["history"] if turns else []))
+    converted.sources["prompt"] = (*texts, *(["history"] if turns else []))
     if row.get("completion") is None and "completion" not in columns:
-        _move(made, "output", "completion")
-    made.format = "Alpaca"
+        _move(converted, "output", "completion")
+    converted.format = "Alpaca"
 
 
 def _read_history(history: object) -> list[dict[str, str]]:

@@ -126,10 +126,10 @@ def find_files(path: str | Mapping[str, str]) -> Files:
 
 @lru_cache(maxsize=16)
 def _read(source: Source) -> Mapping[str, tuple[Row, ...]]:
-    return deal(source.files, partial(_check_row, source=source), f"column {source.question}")
+    return divide_into_splits(source.files, partial(_check_row, source=source), f"column {source.question}")
 
 
-def deal(
+def divide_into_splits(
     files: Files, check: Callable[[Mapping[str, Any], str], RowType], unit: str
 ) -> Mapping[str, tuple[RowType, ...]]:
     """Divide the rows of all files into splits.

@@ -104,11 +104,8 @@ def run(program: str, calls: Sequence[tuple[str, tuple[Any, ...]]], limits: Limi
         ):
             if error.startswith(kind):  # no measured number, so that a replayed episode reads the same
                 error = f"{kind.split(':')[0]}: it took more than {limit}"
-    except (
-        ValueError,
-        UnicodeError,
-        RecursionError,
-    ) as raised:  # text that cannot be sent, such as a lone surrogate
+    # the program cannot be sent, for instance since it has a lone surrogate
+    except (ValueError, UnicodeError, RecursionError) as raised:
         error = f"{type(raised).__name__}: {raised}"[:_SHOWN]
     return RunResult(tuple(results), " ".join(error.split()), "".join(printed)[:_SHOWN], is_loaded)
 

@@ -14,7 +14,7 @@ import numpy as np
 from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.envs.adapters.base import make_missing_error
 from lit_agentrl.envs.splits import keyed_rng, stable_hash
-from lit_agentrl.envs.tasks.rows import Files, deal, find_files, hash_contents
+from lit_agentrl.envs.tasks.rows import Files, divide_into_splits, find_files, hash_contents
 from lit_agentrl.envs.world import World
 from lit_agentrl.experimental.gateway.exchange import Exchange, Pending
 from lit_agentrl.experimental.gateway.programs import Program, make_program
@@ -35,7 +35,7 @@ def _read_tasks(files: Files) -> Mapping[str, tuple[TaskRow, ...]]:
     def check(columns: Mapping[str, Any], location: str) -> TaskRow:
         return TaskRow(json.dumps(columns, sort_keys=True), location)
 
-    return deal(files, check, "the row")
+    return divide_into_splits(files, check, "the row")
 
 
 class AgentProgram(World):

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from lit_agentrl.episode import Episode, Turn
 from lit_agentrl.rewards.base import Places, RewardContext, Rewards, Shaping
-from lit_agentrl.rewards.function import call_function, list_names
+from lit_agentrl.rewards.function import call_function, select_argument_names
 from lit_agentrl.text.token_bytes import get_token_pieces
 
 GIVEN = ("sentence", "index", "reply", "turn", "success", "episode")  # arguments that a function may take
@@ -76,7 +76,7 @@ class Sentences(Shaping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._names = list_names(self.fn, GIVEN)
+        self._names = select_argument_names(self.fn, GIVEN)
         try:
             self._split = re.compile(self.split)
         except (re.error, TypeError) as error:

@@ -19,7 +19,7 @@ _MAX_NAME = 40  # characters of the name of a cell
 _WORD = re.compile(r"[A-Za-z]\w+")  # a value that names an option by itself
 ALL_RUNS = "all runs"  # label of the only cell, if no setting was chosen
 _DEFAULTS = "defaults"  # label of a cell without settings of its own
-_VALUES = ("true", "false", "null")
+_YAML_WORDS = ("true", "false", "null")
 _TARGET = "_target_"
 
 
@@ -229,10 +229,9 @@ def _label_cells(cells: Sequence[Sequence[Run]], ignored: Sequence[str]) -> list
     for label in {label for label in labels if labels.count(label) > 1}:
         alike = [number for number, other in enumerate(labels) if other == label]
         settings = [cells[number][0].settings or {} for number in alike]
-        names = {name for values in settings for name in values}
-        names = {name for name in names if len({values.get(name) for values in settings}) > 1}
-        named = [name for name in names if name.split(".")[0] not in ignored]
-        shown = sorted(named, key=lambda name: (name.endswith("_target_"), name))[:_SHOWN]
+        names = {name for values in settings for name in values if name.split(".")[0] not in ignored}
+        differing = [name for name in names if len({values.get(name) for values in settings}) > 1]
+        shown = sorted(differing, key=lambda name: (name.endswith("_target_"), name))[:_SHOWN]
         for number, values in zip(alike, settings, strict=True):
             labels[number] = " ".join([label, *(f"{name}={values.get(name, '–')}" for name in shown)]).strip()
     return [label or (ALL_RUNS if len(labels) == 1 else _DEFAULTS) for label in labels]
@@ -249,7 +248,7 @@ def _name_cells(labels: Sequence[str]) -> list[str]:
     pairs = [label.partition("=") for label in labels]
     values = [value for _, _, value in pairs]
     is_one_option = len({key for key, _, _ in pairs}) == 1 and len(set(values)) == len(values) > 1
-    if is_one_option and all(_WORD.fullmatch(value) and value not in _VALUES for value in values):
+    if is_one_option and all(_WORD.fullmatch(value) and value not in _YAML_WORDS for value in values):
         return [shorten_name(value) for value in values]
     names = [shorten_name(_shorten_keys(label, labels)) for label in labels]
     return [f"{name} ({number + 1})" if names.count(name) > 1 else name for number, name in enumerate(names)]

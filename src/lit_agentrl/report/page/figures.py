@@ -78,11 +78,13 @@ def _get_metric_name(cell: Cell, name: GameSplit) -> str:
     return game_metric if any(game_metric in run.metrics.columns for run in cell.runs) else "val/success"
 
 
-def _compute_band(cell: Cell, metric: str, lost: float | None = None) -> list[tuple[float, inference.Bounds]]:
+def _compute_band(
+    cell: Cell, metric: str, failed_score: float | None = None
+) -> list[tuple[float, inference.Bounds]]:
     """Compute the mean and interval over seeds at each iteration.
 
-    With ``lost`` given, a run that collapsed continues with its last value after its end, and a run that failed
-    continues with ``lost``.
+    With ``failed_score`` given, runs continue after their end: one that collapsed with its last value, one that failed
+    with ``failed_score``.
     """
     curves = [(run, points) for run in cell.runs if (points := _get_points(run, metric))]
     band = []
@@ -91,8 +93,8 @@ def _compute_band(cell: Cell, metric: str, lost: float | None = None) -> list[tu
         for run, points in curves:
             if iteration in points:
                 values.append(points[iteration])
-            elif run.status in LOST_STATUSES and iteration > max(points) and lost is not None:
-                values.append(points[max(points)] if run.status == "collapsed" else lost)
+            elif run.status in LOST_STATUSES and iteration > max(points) and failed_score is not None:
+                values.append(points[max(points)] if run.status == "collapsed" else failed_score)
         band.append((iteration, inference.compute_mean(values)))
     return band
 
@@ -119,8 +121,8 @@ def _draw_band(
 def _draw_curves(label: str, cells: Sequence[Cell], name: GameSplit) -> Figure | None:
     curves = []
     for number, cell in enumerate(cells):
-        lost = cell.get_reference(name, "chance") or 0.0
-        if band := _compute_band(cell, _get_metric_name(cell, name), lost):
+        failed_score = cell.get_reference(name, "chance") or 0.0
+        if band := _compute_band(cell, _get_metric_name(cell, name), failed_score):
             curves.append((number, cell, band))
     if not curves:
         return None
@@ -192,7 +194,9 @@ def _draw_stages(label: str, report: Report, name: GameSplit) -> Figure:
 
 def _draw_signals(cells: Sequence[Cell]) -> Figure | None:
     shown = {
-        m: t for m, t in SIGNALS.items() if any(_get_points(run, m) for cell in cells for run in cell.runs)
+        metric: title_and_limits
+        for metric, title_and_limits in SIGNALS.items()
+        if any(_get_points(run, metric) for cell in cells for run in cell.runs)
     }
     if not shown:
         return None

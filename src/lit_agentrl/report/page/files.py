@@ -103,7 +103,7 @@ def _render_html(
     )
     runs = [run for cell in report.cells for run in cell.runs]
     return environment.get_template("page.html.jinja").render(
-        title=make_title(report), result=state_result(report), lead=lead, light=LIGHT, saved=_list_saved,
+        title=make_title(report), result=state_result(report), lead=lead, light=LIGHT, downloads=_list_downloads,
         damaged=report.damaged, warnings=report.warnings, tables=report_tables,
         figures=draw_figures(report), cells=report.cells, command=command, version=__version__, marker=MARKER,
         anchors={run.folder: f"run-{number}" for number, run in enumerate(runs)},
@@ -111,7 +111,7 @@ def _render_html(
     )  # fmt: skip
 
 
-def _list_saved(figure: Figure) -> list[tuple[str, str, str]]:
+def _list_downloads(figure: Figure) -> list[tuple[str, str, str]]:
     """Return format, file name and data URL of each file of a figure."""
     media = {"svg": "image/svg+xml", "png": "image/png"}
     return [

@@ -69,7 +69,9 @@ def _rank(report: Report, name: GameSplit) -> tuple[list[Result], list[Compariso
     ranked = sorted(results, key=lambda result: -_get_mean(result))
     best = ranked[0].cell
     pairs = [
-        _turn_to(c, best) for c in report.comparisons if c.name == name and any(x is best for x in (c.a, c.b))
+        _put_first(c, best)
+        for c in report.comparisons
+        if c.name == name and any(x is best for x in (c.a, c.b))
     ]
     order = [result.cell for result in ranked]
     return ranked, sorted(pairs, key=lambda pair: next(n for n, cell in enumerate(order) if cell is pair.b))
@@ -125,7 +127,7 @@ def _get_mean(result: Result) -> float:
     return sum(result.values) / len(result.values)
 
 
-def _turn_to(comparison: Comparison, best: Cell) -> Comparison:
+def _put_first(comparison: Comparison, best: Cell) -> Comparison:
     """Return the comparison with ``best`` as its first cell."""
     if comparison.a is best:
         return comparison
@@ -143,10 +145,10 @@ def _is_decided(pair: Comparison) -> bool:
     An interval without width, which comes from equal differences, also needs a passed test.
     """
     _, low, high = pair.difference.bounds
-    return low is not None and low > 0 and (high != low or _is_tested(pair))
+    return low is not None and low > 0 and (high != low or _is_significant(pair))
 
 
-def _is_tested(pair: Comparison) -> bool:
+def _is_significant(pair: Comparison) -> bool:
     return pair.adjusted is not None and pair.adjusted <= _LEVEL
 
 
@@ -155,7 +157,7 @@ def _describe(pair: Comparison) -> str:
     has_width = low is not None and high is not None and low < high
     interval = f" with the 95 % interval [{low:.3f}, {high:.3f}]" if has_width else ""
     doubt = ""
-    if _is_decided(pair) and not _is_tested(pair):
+    if _is_decided(pair) and not _is_significant(pair):
         doubt = "; too few runs for a permutation test to be passed"
         doubt += "" if pair.adjusted is None else f" (p {pair.adjusted:.2g})"
     return f"a difference of {value:.3f}{interval} over {pair.difference.units}{doubt}"

@@ -68,22 +68,25 @@ def state_held_out(results: Sequence[HeldOutResult], stage: str) -> str:
     known = [result for result in results if stage in result.stages]
     if not known:
         return ""
-    alike = group_by_data(known)
+    comparable = group_by_data(known)
     where = f"On held-out data ({stage} weights)"
-    names = [{cell.name for cell in cells} for cells in alike]
-    texts = [_state_alike([each for each in known if each.cell.name in some], stage) for some in names]
-    if len(alike) == 1:
+    texts = []
+    for cells in comparable:
+        names = {cell.name for cell in cells}
+        texts.append(_state_comparable([result for result in known if result.cell.name in names], stage))
+    if len(comparable) == 1:
         return f"{where}{texts[0]}."
-    judged = "; ".join(map(_describe_data, alike[:_SHOWN]))
-    more = f" {len(alike) - _SHOWN} more sets of data are in the table." if len(alike) > _SHOWN else ""
+    judged = "; ".join(map(_describe_data, comparable[:_SHOWN]))
+    num_more = len(comparable) - _SHOWN
+    more = f" {num_more} more sets of data are in the table." if num_more > 0 else ""
     parts = " ".join(
         f"{cells[0].name if len(cells) == 1 else ''}{text}.".removeprefix(": ").strip()
-        for cells, text in zip(alike[:_SHOWN], texts[:_SHOWN], strict=True)
+        for cells, text in zip(comparable[:_SHOWN], texts[:_SHOWN], strict=True)
     )
     return f"{where}, cells judged by different data are not compared: {judged}. {parts}{more}"
 
 
-def _state_alike(known: Sequence[HeldOutResult], stage: str) -> str:
+def _state_comparable(known: Sequence[HeldOutResult], stage: str) -> str:
     """State which cell is best of those judged by the same data."""
     cells = list(dict.fromkeys(result.cell.name for result in known))
     for metric, (title, sign) in _RANKED.items():
@@ -178,7 +181,7 @@ def _state_best(ranked: Sequence[HeldOutResult], stage: str, title: str) -> str:
 
 
 def _describe(result: HeldOutResult, stage: str) -> str:
-    # of the same runs: one that has not ended has a start, but no score
+    # a run that has not ended has a start but no score: leave its start out too
     ended = _list_values(result.cell, result.metric, stage)
     starts = [v for key, v in _list_values(result.cell, result.metric, "start").items() if key in ended]
     before = f" (start {sum(starts) / len(starts):.4g})" if starts else ""

@@ -65,19 +65,21 @@ def estimate_improvement(strata_a: Sequence[Sequence[float]], strata_b: Sequence
         strata_b: scores of B, of the same games.
     """
 
-    def compute_shares(*samples: Floats, axis: int = -1) -> Any:
-        half = len(samples) // 2
-        shares = [
+    def compute_mean_probability(*samples: Floats, axis: int = -1) -> Any:
+        num_games = len(samples) // 2
+        probabilities = [
             (np.sign(a[..., :, None] - b[..., None, :]) + 1).mean(axis=(-2, -1)) / 2
-            for a, b in zip(samples[:half], samples[half:], strict=True)
+            for a, b in zip(samples[:num_games], samples[num_games:], strict=True)
         ]
-        return np.mean(shares, axis=0)
+        return np.mean(probabilities, axis=0)
 
     strata = [*strata_a, *strata_b]
     value = float(np.mean([
         stats.mannwhitneyu(a, b).statistic / (len(a) * len(b)) for a, b in zip(strata_a, strata_b, strict=True)
     ]))  # fmt: skip
-    return Bounds(value, *(_compute_bootstrap_interval(strata, compute_shares, RESAMPLES) or (None, None)))
+    return Bounds(
+        value, *(_compute_bootstrap_interval(strata, compute_mean_probability, RESAMPLES) or (None, None))
+    )
 
 
 class Difference(NamedTuple):
@@ -124,8 +126,8 @@ def compare_unpaired(a: Sequence[float], b: Sequence[float]) -> Difference:
     estimate, units = float(np.mean(a) - np.mean(b)), f"{len(a)} and {len(b)} runs"
     if min(len(a), len(b)) < 2:
         return Difference(Bounds(estimate, None, None), None, units, None)
-    squares = np.var(a, ddof=1) / len(a), np.var(b, ddof=1) / len(b)
-    if sum(squares) == 0:
+    squared_errors = np.var(a, ddof=1) / len(a), np.var(b, ddof=1) / len(b)
+    if sum(squared_errors) == 0:
         return Difference(Bounds(estimate, estimate, estimate), None, units, None)
     test = stats.ttest_ind(a, b, equal_var=False)
     interval = test.confidence_interval(CONFIDENCE)
@@ -136,7 +138,7 @@ def compare_unpaired(a: Sequence[float], b: Sequence[float]) -> Difference:
     p_value = stats.permutation_test(
         (a, b), subtract_means, vectorized=True, n_resamples=9999, rng=np.random.default_rng(0)
     ).pvalue
-    detectable = compute_detectable(float(sum(squares)) ** 0.5, float(test.df))
+    detectable = compute_detectable(float(sum(squared_errors)) ** 0.5, float(test.df))
     return Difference(
         Bounds(estimate, float(interval.low), float(interval.high)), float(p_value), units, detectable
     )

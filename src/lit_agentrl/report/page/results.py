@@ -152,7 +152,7 @@ def _compute_result(cell: Cell, name: GameSplit, stage: str) -> Result:
     error = float(np.std(values, ddof=1)) * (2 / len(values)) ** 0.5 if len(values) > 1 else 0.0
     return Result(
         cell, name, values, episodes,
-        {score: _compute_stage(cell, name, score) for score in STAGES},
+        {each: _compute_stage(cell, name, each) for each in STAGES},
         cell.get_reference(name, "chance"), cell.get_reference(name, "oracle"), coverage,
         inference.compute_interquartile_mean([shares]) if shares else None,
         power.estimate_coverage_of_interquartile(values, episodes) if shares else None,
@@ -262,8 +262,8 @@ def _list_warnings(report: Report) -> list[str]:
         )
         more = f" and {len(unnamed) - _MOST_NAMED} more settings" if len(unnamed) > _MOST_NAMED else ""
         lines.append(
-            f"cells differ in more than was chosen, since a choice brings other settings with it: {shown}{more}; set "
-            "them alike on the command line to compare the rest alone"
+            f"cells differ in settings that no override names, since an option brings others with it: {shown}{more}; "
+            "set them alike on the command line to compare the option alone"
         )
     return lines
 

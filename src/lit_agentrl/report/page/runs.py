@@ -26,7 +26,7 @@ NOT_COMPARED = (  # settings that may differ between runs of one experiment
     "seed", "resume", "eval_cache", "traceback", "run_dir", "logger", "callbacks.iteration_log",
     "callbacks.transcripts", "callbacks.progress", "callbacks.last",
 )  # fmt: skip
-_SHARED = ("seed", "experiment", "trainer.accelerator")  # never distinguish cells of a campaign
+_SHARED = ("seed", "experiment", "trainer.accelerator")  # options that never distinguish cells
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,7 @@ class Run:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Its sorted overrides, except seed, experiment and accelerator.
-
-        These never distinguish cells of a campaign.
-        """
+        """Its sorted overrides, except those that never distinguish cells."""
         return tuple(sorted(override for override in self.overrides if override.split("=")[0] not in _SHARED))
 
     @property
@@ -114,7 +111,7 @@ def load(roots: Sequence[Path]) -> tuple[list[Run], list[str]]:
 
 
 def load_ended(roots: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """Load the runs that ended, completed or collapsed, and list what is left out.
+    """Load the runs that completed or collapsed, and list what is left out.
 
     Returns:
         The runs, and a line about every damaged file and every run that is left out.
@@ -178,12 +175,12 @@ def _read_run(folder: Path, root: Path, damaged: list[str]) -> Run:
             damaged.append(_describe_error(path, error))
             return otherwise
 
-    hydra, table, file = folder / ".hydra", folder / "metrics.csv", folder / "summary.json"
-    scores = parse_file(file, lambda _: summary.read(file), None)
-    nothing: dict[tuple[regimes.Setting, str], regimes.ThoughtInformation] = {}
-    thoughts = dict(nothing)
+    hydra, metrics_file, summary_file = folder / ".hydra", folder / "metrics.csv", folder / "summary.json"
+    scores = parse_file(summary_file, lambda _: summary.read(summary_file), None)
+    no_thoughts: dict[tuple[regimes.Setting, str], regimes.ThoughtInformation] = {}
+    thoughts = dict(no_thoughts)
     for path in sorted(folder.glob("evaluations/*.json"))[:_MAX_EVALUATIONS]:
-        thoughts |= parse_file(path, regimes.parse, nothing)
+        thoughts |= parse_file(path, regimes.parse, no_thoughts)
     status, error = ("unfinished", None) if scores is None else (scores["status"], scores["error"])
     return Run(
         folder,
@@ -193,7 +190,7 @@ def _read_run(folder: Path, root: Path, damaged: list[str]) -> Run:
         parse_file(hydra / "config.yaml", lambda text: flatten_settings(yaml.safe_load(text)), None),
         parse_file(hydra / "overrides.yaml", lambda text: tuple(map(str, yaml.safe_load(text) or ())), ()),
         scores,
-        parse_file(table, lambda _: _read_curves(table), Metrics([])),
+        parse_file(metrics_file, lambda _: _read_curves(metrics_file), Metrics([])),
         parse_file(folder / outcomes.FILE, outcomes.parse, {}),
         thoughts,
     )

@@ -225,18 +225,15 @@ def escape_markdown(text: str) -> str:
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
 
 
+def _quote_formula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
 def format_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Format rows as CSV; text that a spreadsheet would compute gets an apostrophe."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
     for row in rows:
-        writer.writerow(
-            f"'{value}"
-            if isinstance(value, str) and value.startswith(_FORMULA)
-            else ""
-            if value is None
-            else value
-            for value in row
-        )
+        writer.writerow(map(_quote_formula, row))  # None becomes an empty cell
     return file.getvalue()

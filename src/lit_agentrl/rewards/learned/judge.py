@@ -16,13 +16,13 @@ from lit_agentrl.rewards.base import Answerer, RewardContext, Rewards, at_end
 from lit_agentrl.rewards.learned.asking import ask_questions
 from lit_agentrl.rewards.learned.episode_cache import EpisodeCache
 from lit_agentrl.rewards.learned.labels import Labels
-from lit_agentrl.rewards.learned.meta import Meta, count_voters
+from lit_agentrl.rewards.learned.meta import JudgementScorer, count_voters
 from lit_agentrl.rewards.learned.replacing import Replacing
 from lit_agentrl.rewards.learned.success_comparison import SuccessComparison
 
 T = TypeVar("T")
-_OF_SERVER = ("tokens_in", "tokens_out", "failed", "cost")  # logged counts of the engine
-_OF_SCORES = ("vote", "meta", "keep", "low", "high")  # options that need written scores
+_USAGE = ("tokens_in", "tokens_out", "failed", "cost")  # logged counts of the engine's usage
+_SCORE_OPTIONS = ("vote", "meta", "keep", "low", "high")  # options that need written scores
 
 
 @dataclass(kw_only=True)
@@ -93,7 +93,7 @@ class Judge(Replacing):
             raise ValueError(f"samples={self.samples} with temperature=0 would ask for the same reply again")
         if self.samples == 1 and self.vote != "mean":
             raise ValueError(f"vote={self.vote} has no effect with samples=1; raise it")
-        self._keep = count_voters(self.meta, self.keep, self.samples)
+        self._num_voters = count_voters(self.meta, self.keep, self.samples)
         self._criteria = Criteria(
             principles=self.principles, low=self.low, high=self.high, shows_end=self.shows_end,
             most_characters=self.most_characters,
@@ -106,7 +106,7 @@ class Judge(Replacing):
         is_text = isinstance(self.scalar, str) and bool(self.scalar.strip())
         require(is_text, "scalar", self.scalar, "the folder of a reward model, or null")
         for field_ in fields(self):
-            if field_.name in _OF_SCORES and (value := getattr(self, field_.name)) != field_.default:
+            if field_.name in _SCORE_OPTIONS and (value := getattr(self, field_.name)) != field_.default:
                 raise ValueError(
                     f"{field_.name}={value} has no effect with scalar={self.scalar}: no score is asked for, and the "
                     "mean of its numbers is taken; leave it out"
@@ -119,14 +119,16 @@ class Judge(Replacing):
             ValueError: it cannot be created, or its server does not answer.
         """
         self._seed = context.seed
-        self._meta = None if self.meta is None else Meta(self.meta, context.device)
-        self._scalar = None if self.scalar is None else Meta(self.scalar, context.device, option="scalar")
+        self._meta = None if self.meta is None else JudgementScorer(self.meta, context.device)
+        self._scalar = (
+            None if self.scalar is None else JudgementScorer(self.scalar, context.device, option="scalar")
+        )
         params = {
             "temperature": self.temperature, "max_reply_tokens": self.max_reply_tokens,
             "max_context_tokens": self.max_context_tokens,
         }  # fmt: skip
         self._answerer: Answerer = context.open_answerer(self.engine, self.model, params)
-        self._before = dict(self._answerer.meter())
+        self._usage_before = dict(self._answerer.meter())
 
     def close(self) -> None:
         """Close the engine of the judge."""
@@ -144,7 +146,8 @@ class Judge(Replacing):
         if sum(missing) > self.max_unjudged_share * len(missing):
             raise ValueError(
                 f"{sum(missing):.0f} of {len(missing)} episodes got no reply of the judge that can be read (more than "
-                f"max_unjudged_share={self.max_unjudged_share:g}){self._first}; choose another judge, or raise retries"
+                f"max_unjudged_share={self.max_unjudged_share:g}){self._first_unread}; choose another judge, or raise "
+                "retries"
             )
         return self.combine_rewards(rewards, episodes, at_end(episodes, [value or 0.0 for value in values]))
 
@@ -172,11 +175,11 @@ class Judge(Replacing):
             return values
         qualities = self._meta.score_each(texts, [[reply for _, reply in samples] for samples in parsed])
         return [
-            select_best_judgements(samples, quality, self._keep)
+            select_best_judgements(samples, quality, self._num_voters)
             for samples, quality in zip(values, qualities, strict=True)
         ]
 
-    def _ask_critiques(self, episodes: Sequence[Episode], scalar: Meta) -> list[list[float]]:
+    def _ask_critiques(self, episodes: Sequence[Episode], scalar: JudgementScorer) -> list[list[float]]:
         """Ask for critiques; return the values that a reward model gives to them."""
         texts = [self._criteria.ask_critique(episode) for episode in episodes]
         parsed = self._ask_judge(texts, episodes, self._criteria.read_critique)
@@ -192,7 +195,7 @@ class Judge(Replacing):
             key=lambda index, sample, attempt: self._make_key(episodes[index], sample, attempt),
         )  # fmt: skip
         self._counts += answers.counts
-        self._first = answers.first
+        self._first_unread = answers.first
         return answers.parsed
 
     def _make_key(self, episode: Episode, sample: int, attempt: int) -> int:
@@ -221,28 +224,25 @@ class Judge(Replacing):
         values = self.gather_numbers([value for _, value in judged if value is not None])
         solved = self.gather_numbers([float(e.success) for e, value in judged if value is not None])
         metrics = self._comparison.measure(values, solved) if values else {}
-        names = ("asked", *(f"unread_{reason}" for reason in ("empty", "form", "out_of_range")))
+        unread_names = [f"unread_{reason}" for reason in ("empty", "form", "out_of_range")]
         meter = self._answerer.meter()
-        counts = [
-            *(float(self._counts[name]) for name in names),
-            float(self._counts["unjudged"]), float(self._counts["episodes"]),
-            sum(self._stds), float(len(self._stds)),
-            *(meter.get(name, 0.0) - self._before.get(name, 0.0) for name in _OF_SERVER),
-        ]  # fmt: skip
-        size, all_counts = len(counts), self.gather_numbers(counts)
-        total = [sum(all_counts[index::size]) for index in range(size)]
-        asked, *unread, unjudged, num_episodes, std_sum, std_count = total[: len(names) + 4]
+        counts = {
+            **{name: float(self._counts[name]) for name in ("asked", *unread_names, "unjudged", "episodes")},
+            "std_sum": sum(self._stds), "std_count": float(len(self._stds)),
+            **{name: meter.get(name, 0.0) - self._usage_before.get(name, 0.0) for name in _USAGE},
+        }  # fmt: skip
+        gathered = self.gather_numbers(list(counts.values()))
+        total = {name: sum(gathered[index :: len(counts)]) for index, name in enumerate(counts)}
+        asked = total["asked"]
         metrics |= {
             "asked": asked,
-            "unread": sum(unread) / max(asked, 1.0),
-            "unjudged": unjudged / max(num_episodes, 1.0),
+            "unread": sum(total[name] for name in unread_names) / max(asked, 1.0),
+            "unjudged": total["unjudged"] / max(total["episodes"], 1.0),
         }
-        metrics |= {
-            name: count / asked for name, count in zip(names[1:], unread, strict=True) if asked and count
-        }
-        metrics |= {"spread": std_sum / std_count} if std_count else {}
-        metrics |= {name: n for name, n in zip(_OF_SERVER, total[len(names) + 4 :], strict=True) if n}
-        self._before, self._counts, self._stds = dict(meter), Counter(), []
+        metrics |= {name: total[name] / asked for name in unread_names if asked and total[name]}
+        metrics |= {"spread": total["std_sum"] / total["std_count"]} if total["std_count"] else {}
+        metrics |= {name: total[name] for name in _USAGE if total[name]}
+        self._usage_before, self._counts, self._stds = dict(meter), Counter(), []
         return metrics
 
     def state_dict(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from lit_agentrl.checks import require, require_whole
 from lit_agentrl.episode import EndReason, Episode, Turn
 from lit_agentrl.models.reward_model import load_model
-from lit_agentrl.rewards.learned.scoring import turn_values
+from lit_agentrl.rewards.learned.scoring import compute_turn_values
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.dialects.plain import Plain
 from lit_agentrl.text.token_bytes import hash_tokenizer
@@ -43,7 +43,7 @@ def count_voters(meta: str | None, keep: int | None, samples: int) -> int:
     return num_kept
 
 
-class Meta:
+class JudgementScorer:
     """A reward model that scores judgements, with its own tokenizer.
 
     A judgement is scored like an episode of ``env=judging prompt=bare dialect=plain``: one user message, and the reply
@@ -89,7 +89,7 @@ class Meta:
         if not judgements:
             return []
         episodes = [self._make_episode(*judgement) for judgement in judgements]
-        return [float(v) for v in turn_values(self._model, episodes, _TOKENS_PER_BATCH, self._device)]
+        return [float(v) for v in compute_turn_values(self._model, episodes, _TOKENS_PER_BATCH, self._device)]
 
     def score_each(self, questions: Sequence[str], replies: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return `values` of all replies to each question."""

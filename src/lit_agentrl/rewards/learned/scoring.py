@@ -59,9 +59,12 @@ class Scorer:
         return weight * total / len(self._models)
 
     def values(self, episodes: Sequence[Episode]) -> Tensor:
-        """Return `turn_values` of each model, (M, A)."""
+        """Return `compute_turn_values` of each model, (M, A)."""
         return torch.stack(
-            [turn_values(model, episodes, self._tokens, self._device, self._heads) for model in self._models]
+            [
+                compute_turn_values(model, episodes, self._tokens, self._device, self._heads)
+                for model in self._models
+            ]
         )
 
     @staticmethod
@@ -86,7 +89,7 @@ class Scorer:
 
 
 @torch.no_grad()
-def turn_values(
+def compute_turn_values(
     model: RewardModel,
     episodes: Sequence[Episode],
     tokens_per_batch: int,

@@ -40,14 +40,17 @@ class TopLambda(RewardPart):
 
     def apply(self, rewards: Rewards, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
         """Replace the rewards by the outcome at the last turn of each episode."""
-        # token counts of the successes of each group
-        solved: dict[int, list[int]] = {e.group: [] for e in episodes}
+        success_lengths: dict[int, list[int]] = {e.group: [] for e in episodes}
         for e in episodes:
             if e.success:
-                solved[e.group].append(e.num_action_tokens)
-        shaped = self._find_best_groups(episodes)
+                success_lengths[e.group].append(e.num_action_tokens)
+        best_groups = self._find_best_groups(episodes)
         values = [
-            (self._compute_score(e.num_action_tokens, solved[e.group]) if e.group in shaped else 1.0)
+            (
+                self._compute_score(e.num_action_tokens, success_lengths[e.group])
+                if e.group in best_groups
+                else 1.0
+            )
             * e.success
             for e in episodes
         ]
@@ -62,10 +65,10 @@ class TopLambda(RewardPart):
         best = sorted(outcomes, key=lambda group: (-sum(outcomes[group]) / len(outcomes[group]), group))
         return set(best[: max(1, int(self.top_share * len(best) + 1e-9))])
 
-    def _compute_score(self, tokens: int, lengths: Sequence[int]) -> float:
-        if not lengths:
+    def _compute_score(self, tokens: int, success_lengths: Sequence[int]) -> float:
+        if not success_lengths:
             return 1.0
-        mean = math.fsum(lengths) / len(lengths)
-        std = math.sqrt(math.fsum((n - mean) ** 2 for n in lengths) / len(lengths))
+        mean = math.fsum(success_lengths) / len(success_lengths)
+        std = math.sqrt(math.fsum((n - mean) ** 2 for n in success_lengths) / len(success_lengths))
         z = (tokens - mean) / std if std > 0 else 0.0
         return 1 - self.alpha / (1 + math.exp(-z))

@@ -16,13 +16,8 @@ from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.rollout.workers.base import Played, Worker, WorkerSettings
-from lit_agentrl.rollout.workers.shares import (
-    check_shares,
-    cut_wave,
-    join_shares,
-    play_share,
-    use_torch_threads,
-)
+from lit_agentrl.rollout.workers.options import check_here
+from lit_agentrl.rollout.workers.shares import cut_wave, join_shares, play_share, use_torch_threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +37,7 @@ class Here(WorkerSettings):
     opens_worker = False
 
     def __post_init__(self) -> None:
-        check_shares(self.share, self.threads)
-        if self.threads is not None and self.share is None:
-            raise ValueError(
-                f"threads={self.threads} acts on shares alone; set worker.share too, or OMP_NUM_THREADS for the "
-                "whole run"
-            )
+        check_here(share=self.share, threads=self.threads)
 
     def open(self, *given: object, is_ahead: bool) -> Worker:
         raise NotImplementedError("the trainer plays itself")

@@ -78,7 +78,7 @@ def launch(flags: Sequence[str], overrides: Sequence[str], *, on_failure: jobs.O
         if not _has_no_value(runner.sweep):  # else Optuna failed to find the best run, since none has a value
             raise
     finally:
-        _close(runner, plan)
+        _print_results(runner, plan)
 
 
 def _print_by_hydra(flags: Sequence[str], overrides: Sequence[str]) -> None:
@@ -131,7 +131,7 @@ def _report_entry(entry: records.Entry, swept: frozenset[str], on_failure: jobs.
     Console().print(f"run {entry['run']} {description}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _close(runner: SweepRunner, plan: sweepers.Plan) -> None:
+def _print_results(runner: SweepRunner, plan: sweepers.Plan) -> None:
     """Print the table of all runs, their folder, and the command that resumes the sweep."""
     sweep = runner.sweep
     entries = records.list_latest(records.read(sweep))

@@ -71,35 +71,37 @@ def plan_sweep(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
     refuse_first(_find_problems(parsed))
     first = compose_job("train", _list_bounds(parsed)[0], search)
     sweeper, launcher = first.hydra.sweeper, str(first.hydra.launcher._target_)
-    typed = {override.key_or_group for override in parsed}
+    typed_keys = {override.key_or_group for override in parsed}
     configured = [
-        f"{key}={value}" for key, value in (sweeper.get("params") or {}).items() if key not in typed
+        f"{key}={value}" for key, value in (sweeper.get("params") or {}).items() if key not in typed_keys
     ]
-    swept = parse([*configured, *overrides], loader)
+    all_overrides = parse([*configured, *overrides], loader)
     is_complete = str(sweeper._target_).endswith(".BasicSweeper")
     if sweeper.get("max_batch_size") is not None:
         require_whole("hydra.sweeper.max_batch_size", sweeper.max_batch_size, 1)
-    jobs = _list_jobs(swept) if is_complete else _list_bounds(swept)
+    jobs = _list_jobs(all_overrides) if is_complete else _list_bounds(all_overrides)
     check_launcher(first.hydra.launcher)
     num_parallel = count_parallel_runs(first.hydra.launcher)
     # with one run at a time, joblib trains in this process
     is_in_process = launcher.endswith(".JoblibLauncher") and num_parallel == 1
     uses_processes = not launcher.endswith(".BasicLauncher") and not is_in_process
-    added = name_folders(swept, first.hydra.runtime.choices)
+    added = name_folders(all_overrides, first.hydra.runtime.choices)
     if launcher.endswith(".LocalLauncher"):
-        added += list_local_overrides(first.hydra.launcher, typed)
+        added += list_local_overrides(first.hydra.launcher, typed_keys)
         if is_complete and sweeper.max_batch_size is None:
             added += [f"hydra.sweeper.max_batch_size={num_parallel}"] if len(jobs) > num_parallel else []
         elif is_complete:
             num_parallel = sweeper.max_batch_size
     if str(sweeper._target_).endswith(".OptunaSweeper"):
-        added += _plan_optuna(first, swept, typed)
+        added += _plan_optuna(first, all_overrides, typed_keys)
         num_parallel = min(num_parallel, sweeper.n_jobs)
     elif is_complete:
         num_parallel = min(num_parallel, len(jobs), sweeper.max_batch_size or num_parallel)
-    keys = frozenset(override.get_key_element() for override in swept if override.is_sweep_override())
+    swept = frozenset(
+        override.get_key_element() for override in all_overrides if override.is_sweep_override()
+    )
     jobs = [[*job, *added] for job in jobs]
-    return Plan([*overrides, *added], jobs, is_complete, uses_processes, num_parallel, keys)
+    return Plan([*overrides, *added], jobs, is_complete, uses_processes, num_parallel, swept)
 
 
 def _find_problems(parsed: Sequence[Override]) -> Iterator[str]:
@@ -155,19 +157,19 @@ def _find_monitored(cfg: DictConfig) -> tuple[str, str] | None:
     return None
 
 
-def _list_jobs(swept: Sequence[Override]) -> list[list[str]]:
-    for override in swept:
+def _list_jobs(overrides: Sequence[Override]) -> list[list[str]]:
+    for override in overrides:
         if override.is_sweep_override() and not override.is_discrete_sweep():
             raise UserError(
                 f"{override.input_line}: the default sweeper cannot list infinitely many values; write some, such as "
                 f"{override.key_or_group}=choice(…), or search with hydra/sweeper=optuna"
             )
-    count = math.prod(_count_values(override) for override in swept)
+    count = math.prod(_count_values(override) for override in overrides)
     if count > _MOST_RUNS:
         raise UserError(
             f"this sweep would have {count} runs; write at most {_MOST_RUNS}, or search with Optuna"
         )
-    (jobs,) = BasicSweeper.split_arguments(list(swept), max_batch_size=None)
+    (jobs,) = BasicSweeper.split_arguments(list(overrides), max_batch_size=None)
     return [list(job) for job in jobs]
 
 
@@ -181,12 +183,12 @@ def _count_values(override: Override) -> int:
     return len(value.list) if isinstance(value, ChoiceSweep) else 1
 
 
-def _list_bounds(swept: Sequence[Override]) -> list[list[str]]:
+def _list_bounds(overrides: Sequence[Override]) -> list[list[str]]:
     """Return the overrides of runs at the bounds of the search space.
 
     The first run has the first value of each option.  Each further run has another value of one option.
     """
-    values = [list(_list_bounds_of(override)) for override in swept]
+    values = [list(_list_bounds_of(override)) for override in overrides]
     first = [option_values[0] for option_values in values]
     return [first] + [
         [*first[:index], value, *first[index + 1 :]]
@@ -215,7 +217,7 @@ def _is_ascending(value: IntervalSweep | RangeSweep) -> bool:
     return value.start is not None and end is not None and value.start < end
 
 
-def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) -> list[str]:
+def _plan_optuna(first: DictConfig, overrides: Sequence[Override], typed_keys: set[str]) -> list[str]:
     """Check the options of Optuna's sweeper, and return overrides that the sweep must add.
 
     The overrides set the direction of the search and the seed of the sampler, and let the sweep continue after failed
@@ -224,20 +226,20 @@ def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) 
     node = first.hydra.sweeper
     require_whole("hydra.sweeper.n_trials", node.n_trials, 1)
     require_whole("hydra.sweeper.n_jobs", node.n_jobs, 1)
-    searched = [override for override in swept if override.is_sweep_override()]
-    refuse_first(_find_optuna_problems(node, searched, typed))
+    searched = [override for override in overrides if override.is_sweep_override()]
+    refuse_first(_find_optuna_problems(node, searched, typed_keys))
     _, mode = _find_monitored(first) or ("", "max")
     direction = _DIRECTIONS.get(mode, "")
     direction_given = (
         node.direction if isinstance(node.direction, str) else getattr(node.direction, "name", None)
     )
-    if "hydra.sweeper.direction" in typed and direction_given != direction:
+    if "hydra.sweeper.direction" in typed_keys and direction_given != direction:
         raise UserError(
             f"hydra.sweeper.direction={format_value(node.direction)}: the value of a run is that of callbacks.best, "
             f"whose mode={mode} is to {direction}; leave it out, or set callbacks.best.mode"
         )
     added = ["hydra.sweeper.max_failure_rate=1.0"]
-    added += [] if "hydra.sweeper.direction" in typed else [f"hydra.sweeper.direction={direction}"]
+    added += [] if "hydra.sweeper.direction" in typed_keys else [f"hydra.sweeper.direction={direction}"]
     if "seed" in node.sampler and node.sampler.seed is None:
         added.append(f"hydra.sweeper.sampler.seed={first.seed}")
     try:
@@ -247,9 +249,11 @@ def _plan_optuna(first: DictConfig, swept: Sequence[Override], typed: set[str]) 
     return added
 
 
-def _find_optuna_problems(node: DictConfig, searched: Sequence[Override], typed: set[str]) -> Iterator[str]:
+def _find_optuna_problems(
+    node: DictConfig, searched: Sequence[Override], typed_keys: set[str]
+) -> Iterator[str]:
     """Yield a line about each invalid option of the sweeper or of the search."""
-    if "hydra.sweeper.max_failure_rate" in typed or node.max_failure_rate:
+    if "hydra.sweeper.max_failure_rate" in typed_keys or node.max_failure_rate:
         yield (
             f"hydra.sweeper.max_failure_rate={node.max_failure_rate} has no effect: a failed run is reported to "
             "Optuna, and the sweep continues; leave it out"
