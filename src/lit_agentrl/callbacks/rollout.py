@@ -18,7 +18,7 @@ from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.player import Player
-from lit_agentrl.rollout.questions import Asked, Question
+from lit_agentrl.rollout.questions import Answers, Question
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.hook import TemporaryStep, Training
 from lit_agentrl.rollout.workers.base import Played
@@ -129,7 +129,7 @@ class RolloutCallback(Callback):
             ):  # fmt: skip
                 yield lambda wave: self._player.play_moved(wave, version)
 
-        def ask(questions: Sequence[Question]) -> Asked:
+        def ask(questions: Sequence[Question]) -> Answers:
             _raise_on_sigterm(trainer)
             return self._player.ask(questions, self.settings.params, version)
 

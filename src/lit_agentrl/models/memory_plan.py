@@ -187,8 +187,8 @@ class MemoryPlan:
         return float(2 * total if self.critic == "separate" else total)
 
     def count_logits(self) -> float:
-        scored = int(self.tokens * self.action_share)
-        num_at_once = scored if self.logits_chunk is None else min(scored, self.logits_chunk)
+        num_scored = int(self.tokens * self.action_share)
+        num_at_once = num_scored if self.logits_chunk is None else min(num_scored, self.logits_chunk)
         return float(4 * COPIES * num_at_once * self.config.vocab_size)
 
     def count_recomputed(self) -> float:

@@ -113,25 +113,9 @@ class NativeEngine:
         self._copy: PlayCopy | None = None
         self._is_copy_stale = False
         if reason := find_obstacle(network, max_context_tokens, forward_context):
-            if reader is not None:
-                raise ValueError(
-                    f"slots cannot hold the state of the model ({reason}), and an opponent needs them"
-                )
-            if isinstance(network, Reweighted):
-                raise ValueError(
-                    f"critic.beta={network.beta:g} needs slots, and they cannot hold the state of the model "
-                    f"({reason}); set critic.beta=0"
-                )
-            if window not in (0, AUTO):
-                raise ValueError(
-                    f"window={window} needs slots, and they cannot hold the state of the model ({reason}); "
-                    "set engine.window=0"
-                )
-            if prefill == PACKED:
-                raise ValueError(
-                    f"prefill=packed needs slots, and they cannot hold the state of the model ({reason}); "
-                    "set engine.prefill=auto"
-                )
+            _refuse_needs_of_slots(
+                reason, network, has_opponent=reader is not None, window=window, prefill=prefill
+            )
             _log.warning(
                 "the native engine reads the whole history before each reply, since slots cannot hold the state of the "
                 "model (%s)",
@@ -381,3 +365,21 @@ class NativeEngine:
                 self._record_draws(slots_A, *(part_R[slots_A] for part_R in drawn)) if len(slots_A) else []
             )
         return finished
+
+
+def _refuse_needs_of_slots(
+    reason: str, network: PreTrainedModel, *, has_opponent: bool, window: int | str, prefill: str
+) -> None:
+    """Refuse options that need slots; ``reason`` says why slots cannot hold the network's state."""
+    if has_opponent:
+        raise ValueError(f"slots cannot hold the state of the model ({reason}), and an opponent needs them")
+    needs = {
+        f"critic.beta={getattr(network, 'beta', 0.0):g}": ("critic.beta=0", isinstance(network, Reweighted)),
+        f"window={window}": ("engine.window=0", window not in (0, AUTO)),
+        f"prefill={prefill}": ("engine.prefill=auto", prefill == PACKED),
+    }
+    for option, (remedy, needs_slots) in needs.items():
+        if needs_slots:
+            raise ValueError(
+                f"{option} needs slots, and they cannot hold the state of the model ({reason}); set {remedy}"
+            )

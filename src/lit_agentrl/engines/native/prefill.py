@@ -222,7 +222,7 @@ def _pack_piece(rows: Rows, piece: Piece, device: torch.device) -> Packed:
     token_N, bounds = sent["token_N"], ("query_bounds", "key_bounds")
     layout = SegmentLayout(
         num_last=1,  # unused, but models compute logits of at least one token
-        filled=max(ends),
+        max_visible=max(ends),
         longest_query=max(sizes),
         longest_key=max(ends),
         **{name: sent[name].int() if name in bounds else sent[name] for name in sent if name != "token_N"},

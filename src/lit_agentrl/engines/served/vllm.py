@@ -56,7 +56,7 @@ class _Reply:
     limit: int  # maximum tokens of this reply
     tokens: list[int] = field(default_factory=list)
     state_1: Any = field(default_factory=lambda: np.zeros(1, dtype=np.int32))
-    cached: int = 0
+    num_cached: int = 0
 
 
 @dataclass
@@ -269,7 +269,7 @@ class VLLMEngine:
         if reply is None:  # its episode was closed
             return
         if not reply.tokens:
-            reply.cached = output.num_cached_tokens or 0
+            reply.num_cached = output.num_cached_tokens or 0
         is_complete = False
         for token in output.outputs[0].token_ids:
             reply.tokens.append(token)
@@ -296,8 +296,8 @@ class VLLMEngine:
         else:
             result.finish = FinishReason.CONTEXT
         history = self._history[request.episode]
-        result.num_prefilled = len(history) - reply.cached
-        result.num_shared = max(0, reply.cached - reply.num_before)
+        result.num_prefilled = len(history) - reply.num_cached
+        result.num_shared = max(0, reply.num_cached - reply.num_before)
         history += reply.tokens
         return result
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.rollout.questions import Asked, Question, ask
+from lit_agentrl.rollout.questions import Answers, Question, ask
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.sync import WeightSync
@@ -92,7 +92,7 @@ class LocalPlayer:
                 played[share.number] = play_share(share, self._sync, self._scheduler, version)
         return join_shares(wave, shares, played)
 
-    def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Asked:
+    def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Answers:
         """Answer independent questions with the policy, between waves."""
         with self._hooks.gather_weights(self._network):
             self._sync.load(None, version)
