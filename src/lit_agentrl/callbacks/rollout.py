@@ -184,7 +184,7 @@ class RolloutCallback(Callback):
         rank_zero_warn(line)
 
     def _warn_of_replies(self, kind: str, row: Mapping[str, float]) -> None:
-        """Warn once in a run if nearly all replies reached their limit, or all are invalid."""
+        """Warn once in a run if nearly all replies are cut, or all invalid."""
         if self._has_warned_of_replies:
             return
         cut, invalid = (row.get(f"{kind}/{name}_share", 0.0) for name in ("cut", "invalid"))
