@@ -64,9 +64,9 @@ def group_by_data(results: Sequence[HeldOutResult]) -> list[list[Cell]]:
 
 
 def are_judged_alike(a: Cell, b: Cell) -> bool:
-    """Return whether reward models may be compared: not if held-out rows are known and none are shared.
+    """Return whether reward models of two cells were judged by the same rows.
 
-    Cells that played games, or whose runs record no rows, may always be compared.
+    Cells that played games, or whose runs record no rows, count as judged alike.
     """
     rows = [
         {
