@@ -204,7 +204,7 @@ def profile_steps(decoder: Decoder) -> tuple[dict[str, float], str]:
 
 
 def measure(options: argparse.Namespace, network: PreTrainedModel, side: Side, rate: float) -> dict[str, Any]:
-    """Measure a decode step of one side; ``rate`` is the bytes a second of a copy."""
+    """Measure a decode step of one side, given the bytes a second of a copy."""
     mixed, size = options.dtype == "mixed", side.size
     decoder = Decoder(
         network, side, rows=options.rows, context=options.context, calls=options.repeats + 2, mixed=mixed

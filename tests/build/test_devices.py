@@ -145,6 +145,12 @@ def test_what_else_plays_on_the_card_is_counted(tmp_path: Path, monkeypatch: pyt
     served = plan("engine=vllm")
     assert served["kv cache"] == served["play copy"] == 0 and served["vllm"] > alone["play copy"]
     assert plan("engine=vllm", "engine.cache_gb=2")["vllm"] == alone["play copy"] + 2 * GIB
+    whole, half = plan("algo/kl=loss_k3"), plan("algo/kl=loss_k3", "algo.kl.reference_dtype=bfloat16")
+    assert whole["reference"] == whole["weights"] == 2 * half["reference"]
+    assert (
+        plan("algo=tdpo", "data=pairs", "data.path=rows.jsonl", "env=sokoban")["reference"]
+        == whole["weights"]
+    )
     sorts = plan("rollout.top_p=0.9", "rollout.allow_truncated_sampling=true")
     assert sorts["graphs"] > 1.5 * alone["graphs"]
 

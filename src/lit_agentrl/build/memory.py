@@ -6,6 +6,7 @@ import math
 from functools import lru_cache
 from typing import Any
 
+import torch
 from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoConfig, PreTrainedConfig
@@ -93,7 +94,13 @@ def _find_further_networks(cfg: DictConfig) -> dict[str, Any]:
     has_levels = bool(OmegaConf.select(cfg, "model.lora.levels", default=False))
     # critic.beta evaluates with an engine of its own, whose slots hold the state of policy and critic
     stores = structure.hook.count_stores() + has_levels + (2 if read_beta(cfg) else 0)
-    return {"critic": kind, "reference": algorithm.needs("ref_logp_BT"), "stores": stores}
+    dtype = algorithm.requirements.reference_dtype
+    return {
+        "critic": kind,
+        "reference": algorithm.needs("ref_logp_BT") or algorithm.needs("ref_kl_BT"),
+        "reference_bytes": None if dtype is None else getattr(torch, dtype).itemsize,
+        "stores": stores,
+    }
 
 
 def _find_copy(cfg: DictConfig) -> bool | None:

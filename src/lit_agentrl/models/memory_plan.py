@@ -9,7 +9,8 @@ weights       b P / N; adapters and --precision mixed are in float32
 gradients     b P_t / N; and b P_t more with several ranks: ddp's buckets, or gradients that fsdp has not averaged yet
 optimizer     2 b P_t / N: AdamW's two moments
 step          b P_t / N: the roots of AdamW's second moment, of all weights at once on a GPU
-reference     b P / N for a KL term, if not off-loaded; nothing with LoRA, where it is the base without adapters
+reference     b P / N for a KL term, b being its own, if not off-loaded; nothing with LoRA, where it is the base without
+              adapters
 critic        separate: weights, gradients and optimizer of its own trunk, or of its adapters with LoRA
 kv cache      stores x (slots + 1) x context x 2 L k b, retained between rollouts; one slot takes the writes of idle
               rows; further stores are those of a second level, of an opponent, and of the policy and the critic of
@@ -72,6 +73,7 @@ class MemoryPlan:
     checkpointing: bool = False
     critic: str = "none"
     reference: bool = False
+    reference_bytes: int | None = None  # of a parameter of the reference; None: as the policy's
     accumulate_sharded: bool = False
     offload_frozen: bool = False
     stores: int = 1
@@ -275,7 +277,8 @@ class MemoryPlan:
         """Return all terms in bytes, with the peak last."""
         weights, gradients, optimizer = self.count_trained(self.parameters)
         is_copied = self.reference and self.lora is None and not self.offload_frozen
-        reference = self.stored * self.parameters / self.sharing_ranks if is_copied else 0.0
+        stored = self.reference_bytes or self.stored
+        reference = stored * self.parameters / self.sharing_ranks if is_copied else 0.0
         critic = self.count_critic()
         training, playing = self.count_gathered()
         casts, playing_casts = self.count_casts()
