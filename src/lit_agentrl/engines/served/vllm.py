@@ -209,10 +209,13 @@ class VLLMEngine:
         self._abort(list(self._replies))
         is_asleep = self._sleep > 0 and self._llm.is_sleeping()
         if is_asleep:
+            torch.cuda.empty_cache()  # vLLM takes memory that PyTorch would keep from the update
             self._llm.wake_up(["weights"])
         if weights is not None:
-            self._llm.apply_model(lambda model: load_all_weights(model, weights))
+            self._llm.apply_model(partial(load_all_weights, weights=weights))
+            weights = None  # merged adapters are a copy of all weights
         if is_asleep:  # after the weights, so that copies made for loading are gone
+            torch.cuda.empty_cache()
             self._llm.wake_up(["kv_cache"])
         if not self._llm.reset_prefix_cache():
             raise ValueError("vLLM did not empty its prefix cache; engine=native needs none")
