@@ -71,7 +71,7 @@ class RolloutCallback(Callback):
         opponent = self.collector.structure.hook.setup(training)
         critic = None if networks is None else networks.critic
         evaluated = reweight_by_critic(network, critic)
-        self._player.open(network, context, hooks, reference=opponent, evaluated=evaluated)
+        self._player.open(network, context, hooks, opponent=opponent, evaluated=evaluated)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = None if trainer.max_epochs in (None, -1) else trainer.max_epochs
@@ -109,7 +109,7 @@ class RolloutCallback(Callback):
     ) -> None:
         agent = as_agent(pl_module)
         version, device = agent.version, pl_module.device
-        if batch.given is not None:
+        if batch.given is not None:  # read from a data set
             _raise_on_sigterm(trainer)
             self.collector.seed_iteration(batch.iteration)
             self.collector.add_structure_columns(batch)
@@ -127,7 +127,7 @@ class RolloutCallback(Callback):
                 agent.policy.network, pack(played).to_dict() if played else None, lr=step.lr, epsilon=step.epsilon,
                 temperature=self.settings.temperature, forward_context=trainer.precision_plugin.forward_context,
             ):  # fmt: skip
-                yield lambda wave: self._player.play_moved(wave, version)
+                yield lambda wave: self._player.play_trial(wave, version)
 
         def ask(questions: Sequence[Question]) -> Answers:
             _raise_on_sigterm(trainer)
@@ -145,7 +145,7 @@ class RolloutCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *indices: int
     ) -> None:
         _raise_on_sigterm(trainer)
-        if batch.given is not None:  # read from a data set
+        if batch.given is not None:
             return
         started, agent = time.perf_counter(), as_agent(pl_module)
         self.val.collect(batch, self._player.play_evaluation, agent.version, is_first=not any(indices))

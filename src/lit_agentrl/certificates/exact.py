@@ -6,7 +6,7 @@ Shapes: ``M`` episodes of the game, ``T`` tokens of the longest, ``L`` logits.  
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ class Table:
         paths: the M episodes.
         slot_MT: index of the token's logit among the L; -1 where there is no token.
         state_MT: index of the token's state; -1 where there is no token.
-        slots: start and end (exclusive) of the logits of each state.
+        ranges: start and end (exclusive) of each state's logits among the L.
         prompt_M, return_M, length_M: prompt, return and number of tokens of each episode.
         theta: logits of the trained policy.
         old: logits of the policy that played.
@@ -36,7 +36,7 @@ class Table:
     paths: list[Path]
     slot_MT: Tensor
     state_MT: Tensor
-    slots: list[tuple[int, int]]
+    ranges: list[tuple[int, int]]
     prompt_M: Tensor
     return_M: Tensor
     length_M: Tensor
@@ -53,30 +53,30 @@ def make_table(game: TableGame) -> Table:
     """List the episodes of a game and lay out its logits."""
     paths = list_paths(game)
     states = list(dict.fromkeys(token.state for path in paths for token in path.tokens))
-    slots, start = [], 0
+    ranges, start = [], 0
     for name in states:
-        slots.append((start, start + len(game.moves[name])))
-        start = slots[-1][1]
+        ranges.append((start, start + len(game.moves[name])))
+        start = ranges[-1][1]
     longest = max(len(path.tokens) for path in paths)
     slot_MT = torch.full((len(paths), longest), -1)
     state_MT = torch.full((len(paths), longest), -1)
     for m, path in enumerate(paths):
         for t, token in enumerate(path.tokens):
             state_MT[m, t] = states.index(token.state)
-            slot_MT[m, t] = slots[states.index(token.state)][0] + token.choice
+            slot_MT[m, t] = ranges[states.index(token.state)][0] + token.choice
     numbers = torch.tensor([[path.prompt, len(path.tokens)] for path in paths])
     old = _arrange_logits(game, game.logits, states)
-    table = Table(
-        game, paths, slot_MT, state_MT, slots,
+    old_table = Table(
+        game, paths, slot_MT, state_MT, ranges,
         prompt_M=numbers[:, 0], length_M=numbers[:, 1],
         return_M=torch.tensor([path.total for path in paths], dtype=torch.float64),
-        theta=old, old=old, reference=_arrange_logits(game, game.reference, states) if game.reference else old,
+        theta=old, old=old, reference=old,
     )  # fmt: skip
     theta = old
     for _ in range(game.lag):
-        theta = theta + _STEP * compute_gradient(lambda x: compute_mean_return(table, x), theta)
-    reference = table.reference if game.reference else theta
-    return Table(**(vars(table) | {"theta": theta, "reference": reference}))
+        theta = theta + _STEP * compute_gradient(lambda x: compute_mean_return(old_table, x), theta)
+    reference = _arrange_logits(game, game.reference, states) if game.reference else theta
+    return replace(old_table, theta=theta, reference=reference)
 
 
 def _arrange_logits(game: TableGame, logits: Logits, states: list[str]) -> Tensor:
@@ -86,20 +86,20 @@ def _arrange_logits(game: TableGame, logits: Logits, states: list[str]) -> Tenso
 
 def compute_log_probs(table: Table, theta: Tensor) -> Tensor:
     """Return the log-prob of each token, (M, T); 0 where there is no token."""
-    log_prob = torch.cat([theta[low:high].log_softmax(0) for low, high in table.slots])
+    log_prob = torch.cat([theta[low:high].log_softmax(0) for low, high in table.ranges])
     return torch.where(table.slot_MT >= 0, log_prob[table.slot_MT], torch.zeros((), dtype=theta.dtype))
 
 
 def compute_entropies(table: Table, theta: Tensor) -> Tensor:
     """Return the entropy of each token's state, (M, T); 0 where there is no token."""
-    log_probs = [theta[low:high].log_softmax(0) for low, high in table.slots]
+    log_probs = [theta[low:high].log_softmax(0) for low, high in table.ranges]
     entropy = torch.stack([-(log_prob.exp() * log_prob).sum() for log_prob in log_probs])
     return torch.where(table.state_MT >= 0, entropy[table.state_MT], torch.zeros((), dtype=theta.dtype))
 
 
 def compute_reference_kls(table: Table, theta: Tensor) -> Tensor:
     """Return KL(reference || policy) of each token's state, (M, T); 0 where no token is."""
-    pairs = [(table.reference[a:b].log_softmax(0), theta[a:b].log_softmax(0)) for a, b in table.slots]
+    pairs = [(table.reference[a:b].log_softmax(0), theta[a:b].log_softmax(0)) for a, b in table.ranges]
     kl = torch.stack([(q.exp() * (q - p)).sum() for q, p in pairs])
     return torch.where(table.state_MT >= 0, kl[table.state_MT], torch.zeros((), dtype=theta.dtype))
 
@@ -115,7 +115,7 @@ def compute_mean_return(table: Table, theta: Tensor) -> Tensor:
 
 
 def compute_prompt_means(table: Table, theta: Tensor, value_M: Tensor) -> Tensor:
-    """Return, for each episode, the expectation of a value under its prompt, (M,)."""
+    """Return, for each episode, the mean of a value over its prompt's episodes, (M,)."""
     prob_M = compute_path_log_probs(table, theta).exp()
     means = torch.zeros(table.num_prompts, dtype=theta.dtype).index_add(0, table.prompt_M, prob_M * value_M)
     return means[table.prompt_M]
@@ -130,7 +130,7 @@ def compute_values(table: Table, theta: Tensor) -> Tensor:
             reward_MT[m, t] = token.move.reward
     to_go_MT = reward_MT.flip(1).cumsum(1).flip(1)
     value_MT = torch.zeros_like(reward_MT)
-    for state in range(len(table.slots)):
+    for state in range(len(table.ranges)):
         is_here_MT = table.state_MT == state  # an episode visits a state once, since it has no loops
         weight_MT = prob_M[:, None] * is_here_MT
         value_MT = torch.where(is_here_MT, (weight_MT * to_go_MT).sum() / weight_MT.sum(), value_MT)

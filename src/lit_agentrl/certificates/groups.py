@@ -38,13 +38,13 @@ def list_batches(
 ) -> Batches:
     """List every batch with its probability, or sample if there are too many.
 
-    A sample of a game and a size is the same for every algorithm.
+    The sample depends only on the game and ``members``: every algorithm gets the same batches.
 
     Args:
         table: the game; a batch has one group for each prompt, and the policy that played gives the probabilities.
         members: members of each group.
         is_ordered: list each order of the members; else one order stands for all.
-        most: batches to list.
+        most: where there are more batches than this, `SAMPLES` of them are drawn.
     """
     prob = compute_path_log_probs(table, table.old).exp().tolist()
     paths_by_prompt = [
@@ -58,9 +58,9 @@ def list_batches(
     if count > most:
         return _sample_batches(table, members, prob, paths_by_prompt, is_ordered=is_ordered)
     groups = [list(_list_groups(paths, prob, members, is_ordered)) for paths in paths_by_prompt]
-    chosen = list(itertools.product(*groups))
-    weights = [math.prod(weight for _, weight in batch) for batch in chosen]
-    batches = [tuple(group for group, _ in batch) for batch in chosen]
+    weighted = list(itertools.product(*groups))
+    weights = [math.prod(weight for _, weight in batch) for batch in weighted]
+    batches = [tuple(group for group, _ in batch) for batch in weighted]
     return Batches(batches, torch.tensor(weights, dtype=torch.float64), True)
 
 

@@ -29,10 +29,13 @@ def measure_invariances(objective: Objective, members: int, *, is_ordered: bool)
         is_ordered: whether the update depends on the order of members.
 
     Returns:
-        ``shift``: a number is added to every return: ``same`` (each update), ``mean`` (only the expected one) or
-        ``moves``.  ``scale``: rewards are multiplied: ``linear``, ``free`` (the update stays) or ``moves``.
-        ``length`` and ``turns``: forced tokens or turns are added to some episodes: ``same`` direction of the expected
-        update, or ``moves``.  ``order`` of members: ``same`` or ``moves``.
+        One word for each change; ``moves`` if none of the other words holds.
+
+        - ``shift`` (a number is added to every return): ``same`` if no update changes, ``mean`` if their mean does not.
+        - ``scale`` (rewards are multiplied): ``linear`` if updates are multiplied too, ``free`` if they do not change.
+        - ``length`` and ``turns`` (forced tokens or turns are added to some episodes): ``same`` if the expected update
+          keeps its direction.
+        - ``order`` (members change places): ``same`` if no update changes.
     """
     return {
         "shift": _measure_shift(objective, members),
@@ -62,7 +65,7 @@ def _measure_scale(objective: Objective, members: int) -> str:
     after, _ = _compute_updates(objective, scale_rewards(ONE_TURN, _FACTOR), members)
     if _is_close(_FACTOR * before, after):
         return "linear"
-    # a small number beside a standard deviation, such as 1e-6, is not counted
+    # a looser tolerance: dividing by std + 1e-6 instead of std makes a small difference
     return "free" if _is_close(before, after, 1e-4) else "moves"
 
 

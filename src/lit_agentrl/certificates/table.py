@@ -11,8 +11,9 @@ from lit_agentrl.certificates.shipped import GAMES
 
 _WIDTH = 100
 LEGEND = (
-    "=: the expected update is a positive multiple of the gradient of the return, less its KL term, within 1e-10.",
-    "A number is the cosine of the two.  The last column names the nearest candidate, with = where it is exact.",
+    "=: the expected update is a positive multiple, within 1e-10, of the gradient of the return, or of",
+    "the return less the KL term if there is one.  A number is the cosine of the two.",
+    "The last column names the nearest candidate, with = where it is exact.",
 )
 
 
@@ -44,14 +45,14 @@ def _format_cell(direction: Direction) -> str:
 
 
 def _name_objective(certificate: Certificate) -> str:
-    now = [direction for direction in certificate.directions if not direction.lag]
-    if all(direction.scale == 0 for direction in now):
+    on_policy = [direction for direction in certificate.directions if not direction.lag]
+    if all(direction.scale == 0 for direction in on_policy):
         return "nothing"
-    worst = min(now, key=lambda each: (each.is_exact, each.cosine))
+    worst = min(on_policy, key=lambda each: (each.is_exact, each.cosine))
     if worst.is_exact:
         return "= return"
     if worst.scale == 0:
-        return "blind: 0"
+        return "blind: 0"  # the expected update is 0 in a game, but not in all
     return f"{'=' if worst.objective_bias <= EXACT else '≈'} {worst.objective}"
 
 
@@ -69,7 +70,7 @@ def format_details(certificate: Certificate) -> list[str]:
 
 
 def format_variances(certificates: Sequence[Certificate]) -> list[str]:
-    """Return the table of variances and invariances, a line for each certificate that has one."""
+    """Return the table of variances and invariances, without missing certificates."""
     shown = [each for each in certificates if not each.missing]
     if not shown:
         return []
@@ -98,13 +99,15 @@ def format_page(
     if variances := format_variances(certificates):
         lines += [
             "",
-            "Variance of the update (leave-one-out: 1) in `one turn`, groups of N; and invariances",
+            "Variance of the update in `one turn`, relative to leave-one-out, in groups of N; and invariances",
             "",
             *variances,
         ]
         lines += [
             "",
-            "shift of returns: same updates, same mean, or moves.  scale of rewards: linear, free of it, or moves.",
-            "length, turns: forced tokens or turns leave the direction the same, or move it.  order: of members.",
+            "shift of returns: the updates stay the same, or their mean does, or it moves.",
+            "scale of rewards: the updates are linear in it, or free of it, or move.",
+            "length, turns: forced tokens or turns leave the direction the same, or it moves.",
+            "order of members: the updates stay the same, or move.",
         ]
     return lines

@@ -18,6 +18,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run ``lit-agentrl collect``."""
     with run_command(argv) as arguments:
         folders, flags, overrides = split_config_folders(arguments)
+        # --help, and flags that do not exist, are answered by read_options below
         model_options = None if flags else split_model_options(overrides, "collect")
         if model_options is not None:
             ranks.require_one_process("collect plays on one device")

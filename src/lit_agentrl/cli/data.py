@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 _WIDTH = 80
 EXAMPLES = """
-Prints how many groups, rows and tokens there are, which columns are used and which are not, and the first rows after
-the chat template.  What is learnt is coloured in a terminal, and stands in [[ ]] elsewhere.  Options are a run's.
+Prints how many groups, rows and tokens there are, which columns are used and which are not, and the first rows as the
+chat template writes them.  Text that is learnt is coloured in a terminal, and in [[ ]] elsewhere.  All options of a
+run can be given.
 
   {0} show rows.jsonl                                       as the embedded policy reads them
   {0} show pairs.jsonl model=hf model.name=FOLDER --rows 1
@@ -35,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.add_argument("action", metavar="show", help="the only action")
         parser.add_argument("path", metavar="FILE", help="a file of rows, or a folder of recorded episodes")
         parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="options of a run")
-        parser.add_argument("--rows", type=int, default=2, help="groups that are shown; default: 2")
+        parser.add_argument(
+            "--rows", type=int, default=2, help="how many groups to show, with all their rows; default: 2"
+        )
         args = parser.parse_intermixed_args(arguments)
         if args.action != "show":
             raise UserError(f"data has no action {args.action}; write data show FILE")

@@ -55,7 +55,7 @@ class Player:
         forward_context: ForwardContext,
         hooks: StrategyHooks,
         *,
-        reference: Any = None,
+        opponent: Any = None,
         evaluated: Any = None,
     ) -> None:
         """Create the engine of this process around the trainer's network.
@@ -64,7 +64,7 @@ class Player:
             network: Network that plays training episodes.
             forward_context: Precision context of the strategy.
             hooks: Hooks of the strategy.
-            reference: Network of the opponent.
+            opponent: Network of the opponent, if there is one.
             evaluated: Network that plays evaluations; a network other than ``network`` gets an engine of its own.
 
         Raises:
@@ -77,7 +77,7 @@ class Player:
                 "engine.concurrency for more requests at a time"
             )
         self._network, self._context, self._hooks = network, forward_context, hooks
-        local = LocalPlayer(self._rules, network, forward_context, hooks, reference)
+        local = LocalPlayer(self._rules, network, forward_context, hooks, opponent)
         self._local_players = (local,)
         if evaluated is not None and evaluated is not network:
             self._local_players += (LocalPlayer(self._rules, evaluated, forward_context, hooks),)
@@ -136,11 +136,11 @@ class Player:
         with self._wait_for_ranks("played"):
             return self._local_players[-1].play(wave, version)
 
-    def play_moved(self, wave: Wave, version: int) -> Played:
-        """Play episodes to train on with the network's current weights, which belong to no version.
+    def play_trial(self, wave: Wave, version: int) -> Played:
+        """Play episodes to train on during a trial, whose weights belong to no version.
 
-        A worker receives them under a negative number, which is no version; the record names the version from which
-        they were moved.
+        A worker receives the weights under a negative number, which is no version; the episodes record the version
+        from which the trial started.
         """
         played = self.play_training(wave, -2 - version)
         for episode in played.episodes:

@@ -167,7 +167,7 @@ class JavaRuntime:
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
-    """Return False for the traceback of a death, which py4j logs without its own name."""
+    """Return False for a death's traceback, which py4j logs to the root logger."""
     return record.module != "java_gateway"
 
 
@@ -193,13 +193,15 @@ class JavaGame:
     Args:
         runtime: the process.
         make: creates the object from the classes, and calls what needs to be called once.
-        is_alone: True if games share parts of their state, so that calls of another game make it be restored.
+        shares_state: True if games share parts of their state; this game is then restored after calls of another.
     """
 
-    def __init__(self, runtime: JavaRuntime, make: Callable[[Any], Any], *, is_alone: bool = False) -> None:
-        self._runtime, self._make, self._is_alone = runtime, make, is_alone
+    def __init__(
+        self, runtime: JavaRuntime, make: Callable[[Any], Any], *, shares_state: bool = False
+    ) -> None:
+        self._runtime, self._make, self._shares_state = runtime, make, shares_state
         self._object: Any = None
-        self._start = 0  # number of the process that holds the object
+        self._process_number = 0  # number of the process that holds the object
         self._history: list[Callable[[Any], Any]] = []
 
     def begin(self, call: Callable[[Any], T]) -> T:
@@ -220,10 +222,10 @@ class JavaGame:
     def look(self, call: Callable[[Any, Any], T]) -> T:
         """Call a function with the classes and the object, without changing the object's state.
 
-        The function may change what games share.
+        It may change what games share, so that each game restores its state before its next call.
         """
         value = self._run(lambda game: call(self._runtime.connect(), game))
-        if self._is_alone:
+        if self._shares_state:
             self._runtime.last_user = None
         return value
 
@@ -247,10 +249,10 @@ class JavaGame:
     def _restore(self) -> None:
         runtime = self._runtime
         classes = runtime.connect()
-        is_new = self._start != runtime.starts
+        is_new = self._process_number != runtime.starts
         if is_new:
-            self._object, self._start = self._make(classes), runtime.starts
-        if is_new or (self._is_alone and runtime.last_user is not self):
+            self._object, self._process_number = self._make(classes), runtime.starts
+        if is_new or (self._shares_state and runtime.last_user is not self):
             for call in self._history:
                 call(self._object)
         runtime.last_user = self

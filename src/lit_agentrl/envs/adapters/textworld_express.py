@@ -162,7 +162,7 @@ class TextWorldExpress(Replayed):
                 raise ValueError(f"settings={text} is refused by {id}: {problem.strip()}")
             return game
 
-        return JavaGame(runtime, make, is_alone=id in _SHARING)
+        return JavaGame(runtime, make, shares_state=id in _SHARING)
 
     def _draw_instance(self, seed: int) -> str:
         self._begin(_FOLDS[self.split][1] + int(keyed_rng(seed, 0, _VARIATION).integers(VARIATIONS)))

@@ -1,4 +1,4 @@
-"""The process in which an agent function runs, called once for each line of input."""
+"""The process that calls an agent function, once for each line of its input."""
 
 from __future__ import annotations
 

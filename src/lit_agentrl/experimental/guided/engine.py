@@ -30,9 +30,9 @@ class _Choice:
 class GuidedEngine(EngineWrapper):
     """An engine that samples several replies to a request, and returns one of them.
 
-    A request of the player `GUIDED` is answered by one of ``samples`` replies, sampled independently after the whole
-    dialogue, each in a sequence of its own; all other requests are forwarded.  The first reply has the key of the
-    request.
+    A request of the player `GUIDED` is answered by one of ``samples`` replies.  Each continues the whole dialogue in a
+    sequence of its own, with random numbers of its own; the first reply draws as the request itself would.  All other
+    requests are forwarded.
 
     Args:
         engine: engine that reads and writes token ids.
@@ -93,10 +93,10 @@ class GuidedEngine(EngineWrapper):
 
     def _take(self, result: TurnResult) -> TurnResult | None:
         """Return the result to forward; None while other replies to its request are missing."""
-        if (reply := self._running.pop(result.episode, None)) is None:
+        if result.episode not in self._running:
             return result
+        episode, number = self._running.pop(result.episode)
         self._engine.close(result.episode)
-        episode, number = reply
         choice = self._open[episode]
         choice.results[number] = result
         if len(choice.results) < self._samples:
@@ -106,20 +106,20 @@ class GuidedEngine(EngineWrapper):
         chosen = written[self._choose(choice.history, [results[k].tokens for k in written])] if written else 0
         del self._open[episode]
         kept = results[chosen]
-        if kept.finish != FinishReason.CONTEXT:
+        if kept.finish != FinishReason.CONTEXT:  # which ends the episode
             choice.history.extend(kept.tokens)
-        read, shared = (
+        num_prefilled, num_shared = (
             sum(getattr(each, name) for each in results) for name in ("num_prefilled", "num_shared")
         )
-        return replace(kept, episode=episode, num_prefilled=read, num_shared=shared)
+        return replace(kept, episode=episode, num_prefilled=num_prefilled, num_shared=num_shared)
 
     def close(self, episode: int) -> None:
         if self._histories.pop(episode, None) is None:
             super().close(episode)
             return
         if self._open.pop(episode, None) is not None:  # abandoned, as after an error of its game
-            self._waiting = deque(reply for reply in self._waiting if reply[0] != episode)
-            for sequence in [k for k, reply in self._running.items() if reply[0] == episode]:
+            self._waiting = deque((other, k) for other, k in self._waiting if other != episode)
+            for sequence in [id for id, (running, _) in self._running.items() if running == episode]:
                 del self._running[sequence]
                 self._engine.close(sequence)
 
