@@ -77,16 +77,17 @@ def name_precision(cfg: DictConfig, precision: str) -> str:
 
 
 def _find_further_networks(cfg: DictConfig) -> dict[str, Any]:
+    """Return the fields of a plan about critic, reference and stored weights."""
     algorithm, structure = build_algorithm(cfg)
     critic = build_critic(cfg, algorithm)
-    kind = "none"
+    critic_kind = "none"
     if critic is not None:
         make_critic = critic.args[1].func  # type: ignore[attr-defined]
-        kind = "shared" if make_critic is shared else "separate"
+        critic_kind = "shared" if make_critic is shared else "separate"
     has_levels = bool(OmegaConf.select(cfg, "model.lora.levels", default=False))
     # critic.beta evaluates with an engine of its own, whose slots hold the state of policy and critic
     stores = structure.hook.count_stores() + has_levels + (2 if read_beta(cfg) else 0)
-    return {"critic": kind, "reference": algorithm.needs("ref_logp_BT"), "stores": stores}
+    return {"critic": critic_kind, "reference": algorithm.needs("ref_logp_BT"), "stores": stores}
 
 
 def _as_names(names: Any) -> list[str]:

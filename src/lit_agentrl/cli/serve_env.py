@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         serve_until_interrupted(server, task)
 
 
-def build_game(overrides: Sequence[str], search: Sequence[str]) -> Task:
+def build_game(overrides: Sequence[str], search_overrides: Sequence[str]) -> Task:
     """Build the game to serve.
 
     Raises:
@@ -87,7 +87,7 @@ def build_game(overrides: Sequence[str], search: Sequence[str]) -> Task:
             )
     from lit_agentrl.build.games import build_game
 
-    return build_game(overrides, search)
+    return build_game(overrides, search_overrides)
 
 
 def serve_until_interrupted(server: GameServer, task: Task) -> None:

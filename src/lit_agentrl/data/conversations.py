@@ -18,7 +18,7 @@ from lit_agentrl.episode import EndReason, Episode, Message, Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.known_words import is_spelt
 from lit_agentrl.text.ledger import reply_segments
-from lit_agentrl.text.lost_characters import find_lost
+from lit_agentrl.text.lost_characters import count_lost
 
 _REMEDIES = {
     THOUGHTS: "write them into the contents, or set model.chat_template",
@@ -169,7 +169,7 @@ class Reader:
         self.num_read += 1
         self.num_folded += self._chat.folds_system and any(m["role"] == "system" for m in messages)
         texts = [message[key] for message in messages for key in _TEXTS if key in message]
-        self.lost += find_lost(self._chat.tokenizer, texts)
+        self.lost += count_lost(self._chat.tokenizer, texts)
         self._first_texts += texts[: _MOST_TEXTS - len(self._first_texts)]
         for text in texts:
             self.markers.update(self._chat.find_markers(text))

@@ -211,7 +211,7 @@ class Announcer(Callback):
         self.episodes = []
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
     ) -> None:
         self.episodes += batch.episodes if self._keeps_episodes else []
 

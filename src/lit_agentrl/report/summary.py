@@ -336,7 +336,7 @@ def build_closing_table(summary: Summary) -> Table:
     It fits 80 columns.  Scores that a stopped run never measured are dashes.
     """
     notes = [LEGEND, "one run, one seed", describe_unknown(summary["games"]), describe_selection(summary)]
-    table = start_score_table(_format_status(summary), "; ".join(filter(None, notes)), "iter.")
+    table = make_score_table(_format_status(summary), "; ".join(filter(None, notes)), "iter.")
     for game in summary["games"]:
         scores: dict[str, Score | None] = {
             stage: game[stage]  # type: ignore[literal-required]
@@ -355,7 +355,7 @@ def build_closing_table(summary: Summary) -> Table:
     return table
 
 
-def start_score_table(title: str, caption: str, place: str) -> Table:
+def make_score_table(title: str, caption: str, place: str) -> Table:
     """Return a table of success without rows.
 
     Args:
@@ -381,7 +381,7 @@ def add_game(
     """Add the rows of a game to a table of success.
 
     Args:
-        table: made by `start_score_table`.
+        table: made by `make_score_table`.
         names: the game and its split, which share a column, on two lines.
         rows: name, place and success of each policy; a success of None was not measured.
         chance: success of random play.

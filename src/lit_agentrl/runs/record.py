@@ -52,20 +52,20 @@ class Totals(Callback):
         self.threads = torch.get_num_threads()
         self.used: Counter[str] = Counter()
         self.template = ""
-        self._is_final = False
+        self._ignores_checkpoints = False
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
     ) -> None:
         self.used.update(batch.used)
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
     ) -> None:
         self.used.update(batch.used)
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
     ) -> None:
         self.used.update(batch.used)
 
@@ -87,13 +87,13 @@ class Totals(Callback):
             "used": dict(self.used), "template": self.template,
         }  # fmt: skip
 
-    def close(self) -> None:
+    def ignore_checkpoints(self) -> None:
         """Ignore the totals in checkpoints that are loaded from now on."""
-        self._is_final = True
+        self._ignores_checkpoints = True
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the sums, but not the number of threads."""
-        if self._is_final:
+        if self._ignores_checkpoints:
             return
         self.used = Counter(state_dict.get("used", {}))  # absent in earlier versions
         self.counts = dict(state_dict["counts"])
