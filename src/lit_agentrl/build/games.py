@@ -178,7 +178,7 @@ def describe_repeated_rows(games: Games) -> str:
 
     Rows are drawn with replacement, and the intervals of success take draws for independent tasks.
     """
-    found = []
+    texts = []
     for split, specs in (("val", games.val), ("test", games.test)):
         for spec in specs:
             task = games.tasks[spec.task]
@@ -187,11 +187,11 @@ def describe_repeated_rows(games: Games) -> str:
             with closing(task.make(split)) as env:
                 if spec.prompts > (count := env.instances or spec.prompts):
                     rows = f"{count} row{'s' * (count != 1)}"
-                    found.append(f"{split} draws {spec.prompts} episodes of {task.name} from {rows}")
-    if not found:
+                    texts.append(f"{split} draws {spec.prompts} episodes of {task.name} from {rows}")
+    if not texts:
         return ""
     return (
-        f"{', '.join(found)}: the intervals of success are narrower than they should be; give more rows, or measure "
+        f"{', '.join(texts)}: the intervals of success are narrower than they should be; give more rows, or measure "
         "each row once by evaluate.py episodes=all"
     )
 

@@ -22,6 +22,21 @@ from lit_agentrl.config.suggestions import explain_composition
 from lit_agentrl.paths import CONFIG_DIR, list_configs, name_config
 from lit_agentrl.renamed import get_current_name
 
+# sections whose keys are arguments of the class that _target_ names: keys may be added and removed
+OPEN_SECTIONS = (
+    "trainer",
+    "callbacks",
+    "logger",
+    "reward",
+    "optim.schedule_args",
+    "optim.optimizer",
+    "model",
+    "env",
+    "hydra",
+)
+LIST_GROUPS = ("logger", "callbacks", "reward")  # groups that can combine several options
+CLOSED_SECTIONS = ("val", "test")  # no signature refuses their unknown keys, so they are checked here
+
 
 def check_folders(folders: Sequence[str | Path]) -> None:
     """Refuse config folders that Hydra would silently ignore in part.
@@ -45,22 +60,6 @@ def _find_hidden_files(folders: Sequence[str | Path]) -> Iterator[str]:
                     f"--config-dir {folder}: {name} is also the name of a shipped file, which takes "
                     "precedence; rename yours"
                 )
-
-
-# sections whose keys are arguments of the class that _target_ names: keys may be added and removed
-OPEN_SECTIONS = (
-    "trainer",
-    "callbacks",
-    "logger",
-    "reward",
-    "optim.schedule_args",
-    "optim.optimizer",
-    "model",
-    "env",
-    "hydra",
-)
-LIST_GROUPS = ("logger", "callbacks", "reward")  # groups that can combine several options
-CLOSED_SECTIONS = ("val", "test")  # no signature refuses their unknown keys, so they are checked here
 
 
 @contextmanager
@@ -117,11 +116,10 @@ def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> Di
             raise UserError(f"there is no {description}{name}; valid: {', '.join(names)}")
         # Hydra searches for a primary config only in the shipped folder, so the option is added to an empty one
         try:
-            option: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search_overrides])[
-                group
-            ]
+            composed = compose(config_name=None, overrides=[f"+{group}={name}", *search_overrides])
         except UnicodeError as error:
             raise UserError(explain_unreadable(search_overrides) or str(error)) from error
+        option: DictConfig = composed[group]
         use_current_names(option)
         return option
 

@@ -110,7 +110,7 @@ def explain_composition(
     if isinstance(error, UnicodeError) and (message := explain_unreadable(search_overrides)):
         return UserError(message)
     groups = list_groups(search_overrides)
-    chosen = []
+    group_overrides = []
     for override in parse(job):
         key, value = override.key_or_group, override.value()
         if key not in groups and "/" in key:
@@ -129,20 +129,23 @@ def explain_composition(
             if new := REMOVED.get(f"{key}={unknown[0]}"):
                 return UserError(f"{key}={unknown[0]} was removed; write {new}")
             return UserError(f"unknown option {key}={unknown[0]}; {_suggest_name(key, unknown[0], options)}")
-        chosen.append(str(override.input_line))
+        group_overrides.append(str(override.input_line))
     try:
-        base = compose(config_name=name, overrides=[*chosen, *search_overrides], return_hydra_config=True)
+        base = compose(
+            config_name=name, overrides=[*group_overrides, *search_overrides], return_hydra_config=True
+        )
     except Exception as cause:
         if isinstance(cause, YAMLError):
             return UserError(explain(cause))
         if missing := re.match(r"Could not override '([\w/]+)'\. No match", str(cause)):
             outer = missing[1].rpartition("/")[0]
-            override_text = next(text for text in chosen if text.startswith(f"{missing[1]}="))
-            option = next((text for text in chosen if text.startswith(f"{outer}=")), f"the {outer} chosen")
+            override_text = next(text for text in group_overrides if text.startswith(f"{missing[1]}="))
+            outer_overrides = [text for text in group_overrides if text.startswith(f"{outer}=")]
+            option = outer_overrides[0] if outer_overrides else f"the {outer} chosen"
             return UserError(
                 f"{override_text} has no effect: {option} has no {missing[1]}; leave it out, or choose another {outer}"
             )
-        return UserError(f"{' '.join(chosen)}: {explain(cause)}")
+        return UserError(f"{' '.join(group_overrides)}: {explain(cause)}")
     known_keys = [key for key, _ in _flatten_entries(OmegaConf.to_container(base, resolve=False))]
     for override in parse(job):
         key = override.key_or_group

@@ -62,7 +62,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     checkpoint = find_checkpoint(cfg, folder)
     note_if_unfinished(folder)
     totals = Totals()
-    totals.close()
+    totals.ignore_checkpoints()
     announcer = Announcer(keeps_episodes=cfg.diagnostics or bool(cfg.best_of))
     run = rebuild_run(cfg, saved, load_task, extra_callbacks=[totals, announcer])
     if cfg.episodes == ALL:
