@@ -261,7 +261,7 @@ def test_a_second_copy_plays_with_the_weights_that_it_was_given() -> None:
     settings = instantiate(compose_job("train", ["worker=second_copy"], search).worker)
     assert settings == SecondCopy(device="cpu")
     network, other = tiny_network(), tiny_network(seed=1)
-    worker = settings.open(rules(), network, torch.no_grad, is_older=False)
+    worker = settings.open(rules(), network, torch.no_grad, is_ahead=False)
     worker.load(get_named_weights(other), 5)
     worker.submit(wave())
     moved = worker.differing(get_named_weights(network))

@@ -51,8 +51,8 @@ class NotedSettings(ProcessSettings):
     """
 
     def open(self, *parts: Any, is_ahead: bool) -> Pool:
-        opener = NotedProcesses(*parts, count=self.count, threads=self.choose_threads(is_older=is_ahead))
-        return self.make_pool(opener, parts[0], is_older=is_ahead)
+        opener = NotedProcesses(*parts, count=self.count, threads=self.choose_threads(is_ahead=is_ahead))
+        return self.make_pool(opener, parts[0], is_ahead=is_ahead)
 
 
 class NotedProcesses(Processes):

@@ -46,7 +46,7 @@ def test_a_rank_whose_worker_hangs_is_named_by_a_barrier(is_ahead: bool) -> None
     """It is the first collective after what a worker plays, as it is after what this process plays."""
     settings = Settings()
     log: list[Any] = []
-    made = players(settings, log, is_older=is_ahead)
+    made = players(settings, log, is_ahead=is_ahead)
     made.start(last=3, iteration=0, state=None)
     settings.worker.log = log
     if is_ahead:

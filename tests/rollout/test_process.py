@@ -75,7 +75,7 @@ def rules(engine: Callable[..., Any] = NativeEngine, **changes: Any) -> Rules:
 
 def process(engine: Callable[..., Any] = NativeEngine, patience: float = 300.0, **options: Any) -> Pool:
     settings = ProcessSettings(**{"threads": 1, "patience": patience, "attempts": 1, **options})
-    return settings.open(rules(engine), tiny_network(), torch.no_grad, is_older=False)
+    return settings.open(rules(engine), tiny_network(), torch.no_grad, is_ahead=False)
 
 
 def the_process(pool: Pool) -> int:
@@ -296,7 +296,7 @@ def test_a_network_that_takes_packed_rows_is_played_with(tmp_path: Path) -> None
     assert not enable_packing(network)
     game = partial(Closing, log=tmp_path / "log", **task.game.keywords)  # type: ignore[attr-defined]
     of_game = rules(tasks=[replace(task, game=game)])
-    made = ProcessSettings(threads=1).open(of_game, network, torch.no_grad, is_older=False)
+    made = ProcessSettings(threads=1).open(of_game, network, torch.no_grad, is_ahead=False)
     try:
         made.load(get_named_weights(network), version=1)
         assert len(play_wave(made, wave()).episodes) == 8

@@ -50,7 +50,7 @@ def cluster() -> Iterator[None]:
 
 def pool(engine: Any = NativeEngine, **options: Any) -> Pool:
     settings = RaySettings(**{"share": 1, "count": 2, **options})
-    return settings.open(rules(engine), tiny_network(), torch.no_grad, is_older=False)
+    return settings.open(rules(engine), tiny_network(), torch.no_grad, is_ahead=False)
 
 
 def here(seed: int = 0, iteration: int = 0) -> Any:

@@ -20,10 +20,10 @@ from lit_agentrl.report.summary import (
     LEGEND,
     Estimate,
     add_game,
-    estimate,
     format_estimate,
     format_usage,
     make_score_table,
+    to_estimate,
 )
 
 _EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", GAME_COUNT_PREFIX, "rating")
@@ -94,7 +94,7 @@ def _estimate_level(levels: Mapping[str, Any], name: str) -> Estimate | None:
         return None
     if not n:  # of an earlier version, which did not record it
         return {"mean": share, "low": None, "high": None, "n": 0}
-    return estimate(compute_wilson_interval(round(share * n), n))
+    return to_estimate(compute_wilson_interval(round(share * n), n))
 
 
 def _build_baselines(records: Sequence[dict[str, Any]], models: Sequence[str]) -> Table:

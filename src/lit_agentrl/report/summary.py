@@ -110,7 +110,7 @@ class Summary(held_out.HasHeldOutRows):
     threads: int | None  # of torch; None: written by a version that did not record it
 
 
-def estimate(interval: Interval) -> Estimate:
+def to_estimate(interval: Interval) -> Estimate:
     """Convert an interval to its stored form; infinite bounds become None."""
     low, high = (bound if math.isfinite(bound) else None for bound in (interval.low, interval.high))
     return {"mean": interval.mean, "low": low, "high": high, "n": interval.n}
@@ -132,8 +132,8 @@ def score(
     groups = range(len(successes)) if groups is None else groups
     return {
         "iteration": iteration,
-        "success": estimate(compute_clustered_share_interval(successes, groups)),
-        "return": None if returns is None else estimate(compute_clustered_mean_interval(returns, groups)),
+        "success": to_estimate(compute_clustered_share_interval(successes, groups)),
+        "return": None if returns is None else to_estimate(compute_clustered_mean_interval(returns, groups)),
     }
 
 

@@ -103,7 +103,7 @@ class Player:
         is_ahead = self._plan_first_wave is not None
         device = next(self._network.parameters()).device
         network = self._hooks.unshard_on_every_rank(self._network).to(device)
-        worker = self._worker.open(self._rules, network, self._context, is_older=is_ahead)
+        worker = self._worker.open(self._rules, network, self._context, is_ahead=is_ahead)
         require_members(f"worker={type(self._worker).__name__}", worker, Worker)
         if self._plan_first_wave is None:
             self._schedule = PlayNow(SyncedWorker(worker, self._get_weights).play, worker.stop)

@@ -357,7 +357,7 @@ def flatten_hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
 def _estimate_level(share: float | None, n: int) -> reports.Score | None:
     if share is None:
         return None
-    interval = reports.estimate(compute_wilson_interval(round(share * n), n))
+    interval = reports.to_estimate(compute_wilson_interval(round(share * n), n))
     return {"iteration": None, "success": interval, "return": None}
 
 

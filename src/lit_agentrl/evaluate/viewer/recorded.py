@@ -28,7 +28,7 @@ class _File:
     """The lines of a transcript file that were read so far."""
 
     episodes: list[dict[str, Any]] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)  # offset and length of each episode's line
+    spans: list[tuple[int, int]] = field(default_factory=list)  # offset and length of each episode's line
     position: int = 0
     tail: bytes = b""
     damaged: int = 0
@@ -80,9 +80,9 @@ class Recorded:
         """Return all of an episode for the page; None without such a line."""
         with self._lock:
             file = self._files[split]
-            if not 0 <= line < len(file.places):
+            if not 0 <= line < len(file.spans):
                 return None
-            offset, length = file.places[line]
+            offset, length = file.spans[line]
             try:
                 with self._open(split) as stream:
                     stream.seek(offset)
@@ -122,7 +122,7 @@ class Recorded:
                 file.damaged += 1
                 continue
             file.episodes.append({"line": len(file.episodes), **summary})
-            file.places.append((start, len(line)))
+            file.spans.append((start, len(line)))
 
     def _open(self, split: str) -> Any:
         """Open a transcript file for reading.

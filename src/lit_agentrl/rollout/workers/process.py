@@ -66,11 +66,11 @@ class ProcessSettings(PoolSettings):
     def open(
         self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool
     ) -> Pool:
-        threads = self.choose_threads(is_older=is_ahead)
+        threads = self.choose_threads(is_ahead=is_ahead)
         opener = Processes(
             rules, network, forward_context, count=self.count, threads=threads, devices=self._devices
         )
-        return self.make_pool(opener, rules, is_older=is_ahead)
+        return self.make_pool(opener, rules, is_ahead=is_ahead)
 
 
 class Processes:

@@ -120,8 +120,8 @@ class RaySettings(PoolSettings):
     def open(
         self, rules: Rules, network: PreTrainedModel, forward_context: ForwardContext, *, is_ahead: bool
     ) -> Pool:
-        opener = Actors(self, serialize_parts((rules, network, forward_context)), is_older=is_ahead)
-        return self.make_pool(opener, rules, is_older=is_ahead)
+        opener = Actors(self, serialize_parts((rules, network, forward_context)), is_ahead=is_ahead)
+        return self.make_pool(opener, rules, is_ahead=is_ahead)
 
 
 class Actors:
@@ -144,7 +144,7 @@ class Actors:
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
             connect(ray, settings.address, count=settings.count, cpus=settings.cpus, gpus=settings.gpus)
-        self._threads = settings.choose_threads(is_older=is_ahead)
+        self._threads = settings.choose_threads(is_ahead=is_ahead)
         options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "concurrency_groups": {"life": 1}}
         self._actor = ray.remote(**options)(PlayingActor)
         self._payload = ray.put(payload)  # stored once, so that later actors can be made from it too

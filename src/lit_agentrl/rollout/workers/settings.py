@@ -70,7 +70,7 @@ class PoolSettings(WorkerSettings):
 
     def make_pool(self, opener: WorkerOpener, rules: Rules, *, is_ahead: bool) -> Pool:
         """Create the pool of the workers that an opener starts."""
-        threads = self.choose_threads(is_older=is_ahead)
+        threads = self.choose_threads(is_ahead=is_ahead)
         return Pool(
             opener, share=self.share, seed=rules.seed,
             # not a function of count, because the threads left to training change its bits
