@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-CLOCKS = ("time/", "speed/")
+CLOCKS = ("time/", "speed/", "memory/")
 PLAYS = (
     "train.py hydra.run.dir=FOLDER trainer.accelerator=cpu rollout.prompts=4 rollout.members=4 engine.num_slots=12 "
     "val.episodes=8 val.every=2 callbacks.transcripts.every=2"

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
+import torch
 from transformers import LlamaForCausalLM
 
+from lit_agentrl.engines.native.attention import NAME
+from lit_agentrl.engines.native.decode import decode
+from lit_agentrl.engines.native.inference import Inference
 from lit_agentrl.models.lora import LoRA
 from lit_agentrl.models.memory_plan import MemoryPlan, fit_microbatch
+from lit_agentrl.report.memory import StorageCounter
 from tests.conftest import load_script
 
 NARROW = "--shape 3,64,4,2,160,300 --tokens 512 --slots 4 --context 128"
@@ -26,8 +32,9 @@ def test_terms_by_hand():
     assert found["weights"] == found["gradients"] == found["reference"] == 4 * parameters
     assert found["optimizer"] == 8 * parameters
     assert (
-        found["kv cache"] == 4 * 128 * 2 * 3 * 32 * 4
-    )  # slots, context, keys and values, layers, width, bytes
+        found["kv cache"] == (4 + 1) * 128 * 2 * 3 * 32 * 4
+    )  # slots and the one of idle rows, context, keys and values, layers, width, bytes
+    assert found["step"] == found["weights"]
     assert found["critic"] == 16 * 65
     assert found["logits"] == 4 * 4 * 256 * 300  # half of the tokens are scored
     halved = terms(f"{NARROW} --precision bfloat16 --reference")
@@ -54,7 +61,7 @@ def test_further_stores_graphs_and_gathers_under_autocast():
     one = terms(NARROW)
     assert one["graphs"] == 0 and terms(f"{NARROW} --stores 3")["kv cache"] == 3 * one["kv cache"]
     captured = terms(f"{NARROW} --graphs")
-    assert captured["graphs"] == 4 * 3 * 4 * 300  # the logits of 4 slots
+    assert captured["graphs"] == 4 * 20 * 300  # five times the logits of 4 slots
     assert captured["peak"] == one["peak"] + captured["graphs"]
     fsdp = f"{NARROW} --strategy fsdp --ranks 4 --precision mixed"
     computed, cast = terms(fsdp), terms(f"{fsdp} --autocast")
@@ -79,7 +86,8 @@ def test_adapters_are_counted_as_they_are_attached():
 @pytest.mark.parametrize(
     "options",
     [
-        "", "--checkpointing", "--lora 8 --critic separate",
+        "", "--checkpointing", "--lora 8 --critic separate", "--precision mixed",
+        "--checkpointing --tokens 64 --context 64",  # the optimizer's step takes more than the passes
         *(
             pytest.param(options, marks=pytest.mark.slow)
             for options in (
@@ -95,10 +103,67 @@ def test_the_estimate_is_within_15_percent_of_what_is_allocated(options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", ["", "--lora 16 --reference"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "--lora 16 --reference",
+        "--precision mixed",
+        "--precision mixed --checkpointing --tokens 256 --context 256",
+    ],
+)
 def test_43_million_parameters(options):
     found = terms(f"{LARGER} {options} --measure")
     assert found["peak of update"] == pytest.approx(found["measured"], rel=0.15)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("truncates", [False, True])
+def test_slots_and_a_decode_step_take_what_is_planned(truncates: bool, dtype: torch.dtype) -> None:
+    """Measured on tensors without data, as on a GPU: half precision is stored as such."""
+    script, precision = load_script("plan_memory"), "float32" if dtype == torch.float32 else "bfloat16"
+    config = script.read_config(script.parse(["--shape", "2,64,4,2,160,32000"]))
+    plan = MemoryPlan(config=config, slots=64, context=128, precision=precision, truncates=truncates)
+    with torch.device("meta"):
+        network = LlamaForCausalLM(config).to(dtype)
+    reader = Inference(network, NAME)
+    cache = reader.make_cache(64, 128)
+    rows = torch.zeros(8, 64, dtype=torch.int64, device="meta")
+    run = partial(
+        decode, partial(reader.read, cache), rows, steps=2, num_slots=64, length=128, truncates=truncates
+    )
+    with reader():
+        run()
+        stores = [buffer for pair in cache._buffers for buffer in pair]
+        assert sum(buffer.nbytes for buffer in stores) == plan.count_kv_cache()
+        with StorageCounter([*network.parameters(), *stores]) as counter:
+            before = counter.alive
+            run()
+    assert plan.count_step() == pytest.approx(counter.peak - before, rel=0.1)
+
+
+def test_a_row_that_is_longer_than_a_micro_batch_is_one() -> None:
+    long, short = (terms(f"{NARROW[: NARROW.index(' --tokens')]} {o}") for o in (
+        "--tokens 64 --context 512", "--tokens 512 --context 512",
+    ))  # fmt: skip
+    assert long["activations"] == short["activations"] and long["logits"] == short["logits"]
+
+
+def test_other_players_and_vllm_on_the_same_card() -> None:
+    script = load_script("plan_memory")
+    plan = MemoryPlan(
+        config=script.read_config(script.parse(NARROW.split())), slots=4, context=128, tokens=512
+    )
+    alone, played = plan.count_terms(), plan.copy_with(players=2).count_terms()
+    each = alone["weights"] + alone["kv cache"] + alone["rollout"] + 2**30  # and a CUDA context
+    assert played["players"] == 2 * each == played["peak"] - alone["peak"]
+    asleep = plan.copy_with(slots=0, vllm=0.0)
+    context = 128 * 2 * 3 * 32 * 4
+    assert asleep.count_vllm() == alone["weights"] + context
+    sleeping, awake = asleep.count_terms(), asleep.copy_with(vllm_sleeps=False).count_terms()
+    assert awake["peak of rollout"] == sleeping["peak of rollout"]
+    assert awake["peak of update"] - sleeping["peak of update"] == asleep.count_vllm()
+    assert asleep.copy_with(vllm=1e9).count_vllm() == alone["weights"] + 1e9
 
 
 @pytest.mark.parametrize(

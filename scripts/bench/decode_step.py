@@ -5,7 +5,8 @@
 ``--windows`` are values of ``engine.window``: the number of decode steps between two looks at the tokens, 0 for a look
 after each step.  Values above 0 are measured with and without ``engine.play_copy``.  All rows have read a random
 message, and each draws at least 20 tokens in a measurement.  The limit is the time in which the device reads the
-weights and the stored keys and values once, at the measured rate of a copy; the share is that time over ours.
+weights and the stored keys and values, as many as there are on average, at the measured rate of a copy; the share is
+that time over ours.
 
 *Operators* launch work; a dispatch mode counts them on any device, views left out.  Those *a layer* are the difference
 of networks of two layers and one.  *Waits* are calls that hand values to the host, *uploads* copies to the device.
@@ -142,6 +143,11 @@ class Decoder:
         synchronize()
         return 1e3 * (time.perf_counter() - started) / (self.engine.num_steps - before)
 
+    @property
+    def stored(self) -> float:
+        """Mean number of tokens of a row."""
+        return float(self.engine._rows.total_S.mean())
+
     def count(self) -> tuple[Counter[str], Counter[str]]:
         """Count operators and waits of the smallest number of steps, without a captured graph."""
         if self.engine.window is not None:
@@ -197,16 +203,18 @@ def profile_steps(decoder: Decoder) -> tuple[dict[str, float], str]:
     return found, trace.key_averages().table(sort_by=order, row_limit=TOP, max_name_column_width=60)
 
 
-def measure(
-    options: argparse.Namespace, network: PreTrainedModel, side: Side, limit_ms: float
-) -> dict[str, Any]:
-    """Measure a decode step of one side."""
+def measure(options: argparse.Namespace, network: PreTrainedModel, side: Side, rate: float) -> dict[str, Any]:
+    """Measure a decode step of one side, given the bytes a second of a copy."""
     mixed, size = options.dtype == "mixed", side.size
     decoder = Decoder(
         network, side, rows=options.rows, context=options.context, calls=options.repeats + 2, mixed=mixed
     )
     decoder()
+    before = decoder.stored
     milliseconds = Summary.of(decoder() for _ in range(options.repeats))
+    itemsize = 4 if options.dtype == "float32" else 2
+    work = Model(network, itemsize).decode(options.rows, (before + decoder.stored) / 2)
+    limit_ms = 1e3 * work.bytes / rate
     counts, text = profile_steps(decoder)
     print(f"{side.name}\n{text}")
     operators, waits = decoder.count()
@@ -233,14 +241,12 @@ def main() -> None:
     network = trl_games.policy(
         options.model, "float32" if options.dtype == "mixed" else options.dtype
     ).network
-    itemsize = 4 if options.dtype == "float32" else 2
-    work = Model(network, itemsize).decode(options.rows, options.context - STEPS * 2)
-    limit_ms = 1e3 * work.bytes / measure_copy_rate()
+    rate = measure_copy_rate()
     measured = [Side(w, c) for w in options.windows for c in ((False, True) if w else (False,))]
     if reason := play_copy.find_copy_obstacle(network):
         print(f"no copy: {reason}")
         measured = [side for side in measured if not side.copies]
-    found = {side.name: measure(options, network, side, limit_ms) for side in measured}
+    found = {side.name: measure(options, network, side, rate) for side in measured}
     sides = list(found.values())
     shown = [
         name

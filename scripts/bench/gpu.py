@@ -217,7 +217,7 @@ SLICES: Mapping[str, Slice] = {
     "memory": Slice(
         "the memory planner beside the allocator",
         20,
-        f"scripts/plan_memory.py --shape {SHAPE} --precision bfloat16 --tokens 4096 --slots 64 --context 1024 "
+        f"scripts/plan_memory.py --shape {SHAPE} --precision mixed --tokens 4096 --slots 64 --context 1024 "
         "--measure",
         "scripts/plan_memory.py --model nano --tokens 256 --slots 4 --context 256 --measure",
         {},

@@ -28,7 +28,7 @@ OPTIONS = (
     "algo=grpo", "env=sokoban", "seed=1", "env.max_turns=3", "rollout.prompts=4", "rollout.members=4",
     "rollout.max_reply_tokens=40", "val.episodes=4", "test.episodes=0", "callbacks.last.every=1",
 )  # fmt: skip
-CLOCKS = ("time/", "speed/", "worker/", "engine/")
+CLOCKS = ("time/", "speed/", "memory/", "worker/", "engine/")
 PATIENCE_S = 300.0
 
 

@@ -164,7 +164,7 @@ class Result(Printed):
             UserError: the checkpoint does not exist.
         """
         with _convert_errors():
-            cfg, folder, saved, load_task = self._open("play", {"checkpoint": checkpoint, **options})
+            cfg, folder, saved, load_task = self._open_run("play", {"checkpoint": checkpoint, **options})
             from lit_agentrl.evaluate.playthroughs import load_policy
 
             return load_policy(cfg, saved, load_task, folder=folder)
@@ -180,7 +180,7 @@ class Result(Printed):
             UserError: an option is invalid.
         """
         with _convert_errors():
-            cfg, folder, saved, load_task = self._open("evaluate", options)
+            cfg, folder, saved, load_task = self._open_run("evaluate", options)
             from lit_agentrl.evaluate.evaluation import evaluate
 
             return evaluate(cfg, saved, load_task, folder=folder)
@@ -199,7 +199,7 @@ class Result(Printed):
                 "episodes is not an option of play, which plays one episode; call it once per instance"
             )
         with _convert_errors():
-            cfg, folder, saved, load_task = self._open("play", options)
+            cfg, folder, saved, load_task = self._open_run("play", options)
             from lit_agentrl.evaluate.playthroughs import play
 
             return play(cfg, saved, load_task, folder=folder)[0]
@@ -216,7 +216,7 @@ class Result(Printed):
             jobs.resume([f"resume={self.folder}"], [], [*overrides, *format_overrides(options)])
         return self
 
-    def _open(self, command: str, options: dict[str, Any]) -> tuple[Any, ...]:
+    def _open_run(self, command: str, options: dict[str, Any]) -> tuple[Any, ...]:
         cfg = compose_options(command, format_overrides({"run": self.folder, **options}))
         return (cfg, *open_run(cfg))
 

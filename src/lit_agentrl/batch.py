@@ -64,8 +64,8 @@ def list_columns(kind: type[TrajectoryBatch] | None = None) -> dict[str, Column]
 class TrajectoryBatch:
     """Packed rows, tensors only, right-padded; see ``docs/formats.md`` for an example.
 
-    Several rows may belong to one trajectory (per-turn contexts); sequence means weight trajectories.  A column
-    is declared here and filled in ``rollout/pack.py``; other code that handles columns reads the declarations.
+    Several rows may belong to one trajectory (per-turn contexts); a mean over sequences weights trajectories, not rows.
+    A column is declared here and filled in ``rollout/pack.py``; other code that handles columns reads the declarations.
     """
 
     tokens_BT: Tensor = declare_column(
@@ -162,8 +162,8 @@ class TrajectoryBatch:
         """Append the rows of another batch of this rank that shares no tokens."""
         parts = [self.to_dict(), other.to_dict()]
         parts[1] = parts[1] | {"node_BT": other.node_BT + _NODE_OFFSET}
-        wide = {n: max(p[n].shape[1] for p in parts) for n in parts[0] if not n.endswith("_B")}
-        parts = [pad_columns(part, wide) for part in parts]
+        widths = {n: max(p[n].shape[1] for p in parts) for n in parts[0] if not n.endswith("_B")}
+        parts = [pad_columns(part, widths) for part in parts]
         return replace(self, **{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
     def select(self, rows: Tensor) -> Self:
@@ -173,8 +173,10 @@ class TrajectoryBatch:
     def trim(self) -> Self:
         """Trim the positions that are padding in every row."""
         longest = int(self.is_real_BT.sum(1).max()) if self.num_rows else 0
-        cut = {name: tensor[:, :longest] for name, tensor in self.to_dict().items() if name.endswith("_BT")}
-        return replace(self, **cut)
+        trimmed = {
+            name: tensor[:, :longest] for name, tensor in self.to_dict().items() if name.endswith("_BT")
+        }
+        return replace(self, **trimmed)
 
     def to(self, device: torch.device | str, **kwargs: Any) -> Self:
         return replace(self, **{name: t.to(device, **kwargs) for name, t in self.to_dict().items()})

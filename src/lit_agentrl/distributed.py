@@ -152,11 +152,11 @@ def gather_rows(
             of a single process must be sorted already.  None: rank order.
     """
     if order_B is not None and get_world_size() > 1:
-        everyone, own_rows = gather_rows({**tensors, _ORDER: order_B})
-        order = torch.argsort(everyone.pop(_ORDER), stable=True)
+        gathered, own_rows = gather_rows({**tensors, _ORDER: order_B})
+        order = torch.argsort(gathered.pop(_ORDER), stable=True)
         position = torch.empty_like(order)
         position[order] = torch.arange(len(order), device=order.device)
-        return {name: tensor[order] for name, tensor in everyone.items()}, position[own_rows]
+        return {name: tensor[order] for name, tensor in gathered.items()}, position[own_rows]
     if get_world_size() == 1:
         first = next(iter(tensors.values()))
         return dict(tensors), slice(0, first.shape[0])

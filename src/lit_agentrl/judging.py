@@ -152,7 +152,7 @@ class Criteria:
         Raises:
             Unreadable: the reply has another form, or the score is out of range.
         """
-        return self._rescale(self._read(reply, "score", _NUMBER))
+        return self._rescale(self._read_verdict(reply, "score", _NUMBER))
 
     def read_critique(self, reply: str) -> str:
         """Read the critique of a reply without its think block, for a reward model.
@@ -172,7 +172,7 @@ class Criteria:
             Unreadable: the reply has another form.
         """
         not_tag = "(?!</?revision>)"
-        return self._read(reply, "revision", rf"{not_tag}\S(?:{not_tag}.)*").strip()
+        return self._read_verdict(reply, "revision", rf"{not_tag}\S(?:{not_tag}.)*").strip()
 
     def read_scores(self, reply: str, count: int) -> list[float]:
         """Read the scores of ``count`` episodes, each rescaled as by `read_score`.
@@ -181,7 +181,7 @@ class Criteria:
             Unreadable: as `read_score`, or the number of scores differs.
         """
         numbers = rf"{_NUMBER}(?:\s*,\s*{_NUMBER}){{{count - 1}}}"
-        return [self._rescale(number) for number in self._read(reply, "scores", numbers).split(",")]
+        return [self._rescale(number) for number in self._read_verdict(reply, "scores", numbers).split(",")]
 
     def read_better(self, reply: str) -> int:
         """Read which episode is better: 1 or 2; 0 is a tie.
@@ -189,7 +189,7 @@ class Criteria:
         Raises:
             Unreadable: the reply has another form.
         """
-        return {"1": 1, "2": 2, "tie": 0}[self._read(reply, "better", "1|2|tie")]
+        return {"1": 1, "2": 2, "tie": 0}[self._read_verdict(reply, "better", "1|2|tie")]
 
     def write(self, verdict: str, value: str) -> str:
         """Write a short reply of the requested form.
@@ -207,7 +207,7 @@ class Criteria:
             raise Unreadable("out_of_range")
         return (score - self.low) / (self.high - self.low)
 
-    def _read(self, reply: str, tag: str, value: str) -> str:
+    def _read_verdict(self, reply: str, tag: str, value: str) -> str:
         text = self._remove_thought(reply)
         match = re.fullmatch(rf"{self._build_pattern()}\s*<{tag}>\s*({value})\s*</{tag}>\s*", text, re.DOTALL)
         if match is None or text.count(f"<{tag}>") != 1:

@@ -103,11 +103,11 @@ def describe_part(
     """
     label = f"{key}={name or type(part).__name__}"
     wanted = [
-        Requirement(entry) if isinstance(entry, Fact) else _check(label, entry, Requirement)
+        Requirement(entry) if isinstance(entry, Fact) else _require_kind(label, entry, Requirement)
         for entry in (*_list_declared(part, "requires"), *requires)
     ]
     offered = [
-        Offer(entry) if isinstance(entry, Fact) else _check(label, entry, Offer)
+        Offer(entry) if isinstance(entry, Fact) else _require_kind(label, entry, Offer)
         for entry in (*_list_declared(part, "provides"), *provides)
     ]
     return Part(
@@ -157,7 +157,7 @@ def _list_declared(part: object, attribute: str) -> Iterable[Any]:
     return declared
 
 
-def _check(label: str, entry: Any, kind: type[Any]) -> Any:
+def _require_kind(label: str, entry: Any, kind: type[Any]) -> Any:
     if not isinstance(entry, kind):
         raise ValueError(f"{label} declares {entry!r}, which must be a Fact or {kind.__name__}")
     return entry

@@ -34,7 +34,7 @@ class Draw:
 
 
 class TaskSampler:
-    """A sampler of training tasks; the defaults draw all tasks alike and learn nothing.
+    """A sampler of training tasks; the defaults draw all tasks with equal probability.
 
     Attributes:
         requires: Facts that other parts of the run must provide; checked at start.

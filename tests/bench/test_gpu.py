@@ -19,7 +19,7 @@ from lit_agentrl.build.parts import build_parts
 from lit_agentrl.config.composition import make_task_loader
 from lit_agentrl.config.signatures import check_targets
 from lit_agentrl.engines.served import vllm
-from scripts.bench import gpu, pack_wheels, resume, rollout_speed, trl_games
+from scripts.bench import checkpoint_cost, gpu, pack_wheels, resume, rollout_speed, trl_games
 from tests.build.test_devices import CPU, H100, composed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,6 +97,18 @@ def test_a_random_network_is_trained_with_the_sizes_of_its_card(
     assert trl_games.choose_sizes("nano", job) == []
     monkeypatch.setattr(trl_games, "find_device", lambda _: CPU)
     assert trl_games.choose_sizes("0.5b-random", job) == []
+
+
+def test_checkpoints_that_are_cut_off_leave_the_figures_of_what_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("held_s", "iteration_s", "share", "saves", "iterations", "bytes")
+    sides = iter([dict.fromkeys(names, 1.0)])
+    monkeypatch.setattr(checkpoint_cost, "train", lambda *_: next(sides))
+    monkeypatch.setattr(sys, "argv", ["checkpoint_cost", "--out", str(tmp_path / "figures.json")])
+    with pytest.raises(StopIteration):
+        checkpoint_cost.main()
+    assert gpu.show_figures(gpu.SLICES["checkpoints"], gpu.read_figures(tmp_path)).startswith("s held 1, ")
 
 
 def test_rollouts_are_compared_with_vllm_where_it_is_installed(

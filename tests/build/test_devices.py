@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from omegaconf import DictConfig, OmegaConf
 
-from lit_agentrl.build import assembly
-from lit_agentrl.build.devices import CPU, GIB, ON_CPU, Device, choose_for_device, save_choice
+from lit_agentrl.build import assembly, devices
+from lit_agentrl.build.devices import CPU, GIB, ON_CPU, Device, choose_for_device, find_device, save_choice
 from lit_agentrl.build.memory import plan_memory
 from lit_agentrl.config.composition import compose_job
+from lit_agentrl.engines.served import vllm
 from tests.shapes import write_shape
 
 H100 = Device("NVIDIA H100 80GB HBM3", int(79.1 * GIB), has_bfloat16=True)
@@ -67,7 +71,8 @@ def test_explicit_options_win(tmp_path):
     )  # fmt: skip
     cfg = composed("model=hf", f"model.name={folder}", *given)
     assert choose_for_device(cfg, H100) == "" and values(cfg) == ["32-true", 48, False, 512, None]
-    one = composed("model=hf", f"model.name={folder}", "update.checkpoint_activations=false", *LONG)
+    long = ("rollout.max_reply_tokens=256", "rollout.max_context_tokens=2048")
+    one = composed("model=hf", f"model.name={folder}", "update.checkpoint_activations=false", *long)
     line = choose_for_device(one, H100)
     assert "update.checkpoint_activations" not in line and "too much" not in line
     assert one["update"].checkpoint_activations is False and one.engine.num_slots < 32
@@ -84,6 +89,70 @@ def test_what_does_not_fit_is_said(tmp_path):
         "model=hf", f"model.name={folder}", "model/lora=default", "model.dtype=bfloat16", *LONG
     )
     assert "too much" not in choose_for_device(adapted, RTX) and adapted.engine.num_slots >= 32
+
+
+def test_memory_of_other_programs_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    reserved, total, measured = 2 * GIB, 80 * GIB, []
+    card = SimpleNamespace(name="H100", total_memory=total, major=9)
+    fakes = {
+        "is_available": lambda: True, "device_count": lambda: 2, "get_device_properties": lambda number: card,
+        "memory_reserved": lambda number: reserved,
+        "mem_get_info": lambda number: measured.append(number) or (30 * GIB, total),
+    }  # fmt: skip
+    for name, fake in fakes.items():
+        assert hasattr(torch.cuda, name)
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(devices.CUDAAccelerator, "parse_devices", lambda given: list(range(given)))
+    devices._measure_taken.cache_clear()
+    trainer = composed("trainer.accelerator=cuda", "trainer.devices=1").trainer
+    one = find_device(trainer)
+    assert one.taken == 80 * GIB - 30 * GIB - reserved - GIB  # what this process holds is not taken
+    assert one.compute_limit(1.0) == 30 * GIB + reserved
+    assert find_device(trainer) == one and measured == [0]  # equal for all copies of a config
+    trainer.devices = 2  # no context is opened on cards of other processes
+    assert find_device(trainer).taken == 0 and measured == [0]
+    devices._measure_taken.cache_clear()
+
+
+def test_a_shared_card_gives_smaller_micro_batches_and_the_line_says_why() -> None:
+    free, shared = composed(), composed()
+    assert "taken" not in choose_for_device(free, RTX)
+    line = choose_for_device(shared, replace(RTX, taken=22 * GIB))
+    assert "(23.5 GiB, 22.0 of them taken by other programs): trainer" in line
+    assert shared["update"].tokens_per_microbatch < free["update"].tokens_per_microbatch
+
+
+def test_what_else_plays_on_the_card_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm, "require_vllm", lambda: "0.32.0")
+    folder = write_shape(tmp_path, "Qwen/Qwen2.5-0.5B-Instruct")
+
+    def plan(*words: str) -> dict[str, float]:
+        cfg = composed("model=hf", f"model.name={folder}", "trainer.precision=bf16-mixed", *words)
+        found = plan_memory(cfg)
+        assert found is not None
+        return found.count_terms()
+
+    alone = plan()
+    assert alone["players"] == alone["vllm"] == 0 < alone["play copy"]
+    assert plan("engine.play_copy=false")["play copy"] == plan("engine.window=0")["play copy"] == 0
+    for words in (["worker=process"], ["rollout.overlap=true"]):
+        assert plan(*words)["players"] > alone["weights"] + alone["kv cache"]
+    assert (
+        plan("worker=process", "worker.count=2", "worker.share=2")["players"]
+        == 2 * plan("worker=process")["players"]
+    )
+    assert plan("worker=process", "worker.device=cpu")["players"] == 0
+    served = plan("engine=vllm")
+    assert served["kv cache"] == served["play copy"] == 0 and served["vllm"] > alone["play copy"]
+    assert plan("engine=vllm", "engine.cache_gb=2")["vllm"] == alone["play copy"] + 2 * GIB
+    whole, half = plan("algo/kl=loss_k3"), plan("algo/kl=loss_k3", "algo.kl.reference_dtype=bfloat16")
+    assert whole["reference"] == whole["weights"] == 2 * half["reference"]
+    assert (
+        plan("algo=tdpo", "data=pairs", "data.path=rows.jsonl", "env=sokoban")["reference"]
+        == whole["weights"]
+    )
+    sorts = plan("rollout.top_p=0.9", "rollout.allow_truncated_sampling=true")
+    assert sorts["graphs"] > 1.5 * alone["graphs"]
 
 
 def test_a_card_without_bfloat16_keeps_32_bits():

@@ -148,6 +148,7 @@ def test_a_reward_model_is_judged_by_pairs_as_ever(
     write_rows()
     summary = train("algo=bradley_terry data=pairs data.path=d.jsonl trainer.max_epochs=1")
     assert summary["monitored"]["name"] == "val/success" and summary["games"][0]["name"] == "pairs"
+    assert summary["held_out_rows"]["groups"] > 0
     tested = [game for game in summary["games"] if game["split"] == "test"]
     assert tested and all(game[stage] for game in tested for stage in ("start", "best", "last"))
     assert "one run, one seed" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +52,14 @@ def test_nothing_more_is_played_once_sigterm_has_come(hook: str, monkeypatch: py
     assert player.played == [0, 1]
 
 
-def test_cut_replies_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("cut", r"100% of the replies were cut at rollout.max_reply_tokens=40.*raise the limit"),
+        ("invalid", r"no reply was a valid action \(val/invalid_share\): .*algo=sft"),
+    ],
+)
+def test_useless_replies_are_told_once(monkeypatch: pytest.MonkeyPatch, name: str, line: str) -> None:
     player: Any = Player()
     player.settings = SimpleNamespace(max_reply_tokens=40)
     callback = RolloutCallback(player, player, val=player, test=player)
@@ -60,12 +68,9 @@ def test_cut_replies_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for share, expected in ((0.8, 0), (1.0, 1), (1.0, 0)):
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
-            callback.on_validation_end(trainer, SimpleNamespace(row={"val/cut_share": share}))  # type: ignore[arg-type]
+            callback.on_validation_end(trainer, SimpleNamespace(row={f"val/{name}_share": share}))  # type: ignore[arg-type]
         assert len(found) == expected
         if found:
             text = str(found[0].message)
-            assert (
-                text.startswith("100% of the replies were cut at rollout.max_reply_tokens=40")
-                and "raise the limit" in text
-            )
+            assert re.match(line, text)
             assert callback.warnings == [text]  # for the summary of the run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
@@ -127,7 +128,9 @@ def test_options_that_make_no_sense_are_refused(
         VLLMEngine(**{**rules().make_engine_options(tiny_network()), **options})
 
 
-def test_what_its_start_changes_of_the_process_is_put_back() -> None:
+def test_what_its_start_changes_of_the_process_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    unfrozen: list[bool] = []
+    monkeypatch.setattr(gc, "unfreeze", lambda: unfrozen.append(True))
     states = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
     set_num_threads, precision = torch.set_num_threads, torch.get_float32_matmul_precision()
     with pytest.raises(OSError), preserve_process_state():
@@ -137,6 +140,7 @@ def test_what_its_start_changes_of_the_process_is_put_back() -> None:
         torch.set_num_threads = lambda threads: None  # type: ignore[assignment]
         torch.set_float32_matmul_precision("medium")
         raise OSError
+    assert unfrozen == [True]  # else a network of an ended run could never be collected
     assert torch.equal(torch.get_rng_state(), states[0]) and random.getstate() == states[2]
     assert np.random.get_state()[1].tolist() == states[1]  # type: ignore[index]
     assert torch.set_num_threads is set_num_threads

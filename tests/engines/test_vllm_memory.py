@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import distributed
 
+from lit_agentrl.engines.options import check_vllm
 from lit_agentrl.engines.served import vllm, vllm_memory
 from lit_agentrl.engines.served.vllm import VLLMEngine
 from lit_agentrl.engines.served.vllm_memory import (
@@ -22,8 +24,6 @@ from lit_agentrl.engines.served.vllm_memory import (
     choose_sleep,
     choose_utilization,
     join_ranks,
-    require_cache,
-    require_sleep,
 )
 from lit_agentrl.rollout.sync import WeightSync
 from tests.conftest import load_script, tiny_network
@@ -40,10 +40,10 @@ def test_sleep_by_device() -> None:
         choose_sleep(1, on_gpu=False)
     for level in (3, True, "deep"):
         with pytest.raises(ValueError, match=f"sleep={level} must be auto, 0"):
-            require_sleep(level)
+            check_vllm(sleep=level)
     for cache in (0, -1.0, "much"):
         with pytest.raises(ValueError, match=f"cache_gb={cache} must be auto or a number > 0"):
-            require_cache(cache)
+            check_vllm(cache_gb=cache)
 
 
 def test_cache_is_a_share_of_what_is_left_and_no_more_than_all_slots_need() -> None:
@@ -102,6 +102,7 @@ class Llm:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self._given: Any = None
         self._asleep: set[str] = set()
 
     def is_sleeping(self) -> bool:
@@ -112,11 +113,15 @@ class Llm:
         self._asleep = {"weights", "kv_cache"}
 
     def wake_up(self, tags: list[str]) -> None:
+        assert self._given is None or self._given() is None, (
+            "weights that were sent take the memory of the cache"
+        )
         self.calls += tags
         self._asleep -= set(tags)
 
     def apply_model(self, run: Any) -> None:
         assert "weights" not in self._asleep
+        self._given = weakref.ref(next(iter(run.keywords["weights"].values())))
         self.calls.append("load")
 
     def reset_prefix_cache(self) -> bool:
@@ -136,6 +141,8 @@ def test_it_sleeps_during_updates_and_gets_weights_before_its_cache(
     monkeypatch.setattr(vllm, "import_modules", lambda *names: [SimpleNamespace()])
     monkeypatch.setattr(vllm, "_make_llm", lambda folder, options: given.update(options) or llm)
     monkeypatch.setattr(vllm, "_SHARED_ENGINES", [])
+    # what the update has freed, PyTorch keeps, and vLLM does not find
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: llm.calls.append("free"))
     network, held = tiny_network(), rules()
     engine = VLLMEngine(**held.make_engine_options(network), cache_gb=1, sleep=level)
     assert given["enable_sleep_mode"] == (level > 0) and not given["enforce_eager"]
@@ -146,10 +153,11 @@ def test_it_sleeps_during_updates_and_gets_weights_before_its_cache(
     sync.load(None, 0)  # a validation before the first step
     sync.rest()
     sync.load(None, 1)
+    woken = ["free", "weights", "load", "free", "kv_cache"]
     first, again, last = {
         0: ([], [], ["load"]),
-        1: (["sleep 1"], ["weights", "kv_cache", "sleep 1"], ["weights", "load", "kv_cache"]),
-        2: (["sleep 2"], ["weights", "load", "kv_cache", "sleep 2"], ["weights", "load", "kv_cache"]),
+        1: (["sleep 1"], ["free", "weights", "free", "kv_cache", "sleep 1"], woken),
+        2: (["sleep 2"], [*woken, "sleep 2"], woken),
     }[level]
     assert llm.calls == ["load", *first, *again, *last]
 

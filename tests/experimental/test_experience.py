@@ -18,7 +18,7 @@ from lit_agentrl.experimental.lessons import Operation, apply_operations, clean_
 from lit_agentrl.rl.policy import filters
 from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.hooks import Moment, write_opening
-from lit_agentrl.rollout.questions import Asked, Question, ask
+from lit_agentrl.rollout.questions import Answers, Question, ask
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.settings import RolloutSettings
 from lit_agentrl.text.chat import ChatRenderer
@@ -135,10 +135,10 @@ def learn(
     )  # fmt: skip
     rounds: list[list[str]] = []
 
-    def ask(questions: Sequence[Question]) -> Asked:
+    def ask(questions: Sequence[Question]) -> Answers:
         rounds.append([question.text for question in questions])
         assert len({question.key for question in questions}) == len(questions)
-        return Asked([answer(question.text) for question in questions], 5 * len(questions), len(questions))
+        return Answers([answer(question.text) for question in questions], 5 * len(questions), len(questions))
 
     rows = [
         made.collect(prompts(i, 0), player, device=torch.device("cpu"), ask=ask) for i in range(iterations)

@@ -24,6 +24,31 @@ def close(a, b, tolerance=2e-6):
         torch.testing.assert_close(value, b[name], atol=tolerance, rtol=1e-4)
 
 
+class Order(pl.Callback):
+    """Notes when casts are dropped and optimizers step, and the gradients when the next rollout begins."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def on_before_optimizer_step(self, *_: object) -> None:
+        self.events.append("step")
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: object) -> None:
+        held = sum(parameter.grad is not None for parameter in pl_module.parameters())
+        self.events.append(f"rollout beside {held} gradients")
+
+
+def test_neither_casts_nor_gradients_take_memory_while_others_need_it(monkeypatch):
+    """Under bf16-mixed the casts are half of the weights, and the gradients as much as all."""
+    recorded()  # other tests use it, played in float32
+    order, clear = Order(), torch.clear_autocast_cache
+    monkeypatch.setattr(torch, "clear_autocast_cache", lambda: (order.events.append("clear"), clear()))
+    with torch.autocast("cpu", torch.bfloat16):  # inside of a region only the update itself clears
+        step(iterations=2, inspect=[order])
+    wanted = ["rollout beside 0 gradients", "clear", "step"]
+    assert order.events == [*wanted, *wanted, "clear"]  # at the end of the region
+
+
 def test_the_gradient_is_that_of_the_paper_written_out():
     """-mean over trajectories of mean over sampled tokens of A * grad log pi, on fresh data."""
     batch = recorded()[1]

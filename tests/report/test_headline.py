@@ -137,6 +137,19 @@ def test_cells_judged_by_different_held_out_data_are_not_compared(make_run: Make
     assert "not comparable: lr=1; lr=2, lr=3." in text and "| lr=2 | loss | 11 | 2 |" in text
 
 
+def test_reward_models_judged_by_different_pairs_are_not_compared(make_run: MakeRun, tmp_path: Path) -> None:
+    for lr, accuracy, rows in ((1, 7, "a"), (2, 2, "b"), (3, 4, "b")):
+        folder = make_run(f"runs/{lr}", 1, (2, 6, accuracy), lr=lr)
+        edit(folder / "summary.json", held_out_rows={"groups": 8, "fingerprint": rows})
+    report = build_report(*load([tmp_path / "runs"]))
+    assert [(pair.a.name, pair.b.name) for pair in report.comparisons] == [("lr=3", "lr=2")]
+    assert (
+        "not compared, since other held-out rows judged them: lr=2 and lr=1; lr=3 and lr=1; give them the same data "
+        "and data.held_out"
+    ) in report.warnings
+    assert "nothing was compared: see the warnings." in state_result(report)
+
+
 def test_runs_that_do_not_record_their_held_out_data_are_told_apart_by_file_and_share(
     make_run: MakeRun, tmp_path: Path
 ) -> None:

@@ -28,7 +28,8 @@ from lit_agentrl.rollout.workers.base import play_wave
 from lit_agentrl.rollout.workers.inline import LocalPlayer
 from lit_agentrl.rollout.workers.opener import PlayingError
 from lit_agentrl.rollout.workers.pool import Pool
-from lit_agentrl.rollout.workers.process import Process, ProcessSettings
+from lit_agentrl.rollout.workers.process import Process, ProcessSettings, serialize_parts
+from lit_agentrl.rollout.workers.share_player import SharePlayer
 from lit_agentrl.rollout.workers.weights import SharedWeights
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.prompts import Prompt
@@ -76,6 +77,32 @@ def rules(engine: Callable[..., Any] = NativeEngine, **changes: Any) -> Rules:
 def process(engine: Callable[..., Any] = NativeEngine, patience: float = 300.0, **options: Any) -> Pool:
     settings = ProcessSettings(**{"threads": 1, "patience": patience, "attempts": 1, **options})
     return settings.open(rules(engine), tiny_network(), torch.no_grad, is_ahead=False)
+
+
+def test_a_gpu_of_a_worker_is_the_current_one_there_and_untouched_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vLLM in a worker takes the current GPU; a tensor here would keep half a GiB of the worker's card."""
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(torch, "zeros", None)
+    ProcessSettings(device=["cuda:1", "cuda"])
+    with pytest.raises(
+        ValueError, match=r"^device=cuda:2 cannot be used here \(there are 2 GPUs, .*cuda:0\)"
+    ):
+        ProcessSettings(device="cuda:2")
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    load = torch.load
+    monkeypatch.setattr(
+        torch, "load", lambda file, map_location, **rest: load(file, map_location="cpu", **rest)
+    )
+    payload = serialize_parts((rules(), tiny_network(), torch.no_grad))
+    for device in ("cuda:1", "cuda", "cpu"):
+        SharePlayer(payload, device, 1, lambda: None).close()
+    assert current == [torch.device("cuda:1")]
 
 
 def the_process(pool: Pool) -> int:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from lit_agentrl.config import composition
 from lit_agentrl.config.overrides import rewrite_for_hydra
-from lit_agentrl.runs.early import check_early
+from lit_agentrl.runs.early import CHECKS, check_early
 from lit_agentrl.update.settings import SCHEDULES
 from tests.commands import Refused
 from tests.conftest import thinned
@@ -47,6 +50,26 @@ WRONG = [
     "+trainer.gradient_clip_algorithm=norm",
     "task_sampler=success_band rollout.instances=8 task_sampler.low=2",
     "seed=-1",
+    "callbacks.transcripts.every=abc",
+    "callbacks.progress.every=0",
+    "callbacks.best.mode=most",
+    "callbacks.last.keep=3",
+    "callbacks.collapse.rules.gradient.patience=0",
+    "callbacks/start_kl=val callbacks.start_kl.episodes=0",
+    "callbacks/collapse/action=rollback callbacks.collapse.action.lr_factor=7",
+    "engine.num_slots=0",
+    "engine.window=-3",
+    "engine.prefill=some",
+    "engine=vllm engine.sleep=7",
+    "engine=openai engine.url=http://localhost:1 engine.timeout_s=-1",
+    "model=hf model.name=a/b model.dtype=float8",
+    "model=hf model.name=a/b model/lora=default model.lora.r=0",
+    "algo=ppo critic.grad_clip=-1",
+    "algo=archer critic.target_rate=7",
+    "worker=process worker.count=3",
+    "worker=ray worker.cpus=0",
+    "strategy=ddp strategy.timeout_s=-1",
+    "strategy=fsdp strategy.reduce_dtype=float8",
 ]
 
 
@@ -67,6 +90,17 @@ def test_a_wrong_value_is_told_early_as_it_is_told_late(
     with pytest.raises(ValueError) as told:
         check_early(compose(job))
     assert refused(job) == f"error: {' '.join(str(told.value).split())}\n"
+
+
+@pytest.mark.parametrize(("part", "check"), CHECKS.items())
+def test_an_early_check_has_the_names_and_types_of_its_part(part: str, check: str) -> None:
+    checked, own = (
+        get_type_hints(found.__init__ if inspect.isclass(found) else found)
+        for found in map(get_object, (check, part))
+    )
+    shared = (checked.keys() & own.keys()) - {"return"}
+    assert shared or "options" in own  # passes all its options on
+    assert {name: checked[name] for name in shared} == {name: own[name] for name in shared}
 
 
 def test_the_schedules_are_those_of_transformers() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from lit_agentrl.batch import TrajectoryBatch
 from lit_agentrl.models.logprobs import score_tokens
 from lit_agentrl.models.policy import Policy
-from lit_agentrl.models.routers import Routing, find_routers, freeze
+from lit_agentrl.models.routers import Routing, find_routers, freeze_routers
 from lit_agentrl.models.routing import Routers
 from lit_agentrl.update.settings import OptimSettings, UpdateSettings
 from tests.models.moe import moe
@@ -33,7 +33,7 @@ def double() -> Iterator[None]:
 def module(routing: Routing, *, lr: float = 1e-30, **update: Any) -> BareModule:
     policy = Policy(network=moe(), tokenizer=None, name="moe", routing=routing)  # type: ignore[arg-type]
     if routing.frozen:
-        freeze(policy.network)
+        freeze_routers(policy.network)
     made = BareModule(
         policy, objective=fresh("grpo"), optim=OptimSettings(optimizer=torch.optim.SGD, lr=lr),
         update=UpdateSettings(**{"grad_clip": 1e9, "max_logp_gap": 1e9, **update}),

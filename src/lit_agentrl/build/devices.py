@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from lit_agentrl.build.instantiation import SLOTS
 from lit_agentrl.build.memory import name_precision, plan_memory
 from lit_agentrl.config.signatures import BY_DEVICE
 from lit_agentrl.files import write_atomic
-from lit_agentrl.models.memory_plan import MemoryPlan, fit_microbatch
+from lit_agentrl.models.memory_plan import CONTEXT, MemoryPlan, fit_microbatch
 from lit_agentrl.strategies.launching import is_on_cuda
 from lit_agentrl.update.settings import CPU_VALUES
 
@@ -25,7 +26,6 @@ _SIZES = ("update.tokens_per_microbatch", "update.logits_chunk")
 _ON_CPU = ("32-true", SLOTS, False, *(CPU_VALUES[key.removeprefix("update.")] for key in _SIZES))
 ON_CPU: dict[str, Any] = dict(zip(BY_DEVICE, _ON_CPU, strict=True))
 GIB = 2**30
-_CONTEXT = GIB  # bytes of the CUDA context and of libraries, which the planner does not count
 # shares of the other memory that a plan may use, since estimates may be too low and fragments are lost
 _SAFE, _TIGHT = 0.9, 0.95
 _FEW_SLOTS = 32  # with fewer, activations are recomputed to make room for more
@@ -39,15 +39,17 @@ class Device:
         name: name of the product.
         memory: bytes; 0 for a CPU.
         has_bfloat16: whether it multiplies bfloat16 in hardware.
+        taken: bytes that other programs hold.
     """
 
     name: str
     memory: int = 0
     has_bfloat16: bool = False
+    taken: int = 0
 
     def compute_limit(self, share: float) -> float:
         """Return the bytes of a share of the memory that a run can have."""
-        return share * (self.memory - _CONTEXT)
+        return share * (self.memory - self.taken - CONTEXT)
 
     def has_room(self, plan: MemoryPlan, share: float = _TIGHT) -> bool:
         """Return whether the planned peak is within this share of the memory."""
@@ -67,13 +69,22 @@ def find_device(trainer: DictConfig) -> Device:
         numbers = list(range(count)) if devices == AUTO else CUDAAccelerator.parse_devices(devices)
     except (TypeError, ValueError, MisconfigurationException):
         numbers = []
-    all_properties = [torch.cuda.get_device_properties(i) for i in numbers or [] if i < count]
+    numbers = [number for number in numbers or [] if number < count]
+    all_properties = [torch.cuda.get_device_properties(number) for number in numbers]
     if not all_properties:  # `build_trainer` refuses the options
         return CPU
     smallest = min(all_properties, key=lambda properties: properties.total_memory)
-    return Device(
-        smallest.name, smallest.total_memory, all(properties.major >= 8 for properties in all_properties)
-    )
+    # to measure other cards would open a context on each, which stays as long as this process
+    taken = _measure_taken(numbers[0], smallest.total_memory) if len(numbers) == 1 else 0
+    has_bfloat16 = all(properties.major >= 8 for properties in all_properties)
+    return Device(smallest.name, smallest.total_memory, has_bfloat16, taken)
+
+
+@cache  # the same for all copies of a config, whatever this process has put on the card in between
+def _measure_taken(number: int, total: int) -> int:
+    """Return the bytes that other programs hold on a card."""
+    own = CONTEXT + torch.cuda.memory_reserved(number)
+    return max(0, total - torch.cuda.mem_get_info(number)[0] - own)
 
 
 def choose_for_device(cfg: DictConfig, device: Device | None = None) -> str:
@@ -105,7 +116,9 @@ def choose_for_device(cfg: DictConfig, device: Device | None = None) -> str:
     if not device.memory:
         return ""
     options = " ".join(f"{key}={_format(chosen[key])}" for key in auto_keys)
-    return f"chosen for {device.name} ({device.memory / GIB:.1f} GiB): {options}{_describe(plan, device)}"
+    taken = f", {device.taken / GIB:.1f} of them taken by other programs" if device.taken else ""
+    size = f"{device.memory / GIB:.1f} GiB{taken}"
+    return f"chosen for {device.name} ({size}): {options}{_describe(plan, device)}"
 
 
 def save_choice(cfg: DictConfig, folder: Path) -> None:

@@ -6,6 +6,7 @@ import math
 from functools import lru_cache
 from typing import Any
 
+import torch
 from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoConfig, PreTrainedConfig
@@ -22,6 +23,9 @@ from lit_agentrl.update.critic import shared
 from lit_agentrl.update.settings import CPU_VALUES
 
 _NATIVE = "lit_agentrl.engines.native.engine.NativeEngine"
+_VLLM = "lit_agentrl.engines.served.vllm.VLLMEngine"
+_PROCESS = "lit_agentrl.rollout.workers.process.ProcessSettings"
+_HERE = "lit_agentrl.rollout.workers.inline.Here"
 
 
 def plan_memory(cfg: DictConfig, **given: Any) -> MemoryPlan | None:
@@ -57,6 +61,10 @@ def plan_memory(cfg: DictConfig, **given: Any) -> MemoryPlan | None:
         "accumulate_sharded": bool(is_fsdp and cfg.strategy.get("accumulate_sharded")),
         "offload_frozen": bool(is_fsdp and cfg.strategy.get("offload_frozen")),
         "graphs": _is_native(cfg) and cfg.engine.get("window") != 0 and not is_fsdp,
+        "play_copy": _find_copy(cfg),
+        "truncates": cfg.rollout.top_p < 1 or cfg.rollout.top_k > 0,
+        "players": _count_players(cfg),
+        **_find_vllm(cfg),
         "autocast": is_fsdp and cfg.strategy.get("compute_dtype") != "bfloat16" and precision == "mixed",
         **_find_further_networks(cfg),
     }
@@ -77,7 +85,7 @@ def name_precision(cfg: DictConfig, precision: str) -> str:
 
 
 def _find_further_networks(cfg: DictConfig) -> dict[str, Any]:
-    """Return the fields of a plan about critic, reference and stored weights."""
+    """Return the fields of a plan about critic, reference and KV stores."""
     algorithm, structure = build_algorithm(cfg)
     critic = build_critic(cfg, algorithm)
     critic_kind = "none"
@@ -87,7 +95,38 @@ def _find_further_networks(cfg: DictConfig) -> dict[str, Any]:
     has_levels = bool(OmegaConf.select(cfg, "model.lora.levels", default=False))
     # critic.beta evaluates with an engine of its own, whose slots hold the state of policy and critic
     stores = structure.hook.count_stores() + has_levels + (2 if read_beta(cfg) else 0)
-    return {"critic": critic_kind, "reference": algorithm.needs("ref_logp_BT"), "stores": stores}
+    dtype = algorithm.requirements.reference_dtype
+    return {
+        "critic": critic_kind,
+        "reference": algorithm.needs("ref_logp_BT") or algorithm.needs("ref_kl_BT"),
+        "reference_bytes": None if dtype is None else getattr(torch, dtype).itemsize,
+        "stores": stores,
+    }
+
+
+def _find_copy(cfg: DictConfig) -> bool | None:
+    """Return whether windows decode with a copy of the weights; None if the planner decides."""
+    if not _is_native(cfg) or cfg.engine.get("window") == 0:
+        return False
+    chosen = cfg.engine.get("play_copy")
+    return chosen if isinstance(chosen, bool) else None
+
+
+def _find_vllm(cfg: DictConfig) -> dict[str, Any]:
+    """Return the fields of a vLLM in this process."""
+    if cfg.engine.get("_target_") != _VLLM:
+        return {}
+    cache = cfg.engine.get("cache_gb")
+    size = 0.0 if isinstance(cache, str) else cache * 2.0**30  # auto fits what is left
+    return {"vllm": size, "vllm_sleeps": cfg.engine.get("sleep") != 0}
+
+
+def _count_players(cfg: DictConfig) -> int:
+    """Count the processes that play on the trainer's device."""
+    worker = cfg.get("worker") or {}
+    target = worker.get("_target_", _HERE)
+    is_process = target == _PROCESS or (target == _HERE and cfg.rollout.get("overlap") is True)
+    return worker.get("count", 1) if is_process and worker.get("device") is None else 0
 
 
 def _as_names(names: Any) -> list[str]:

@@ -15,8 +15,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lit_agentrl import screen
 from lit_agentrl.callbacks.export import export_policy
 from lit_agentrl.callbacks.iteration_log import get_iteration_metrics
+from lit_agentrl.callbacks.options import check_best, check_last
 from lit_agentrl.callbacks.save_period import SavePeriod
-from lit_agentrl.checks import require, require_one_of, require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.files import has_checkpoint, recover_folder
 from lit_agentrl.report.summary import Saves
@@ -29,11 +29,6 @@ from lit_agentrl.strategies.checkpoint_io import (
 
 AUTO = "auto"
 _LOWER_IS_BETTER = ("val/data_loss", "val/data_nll", "val/data_perplexity")
-
-
-def _check_keep(keep: int) -> int:
-    require(keep in (1, 2), "keep", keep, "1 (newest) or 2 (and its predecessor)")
-    return keep
 
 
 def _get_writer(trainer: Trainer) -> Writer | None:
@@ -55,12 +50,10 @@ class LastCheckpoint(Checkpoint):
     """
 
     def __init__(self, dirpath: str | Path, every: int | Literal["auto"] = "auto", keep: int = 2) -> None:
-        if every != "auto":
-            require(isinstance(every, int), "every", every, "auto, or a whole number of at least 1")
-            require_whole("every", every, 1)
+        check_last(every=every, keep=keep)
         self.path = Path(dirpath) / "last.ckpt"
         self.every = every
-        self.keep = _check_keep(keep)
+        self.keep = keep
         self.period = SavePeriod()
         self._saved_at = 0
         self._has_noted_period = False
@@ -166,11 +159,11 @@ class BestCheckpoint(Checkpoint):
     def __init__(
         self, dirpath: str | Path, monitor: str = "val/success", mode: str = "max", keep: int = 1
     ) -> None:
-        require_one_of("mode", mode, ("max", "min", AUTO))
+        check_best(mode=mode, keep=keep)
         self.path = Path(dirpath) / "best.ckpt"
         self.monitor = "val/success" if monitor == AUTO else monitor
         self.mode = choose_mode(self.monitor) if mode == AUTO else mode
-        self.keep = _check_keep(keep)
+        self.keep = keep
         self.best_score: float | None = None
         self.best_iteration: int | None = None
         self._was_validated = False

@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_agentrl.modules.contract import Measured, as_measured
+from lit_agentrl.report.memory import read_peaks
 from lit_agentrl.report.summary import Summary
 
 
@@ -90,7 +91,7 @@ class IterationLog(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the iteration's row."""
         module = as_measured(pl_module)
-        metrics = module.last_row = dict(module.row)
+        metrics = module.last_row = module.row | read_peaks(pl_module.device)
         module.row = {}
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.current_epoch + 1)

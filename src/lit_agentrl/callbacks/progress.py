@@ -30,7 +30,7 @@ from rich.text import Text
 
 from lit_agentrl import screen
 from lit_agentrl.callbacks.iteration_log import get_iteration_metrics
-from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.callbacks.options import check_display
 
 PHASES = ("rollout", "score", "update", "validate")
 _AT_START = "at the start"  # marks a score that training has not measured yet
@@ -138,8 +138,7 @@ class LiveDisplay(ProgressBar):
 
     def __init__(self, every: int = 1, every_seconds: float = 0.0, console: Console | None = None) -> None:
         super().__init__()
-        require_whole("every", every, 1)
-        require_number("every_seconds", every_seconds, "a number >= 0", lambda value: value >= 0)
+        check_display(every=every, every_seconds=every_seconds)
         self.every = every
         self.every_seconds = every_seconds
         self._console = console

@@ -18,7 +18,7 @@ from lit_agentrl.rollout.collector import Collector
 from lit_agentrl.rollout.evaluation import Evaluation
 from lit_agentrl.rollout.pack import pack
 from lit_agentrl.rollout.player import Player
-from lit_agentrl.rollout.questions import Asked, Question
+from lit_agentrl.rollout.questions import Answers, Question
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.hook import TemporaryStep, Training
 from lit_agentrl.rollout.workers.base import Played
@@ -50,7 +50,7 @@ class RolloutCallback(Callback):
         self.collector, self._player = collector, player
         self._restored: Any = None
         self.warnings: list[str] = []
-        self._has_warned_of_cut = self._has_warned_of_lost = False
+        self._has_warned_of_replies = self._has_warned_of_lost = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Build the engine around the module's network, which Lightning moves to its device later."""
@@ -129,12 +129,12 @@ class RolloutCallback(Callback):
             ):  # fmt: skip
                 yield lambda wave: self._player.play_moved(wave, version)
 
-        def ask(questions: Sequence[Question]) -> Asked:
+        def ask(questions: Sequence[Question]) -> Answers:
             _raise_on_sigterm(trainer)
             return self._player.ask(questions, self.settings.params, version)
 
         agent.row |= self.collector.collect(batch, play, device=device, trial=run_trial, ask=ask)
-        self._warn_of_cut_replies("rollout", agent.row)
+        self._warn_of_replies("rollout", agent.row)
         self._warn_of_lost_characters("rollout", agent, batch)
         agent.row |= self._player.begin_update(batch.trajectories, version, trainer.current_epoch, device)
 
@@ -153,7 +153,7 @@ class RolloutCallback(Callback):
         self._warn_of_lost_characters("val", agent, batch)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._warn_of_cut_replies("val", as_agent(pl_module).row)
+        self._warn_of_replies("val", as_agent(pl_module).row)
 
     def on_test_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: StepBatch, *indices: int
@@ -183,17 +183,26 @@ class RolloutCallback(Callback):
         self.warnings.append(line)
         rank_zero_warn(line)
 
-    def _warn_of_cut_replies(self, kind: str, row: Mapping[str, float]) -> None:
-        """Warn once in a run if nearly all replies reached their limit."""
-        share = row.get(f"{kind}/cut_share", 0.0)
-        if share < WARNING_CUT_SHARE or self._has_warned_of_cut:
+    def _warn_of_replies(self, kind: str, row: Mapping[str, float]) -> None:
+        """Warn once in a run if nearly all replies are cut, or all invalid."""
+        if self._has_warned_of_replies:
             return
-        self._has_warned_of_cut = True
-        self._warn(
-            f"{share:.0%} of the replies were cut at rollout.max_reply_tokens={self.settings.max_reply_tokens}, "
-            f"and a cut reply is rarely valid ({kind}/cut_share): raise the limit, or imitate short replies first "
-            "(algo=sft)"
-        )
+        cut, invalid = (row.get(f"{kind}/{name}_share", 0.0) for name in ("cut", "invalid"))
+        if cut >= WARNING_CUT_SHARE:
+            line = (
+                f"{cut:.0%} of the replies were cut at rollout.max_reply_tokens={self.settings.max_reply_tokens}, "
+                f"and a cut reply is rarely valid ({kind}/cut_share): raise the limit, or imitate short replies first "
+                "(algo=sft)"
+            )
+        elif invalid == 1:
+            line = (
+                f"no reply was a valid action ({kind}/invalid_share): read some in transcripts/, and check that "
+                "prompt, dialect and context suit the model, or imitate valid replies first (algo=sft)"
+            )
+        else:
+            return
+        self._has_warned_of_replies = True
+        self._warn(line)
 
     def _warn_of_lost_characters(self, kind: str, agent: Agent, batch: StepBatch) -> None:
         """Warn once in a run if the tokenizer drops characters of prompts."""

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_agentrl.batch import StepBatch, TrajectoryBatch
-from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.callbacks.options import check_start_kl
 from lit_agentrl.distributed import sum_over_ranks
 from lit_agentrl.models.lora import find_adapter_layers
 from lit_agentrl.models.routers import Routing
@@ -36,8 +36,7 @@ class StartKL(Callback):
     """
 
     def __init__(self, episodes: int = 32, temperature: float = 1.0) -> None:
-        require_whole("episodes", episodes, 1)
-        require_number("temperature", temperature, ">= 0", lambda value: value >= 0)
+        check_start_kl(episodes=episodes, temperature=temperature)
         self.episodes, self._temperature = episodes, temperature or 1.0
         self._networks: Networks | None = None
         self._sums = torch.zeros(2, dtype=torch.float64)

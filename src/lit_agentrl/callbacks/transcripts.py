@@ -15,9 +15,9 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lit_agentrl.batch import StepBatch
 from lit_agentrl.callbacks.markup import Decode, format_episode
+from lit_agentrl.callbacks.options import check_transcripts
 from lit_agentrl.callbacks.token_notes import UpdateNotes, list_texts
 from lit_agentrl.callbacks.transcript_lines import to_line
-from lit_agentrl.checks import require_whole
 from lit_agentrl.distributed import gather_objects
 from lit_agentrl.episode import Episode
 from lit_agentrl.files import append_durable, read_complete_lines, remove_leftover, write_atomic
@@ -59,8 +59,7 @@ class Transcripts(Callback):
     def __init__(
         self, dirpath: str | Path, every: int = 10, episodes: int = 4, dialect: Dialect = ANSWER
     ) -> None:
-        require_whole("every", every, 1)
-        require_whole("episodes", episodes, 1)
+        check_transcripts(every=every, episodes=episodes)
         self.folder = Path(dirpath)
         self.every = every
         self.episodes = episodes

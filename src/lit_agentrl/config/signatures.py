@@ -93,12 +93,16 @@ def load_libraries() -> None:
             gc.enable()
 
 
-def check_targets(cfg: DictConfig, modules: tuple[str, ...] = ("",)) -> None:
+def check_targets(
+    cfg: DictConfig, modules: tuple[str, ...] = ("",), checks: Mapping[str, str] | None = None
+) -> None:
     """Check the arguments of every node that has a ``_target_``, partial ones included.
 
     Args:
         cfg: the config, without the ``hydra`` node.
         modules: beginnings of the names of the targets that are imported and checked; default: all.
+        checks: by target, the name of a function that has some of its options; only these are checked, and the
+            target is not imported.
 
     Raises:
         UserError: a target that cannot be imported, an argument that it does not take, a required value that
@@ -107,22 +111,24 @@ def check_targets(cfg: DictConfig, modules: tuple[str, ...] = ("",)) -> None:
     if missing := sorted(OmegaConf.missing_keys(cfg)):
         raise UserError(f"{missing[0]} has no value; set {missing[0]}=…")
     for path, node in find_targets(OmegaConf.to_container(cfg, resolve=True)):
-        if not str(node["_target_"]).startswith(modules):
+        name = str(node["_target_"])
+        check = (checks or {}).get(name)
+        if check is None and not name.startswith(modules):
             continue
-        is_trainer = node["_target_"] == LIGHTNING
-        target = describe_arguments if is_trainer else _locate(path, str(node["_target_"]))
+        target = describe_arguments if name == LIGHTNING else _locate(path, check or name)
         parameters = inspect.signature(target).parameters
         hints = _get_hints(target)
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-        for name, value in node.items():
-            option = f"{path}.{name}"
-            if name in _HYDRA_KEYS or option in SEPARATE or (value == "auto" and option in BY_DEVICE):
+        for argument, value in node.items():
+            option, is_known = f"{path}.{argument}", argument in parameters or takes_any
+            is_skipped = argument in _HYDRA_KEYS or option in SEPARATE or (check and not is_known)
+            if is_skipped or (value == "auto" and option in BY_DEVICE):
                 continue
             if option in SET_ELSEWHERE:
                 raise UserError(f"{option} would be ignored; it is decided by {SET_ELSEWHERE[option]}")
-            if name not in parameters and not takes_any:
-                raise UserError(f"unknown option {option}; {_suggest_names(path, str(name), parameters)}")
-            annotation = hints.get(str(name), Any)
+            if not is_known:
+                raise UserError(f"unknown option {option}; {_suggest_names(path, str(argument), parameters)}")
+            annotation = hints.get(str(argument), Any)
             _require_type(option, annotation, value)
 
 

@@ -14,8 +14,6 @@ from lit_agentrl.requirements import Fact, Requirement
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_SLOTS = 65_536  # upper limit of an engine's slots, whose data are held in memory
-
 
 @dataclass(frozen=True)
 class SamplingParams:

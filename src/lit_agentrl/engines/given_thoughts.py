@@ -26,7 +26,7 @@ class ThoughtEngine(EngineWrapper):
     def __init__(self, engine: Engine, thought_of: ThoughtOf) -> None:
         super().__init__(engine)
         self._thought_of = thought_of
-        self._turns: Counter[int] = Counter()
+        self._num_turns: Counter[int] = Counter()
         self._thoughts: dict[int, list[int]] = {}
 
     @property
@@ -35,8 +35,8 @@ class ThoughtEngine(EngineWrapper):
         return replace(self._engine.capabilities, exact_log_probs=False, fork=False)
 
     def submit(self, request: TurnRequest) -> None:
-        thought = list(self._thought_of(request, self._turns[request.episode]))
-        self._turns[request.episode] += 1
+        thought = list(self._thought_of(request, self._num_turns[request.episode]))
+        self._num_turns[request.episode] += 1
         self._thoughts[request.episode] = thought
         reply_limit = max(1, request.params.max_reply_tokens - len(thought))
         params = replace(request.params, max_reply_tokens=reply_limit)

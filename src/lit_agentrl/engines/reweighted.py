@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lit_agentrl.engines.native.cache import SecondNetworkCache
-from lit_agentrl.models.cache_argument import find_cache_argument
+from lit_agentrl.engines.native.cache_argument import find_cache_argument
 
 
 class Reweighted(nn.Module):

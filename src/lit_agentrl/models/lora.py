@@ -18,10 +18,9 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lit_agentrl import seeds
-from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.models.options import ALL_LINEAR, check_lora
 from lit_agentrl.models.routers import find_routers
 
-ALL_LINEAR = "all-linear"
 NAME = "default"  # name of a single adapter
 LEVELS = ("executor", "planner")  # adapters of the levels of `two_level`, indexed by whether a turn is a plan
 
@@ -55,12 +54,7 @@ class LoRA:
     levels: bool = False
 
     def __post_init__(self) -> None:
-        require_whole("r", self.r, 1)
-        require_number("alpha", self.alpha, "> 0", lambda alpha: alpha > 0)
-        if not self.target_modules:
-            raise ValueError(
-                f"target_modules={self.target_modules} matches no layer; {ALL_LINEAR} selects all"
-            )
+        check_lora(r=self.r, alpha=self.alpha, target_modules=self.target_modules)
 
     def attach(self, network: PreTrainedModel, name: str) -> dict[str, Any]:
         """Put adapters on ``network`` in place and freeze everything else.

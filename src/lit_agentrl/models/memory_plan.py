@@ -8,13 +8,17 @@ N is the number of ranks that share weights, gradients and optimizer states unde
 weights       b P / N; adapters and --precision mixed are in float32
 gradients     b P_t / N; and b P_t more with several ranks: ddp's buckets, or gradients that fsdp has not averaged yet
 optimizer     2 b P_t / N: AdamW's two moments
-reference     b P / N for a KL term, if not off-loaded; nothing with LoRA, where it is the base without adapters
+step          b P_t / N: the roots of AdamW's second moment, of all weights at once on a GPU
+reference     b P / N for a KL term, b being its own, if not off-loaded; nothing with LoRA, where it is the base without
+              adapters
 critic        separate: weights, gradients and optimizer of its own trunk, or of its adapters with LoRA
-kv cache      stores x slots x context x 2 L k b, retained between rollouts; further stores are those of a second
-              level, of an opponent, and of the policy and the critic of critic.beta; not counted: a CPU stores half
-              precision as float32
+kv cache      stores x (slots + 1) x context x 2 L k b, retained between rollouts; one slot takes the writes of idle
+              rows; further stores are those of a second level, of an opponent, and of the policy and the critic of
+              critic.beta; not counted: a CPU stores half precision as float32
 play copy     2 P with --precision mixed, or bfloat16 without adapters, unless sharded: the weights that generate
 graphs        of windows: the memory of one step, apart from other memory; not counted: the graphs themselves
+vllm          its weights and its cache, at least one context; during updates only if it stays awake
+players       weights, kv cache, play copy, graphs, rollout and CUDA context of each further process on the same card
 16-bit copies 2 P in an update with --precision mixed: the casts of weights that autocast keeps; with fsdp only under
               --autocast, then in a rollout too
 gathered      fsdp: in training two whole blocks and the embeddings, in a rollout all whole weights, each as stored
@@ -23,11 +27,13 @@ activations   T L times the bytes that a token saves in a layer (`MemoryPlan.cou
               plus the embedding and the last norm; twice with a separate critic
 recomputed    with checkpointing, the activations of one layer
 logits        four tensors (A, V) in float32
-rollout       one layer's keys and values as attention reads them, and the logits of a step
+rollout       one layer's keys and values as attention reads them, the logits of a step and five tensors of float32
+              of their size, or 39 bytes a logit where top_p or top_k sorts them; ddp's buckets
 
-peak = weights + optimizer + reference + critic + kv cache + play copy + graphs + max(update, rollout), where update is
-gradients + gathered + 16-bit copies + activations + the larger of recomputed and logits.  Not counted: the CUDA
-context and libraries (about 0.5 GiB), fragmentation, and on a CPU the interpreter and the libraries.
+peak = weights + optimizer + reference + critic + kv cache + play copy + graphs + players + max(update, rollout), where
+update is gradients + the larger of step and gathered + 16-bit copies + activations + the larger of recomputed and
+logits.  Not counted: the CUDA context and libraries (about 0.5 GiB), fragmentation, and on a CPU the interpreter and
+the libraries.
 """
 
 from __future__ import annotations
@@ -45,6 +51,8 @@ from lit_agentrl.models.lora import ALL_LINEAR, LoRA
 LEAST_TOKENS, FULL_TOKENS, MOST_TOKENS = 2048, 8192, 65536  # of a micro-batch, see `fit_microbatch`
 LEAST_CHUNK = 1024
 COPIES = 4  # float32 tensors (A, V) that exist when the backward of a chunk begins
+DRAWN, SORTED = 20, 37  # bytes for each logit of a step while its token is drawn, and with top_p or top_k
+CONTEXT = 2**30  # bytes of the CUDA context and the libraries of a process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +73,17 @@ class MemoryPlan:
     checkpointing: bool = False
     critic: str = "none"
     reference: bool = False
+    reference_bytes: int | None = None  # of a parameter of the reference; None: as the policy's
     accumulate_sharded: bool = False
     offload_frozen: bool = False
     stores: int = 1
     graphs: bool = False
     autocast: bool = False
+    play_copy: bool | None = None  # None: by precision, see `count_play_copy`
+    truncates: bool = False  # whether top_p or top_k sorts the logits of a step
+    vllm: float | None = None  # bytes of the cache of a vLLM in this process
+    vllm_sleeps: bool = True
+    players: int = 0
 
     def __post_init__(self) -> None:
         for name in ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads"):
@@ -138,6 +152,11 @@ class MemoryPlan:
         """The bytes of an activation."""
         return 4 if self.precision == "float32" else 2
 
+    @property
+    def read_tokens(self) -> int:
+        """The most tokens of a micro-batch: a longer row is one of its own."""
+        return max(self.tokens, self.context)
+
     # ------------------------------------------------------------------ terms
     def count_trained(self, parameters: int) -> tuple[float, float, float]:
         """Return the bytes of weights, gradients and optimizer of a trained network."""
@@ -181,23 +200,24 @@ class MemoryPlan:
         c = self.config
         kept = c.hidden_size * self.computed if self.checkpointing else self.count_layer()
         ends = (4 * 2 if self.lora is not None else 4 * 3) * c.hidden_size
-        total = self.tokens * (
+        total = self.read_tokens * (
             c.num_hidden_layers * kept + ends + self.computed * c.hidden_size * self.action_share
         )
         return float(2 * total if self.critic == "separate" else total)
 
     def count_logits(self) -> float:
-        scored = int(self.tokens * self.action_share)
-        num_at_once = scored if self.logits_chunk is None else min(scored, self.logits_chunk)
+        num_scored = int(self.read_tokens * self.action_share)
+        num_at_once = num_scored if self.logits_chunk is None else min(num_scored, self.logits_chunk)
         return float(4 * COPIES * num_at_once * self.config.vocab_size)
 
     def count_recomputed(self) -> float:
         """Return the bytes of one layer that checkpointing recomputes in the backward pass."""
-        return self.tokens * self.count_layer() if self.checkpointing else 0.0
+        return self.read_tokens * self.count_layer() if self.checkpointing else 0.0
 
     def count_kv_cache(self) -> float:
         layers = self.config.num_hidden_layers
-        return float(self.stores * self.slots * self.context * 2 * layers * self.count_kv_bytes())
+        slots = self.slots + 1 if self.slots else 0
+        return float(self.stores * slots * self.context * 2 * layers * self.count_kv_bytes())
 
     def count_kv_bytes(self) -> int:
         c = self.config
@@ -205,7 +225,8 @@ class MemoryPlan:
 
     def count_play_copy(self) -> float:
         """Return the bytes of weights that the native engine copies on a GPU."""
-        is_copied = self.precision == "mixed" or (self.precision == "bfloat16" and self.lora is None)
+        is_usual = self.precision == "mixed" or (self.precision == "bfloat16" and self.lora is None)
+        is_copied = is_usual if self.play_copy is None else self.play_copy
         return 2.0 * self.parameters if is_copied and self.strategy != "fsdp" else 0.0
 
     def count_gathered(self) -> tuple[float, float]:
@@ -231,35 +252,50 @@ class MemoryPlan:
 
     def count_step(self) -> float:
         """Return the bytes of the logits of a step and what is drawn from them."""
-        return float(self.slots * 3 * 4 * self.config.vocab_size)
+        each = SORTED if self.truncates else DRAWN
+        each += self.computed if self.computed < 4 else 0  # logits of float32 are not copied
+        return float(self.slots * each * self.config.vocab_size)
 
     def count_rollout(self) -> float:
         c = self.config
         repeated = self.count_kv_bytes() * 2 * c.num_attention_heads // get_kv_heads(c)
         return float(self.slots * self.context * repeated) + self.count_step()
 
+    def count_vllm(self) -> float:
+        """Return the bytes of a vLLM in this process while it is awake."""
+        if self.vllm is None:
+            return 0.0
+        context = self.context * 2 * self.config.num_hidden_layers * self.count_kv_bytes()
+        return float(self.computed * self.parameters + max(self.vllm, context))
+
+    def count_players(self) -> float:
+        """Return the bytes of the other processes that play on this card."""
+        held = self.stored * self.parameters + self.count_kv_cache() + self.count_play_copy()
+        return float(self.players * (held + self.count_graphs() + self.count_rollout() + CONTEXT))
+
     def count_terms(self) -> dict[str, float]:
         """Return all terms in bytes, with the peak last."""
         weights, gradients, optimizer = self.count_trained(self.parameters)
         is_copied = self.reference and self.lora is None and not self.offload_frozen
-        reference = self.stored * self.parameters / self.sharing_ranks if is_copied else 0.0
+        stored = self.reference_bytes or self.stored
+        reference = stored * self.parameters / self.sharing_ranks if is_copied else 0.0
         critic = self.count_critic()
         training, playing = self.count_gathered()
         casts, playing_casts = self.count_casts()
-        copy, graphs = self.count_play_copy(), self.count_graphs()
-        update = (
-            gradients
-            + training
-            + casts
-            + self.count_activations()
-            + max(self.count_logits(), self.count_recomputed())
+        copy, graphs, players = self.count_play_copy(), self.count_graphs(), self.count_players()
+        vllm, step = self.count_vllm(), optimizer / 2
+        buckets = gradients / 2 if self.strategy == "ddp" and self.ranks > 1 else 0.0
+        passes = (
+            training + casts + self.count_activations() + max(self.count_logits(), self.count_recomputed())
         )
-        rollout = playing + playing_casts + self.count_rollout()
-        held = weights + optimizer + reference + critic + self.count_kv_cache() + copy + graphs
+        update = gradients + max(step, passes) + (0.0 if self.vllm_sleeps else vllm)
+        rollout = playing + playing_casts + self.count_rollout() + buckets + vllm
+        held = weights + optimizer + reference + critic + self.count_kv_cache() + copy + graphs + players
         return {
-            "weights": weights, "gradients": gradients, "optimizer": optimizer, "reference": reference,
-            "critic": critic, "kv cache": self.count_kv_cache(), "gathered": max(training, playing),
-            "play copy": copy, "graphs": graphs, "16-bit copies": casts, "activations": self.count_activations(),
+            "weights": weights, "gradients": gradients, "optimizer": optimizer, "step": step,
+            "reference": reference, "critic": critic, "kv cache": self.count_kv_cache(),
+            "gathered": max(training, playing), "play copy": copy, "graphs": graphs, "vllm": vllm,
+            "players": players, "16-bit copies": casts, "activations": self.count_activations(),
             "recomputed": self.count_recomputed(), "logits": self.count_logits(),
             "rollout": self.count_rollout(), "peak of update": held + update, "peak of rollout": held + rollout,
             "peak": held + max(update, rollout),

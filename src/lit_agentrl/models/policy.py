@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -20,13 +19,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from lit_agentrl.checks import name_errors, require, require_local, require_one_of
 from lit_agentrl.models.lora import LoRA, find_adapter_layers, merge_adapters, save_adapter
+from lit_agentrl.models.options import DATE, check_pretrained
 from lit_agentrl.models.packages import locate_model
 from lit_agentrl.models.pretrained import hide_bars, hold_back_logs, load_network, load_tokenizer
 from lit_agentrl.models.routers import Routing, freeze_routers
 from lit_agentrl.models.routing import Routers
 
 NANO_FOLDER = Path(__file__).parent / "nano"
-DATE = "2026-01-01"  # fixed, so that equal seeds give equal prompts on any day
 EMBEDDED = ("nano", "nano_tools")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how Rust reports an error of the operating system
@@ -183,10 +182,7 @@ def load_pretrained(
     routing = Routing(
         loss=router_loss, loss_over=router_loss_over, frozen=freeze_router, replay=routing_replay
     )
-    require_one_of("dtype", dtype, tuple(DTYPES))
-    if export_dtype is not None:
-        require_one_of("export_dtype", export_dtype, tuple(DTYPES))
-    require(is_date(date), "date", date, "a date as YEAR-MONTH-DAY, such as 2026-01-31")
+    check_pretrained(dtype=dtype, date=date, export_dtype=export_dtype)
     template = None if chat_template is None else read_template(chat_template)
     with name_errors(f"name={name}"):
         source = locate_model(name)
@@ -242,15 +238,6 @@ def refuse_adapter(folder: Path) -> None:
             "add the base's tokenizer, and set model.name=FOLDER"
         )
     raise ValueError(f"it is an adapter of {base or 'an unnamed base'}, and no model; {remedy}")
-
-
-def is_date(text: object) -> bool:
-    """Return whether a text is a date as YEAR-MONTH-DAY."""
-    try:
-        datetime.strptime(str(text), "%Y-%m-%d")
-    except ValueError:
-        return False
-    return True
 
 
 def load_nano(*, name: str = "nano", lora: LoRA | None = None) -> Policy:

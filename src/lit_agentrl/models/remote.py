@@ -8,7 +8,8 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from lit_agentrl.models.policy import DATE, read_shipped_template
+from lit_agentrl.models.options import DATE
+from lit_agentrl.models.policy import read_shipped_template
 from lit_agentrl.models.routers import Routing
 
 _Fast: Any = PreTrainedTokenizerFast  # the class of transformers has no type annotations

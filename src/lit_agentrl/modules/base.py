@@ -151,6 +151,11 @@ class AgentModule(LightningModule):
             is_overridden(hook, callback, Callback) for callback in trainer.callbacks for hook in hooks
         )
 
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Free the gradients, which would take the memory of the weights beside the next rollout."""
+        for optimizer in self.trainer.optimizers:
+            optimizer.zero_grad()
+
     # ------------------------------------------------------------------ evaluation
     def on_validation_epoch_start(self) -> None:
         self.eval_metrics = {}

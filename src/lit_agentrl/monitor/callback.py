@@ -16,7 +16,7 @@ from lit_agentrl.monitor.actions import Action, Warn
 from lit_agentrl.monitor.rules import Alarm, Rule
 from lit_agentrl.monitor.signals import Row, compute_uniformity, measure_replies
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class CollapseMonitor(Callback):
@@ -144,7 +144,7 @@ class CollapseMonitor(Callback):
     def _warn(self, trainer: Trainer, line: str) -> None:
         self.warnings.append(line)
         if trainer.is_global_zero:
-            log.warning("warning: %s", line)
+            _log.warning("warning: %s", line)
 
     def _compute_uniformity(self, pl_module: LightningModule) -> dict[str, float]:
         """Compute the uniformity of a policy that has a network."""

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from lit_agentrl.checks import require_number, require_whole
+from lit_agentrl.callbacks.options import check_rollback
 from lit_agentrl.modules.contract import as_trained
 from lit_agentrl.monitor.actions import Action
 from lit_agentrl.strategies.hooks import get_hooks
@@ -33,8 +33,7 @@ class Rollback(Action):
 
     def __init__(self, rules: Sequence[str] | None = None, lr_factor: float = 0.5, at_most: int = 3) -> None:
         super().__init__(rules)
-        require_number("lr_factor", lr_factor, "in (0, 1]; 1 keeps the rate", lambda value: 0 < value <= 1)
-        require_whole("at_most", at_most, 1)
+        check_rollback(lr_factor=lr_factor, at_most=at_most)
         self.lr_factor, self.at_most = lr_factor, at_most
         self.num_rollbacks = 0
         self._healthy: dict[str, Any] | None = None

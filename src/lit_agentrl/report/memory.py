@@ -15,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
+from lit_agentrl.distributed import get_world_size, max_over_ranks
+
 
 def measure_peak(work: Callable[[], None], held: Sequence[Tensor], device: torch.device) -> float:
     """Measure the most bytes alive at once while ``work`` runs, ``held`` included."""
@@ -25,6 +27,23 @@ def measure_peak(work: Callable[[], None], held: Sequence[Tensor], device: torch
     with StorageCounter(held) as counter:
         work()
     return float(counter.peak)
+
+
+def read_peaks(device: torch.device) -> dict[str, float]:
+    """Read the peaks of a GPU's memory since the last call; a collective.
+
+    Returns:
+        The largest peaks of all ranks, in GiB: of tensors, and of what the allocator holds for them; empty on a CPU.
+    """
+    if device.type != "cuda":
+        return {}
+    read = torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved
+    # a single process does not wait for the GPU
+    place = device if get_world_size() > 1 else torch.device("cpu")
+    peaks = torch.tensor([float(each(device)) for each in read], device=place)
+    torch.cuda.reset_peak_memory_stats(device)
+    allocated, reserved = (max_over_ranks(peaks) / 2**30).tolist()
+    return {"memory/allocated_gib": allocated, "memory/reserved_gib": reserved}
 
 
 class StorageCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]

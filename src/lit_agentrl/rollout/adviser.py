@@ -40,7 +40,7 @@ class Adviser:
         *,
         device: torch.device,
     ) -> None:
-        self._params, self._make = SamplingParams(**params), engine
+        self._params, self._make_engine = SamplingParams(**params), engine
         check_engine_options(engine)
         check_server(engine)
         with name_errors("model"):
@@ -86,7 +86,7 @@ class Adviser:
     def _open_engine(self) -> Engine:
         if self._engine is None:
             self._engine = open_engine(
-                self._make, network=self._network, stop=NoStop(),
+                self._make_engine, network=self._network, stop=NoStop(),
                 end_of_turn_ids=self._chat.end_of_turn_ids, max_context_tokens=self._params.max_context_tokens,
                 forward_context=nullcontext,
             )  # fmt: skip

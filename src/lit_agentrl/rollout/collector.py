@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,7 +24,7 @@ from lit_agentrl.rl.binding import bind
 from lit_agentrl.rl.policy.filters import Selection
 from lit_agentrl.rollout.adviser import Adviser
 from lit_agentrl.rollout.pack import get_trajectory_id, pack
-from lit_agentrl.rollout.questions import Asked, Question
+from lit_agentrl.rollout.questions import Answers, Question
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.scheduler import EpisodeSpec, Wave
 from lit_agentrl.rollout.settings import RolloutSettings
@@ -37,6 +37,20 @@ from lit_agentrl.task_sampler import TaskSampler
 TryOut = Callable[[Sequence[Episode], TemporaryStep], AbstractContextManager[Callable[[Wave], Played]]]
 # keys in the state next to the names of reward parts, which contain no dot
 _STRUCTURE, _SAMPLER = "algo.structure", "task_sampler.state"
+
+
+class _Chosen(NamedTuple):
+    """The episodes and groups that an iteration trains on.
+
+    Attributes:
+        episodes: The scored episodes of this rank.
+        groups: Numbers of the selected groups, of all ranks.
+        want_more: Whether the selection asks for further groups.
+    """
+
+    episodes: Sequence[Episode]
+    groups: set[int]
+    want_more: bool
 
 
 class Collector:
@@ -130,7 +144,7 @@ class Collector:
         *,
         device: torch.device,
         trial: TryOut | None = None,
-        ask: Callable[[Sequence[Question]], Asked] | None = None,
+        ask: Callable[[Sequence[Question]], Answers] | None = None,
     ) -> dict[str, float]:
         """Fill a batch of prompts; return what is logged.
 
@@ -148,27 +162,17 @@ class Collector:
         """
         self.seed_iteration(batch.iteration)
         started = time.perf_counter()
-        wave = self.plan_first_wave(batch)
-        played = [play(wave)]
-        self._add_played(batch, wave, played[-1])
-        trained, groups, want_more = self._keep_groups(batch, 1)
-        waves = 1
-        while (further := self._plan_further(batch, waves, want_more)) is not None:
-            with self._use_weights(batch, waves, play, trial) as play_further:
-                wave = self._make_wave(batch.iteration, waves, further)
-                played.append(play_further(wave))
-                self._add_played(batch, wave, played[-1])
-            waves += 1
-            trained, groups, want_more = self._keep_groups(batch, waves)
+        played, chosen = self._play_waves(batch, play, trial)
+        waves = len(played)
         worker_seconds = sum(wave_result.seconds for wave_result in played)
         metrics = {"time/ahead": worker_seconds} if worker_seconds else {}
         metrics |= sum_counts(played)
         metrics["rollout/waves"] = float(waves)
         metrics |= self._engine_metrics
         if self._rewards:
-            metrics |= self._rewards.learn(_drop_replayed(trained), iteration=batch.iteration)
-        self._pack(batch, trained, groups, device)
-        progress = self._describe_progress(batch, waves, want_more)
+            metrics |= self._rewards.learn(_drop_replayed(chosen.episodes), iteration=batch.iteration)
+        self._pack(batch, chosen, device)
+        progress = self._describe_progress(batch, waves, chosen.want_more)
         metrics |= self._teach_structure(
             progress if ask is None else replace(progress, ask=_record_usage(ask, played))
         )
@@ -181,6 +185,22 @@ class Collector:
         return metrics | compute_rollout_row(
             batch, names, seconds=seconds, device=device, playing_seconds=worker_seconds or None
         )
+
+    def _play_waves(
+        self, batch: StepBatch, play: Callable[[Wave], Played], trial: TryOut | None
+    ) -> tuple[list[Played], _Chosen]:
+        """Play waves until no rank wants more; return their results and the choice of groups."""
+        wave = self.plan_first_wave(batch)
+        played = [play(wave)]
+        self._add_played(batch, wave, played[-1])
+        chosen = self._choose_groups(batch, 1)
+        while (further := self._plan_further(batch, len(played), chosen.want_more)) is not None:
+            with self._use_weights(batch, len(played), play, trial) as play_further:
+                wave = self._make_wave(batch.iteration, len(played), further)
+                played.append(play_further(wave))
+                self._add_played(batch, wave, played[-1])
+            chosen = self._choose_groups(batch, len(played))
+        return played, chosen
 
     def _make_wave(self, iteration: int, number: int, specs: Sequence[EpisodeSpec]) -> Wave:
         for spec in specs:
@@ -264,12 +284,8 @@ class Collector:
             if weight
         }
 
-    def _keep_groups(self, batch: StepBatch, waves: int) -> tuple[Sequence[Episode], set[int], bool]:
-        """Score the training episodes and select groups over all ranks.
-
-        Returns:
-            The scored episodes, the selected groups, and whether the selection asks for further groups.
-        """
+    def _choose_groups(self, batch: StepBatch, waves: int) -> _Chosen:
+        """Score the training episodes and select groups over all ranks."""
         with _name_structure():
             trained = self.structure.train_on(self._describe_progress(batch, waves, want_more=False))
         if self._rewards:
@@ -289,20 +305,18 @@ class Collector:
             torch.tensor([get_trajectory_id(e) for e in played], dtype=torch.int64),
         )
         selection: Selection = bind(self.select_groups, tensors)
-        keep = set(selection.keep_groups.tolist())
+        groups = set(selection.keep_groups.tolist())
         batch.num_groups = len(set(tensors["group_B"].tolist()))
-        batch.num_kept_groups = len(keep)
-        return trained, keep, selection.want_more
+        batch.num_kept_groups = len(groups)
+        return _Chosen(trained, groups, selection.want_more)
 
-    def _pack(
-        self, batch: StepBatch, chosen: Sequence[Episode], groups: set[int], device: torch.device
-    ) -> None:
-        played = [e for e in chosen if e.num_action_tokens and not e.failed]
+    def _pack(self, batch: StepBatch, chosen: _Chosen, device: torch.device) -> None:
+        played = [e for e in chosen.episodes if e.num_action_tokens and not e.failed]
         if not int(sum_over_ranks(torch.tensor(len(played), device=device))):
             raise ValueError(
                 "no episode of this iteration can be trained on: each is empty, failed or was not scored"
             )
-        trained = [episode for episode in played if episode.group in groups]
+        trained = [episode for episode in played if episode.group in chosen.groups]
         baselines = {e.group: e.total_reward for e in batch.greedy_episodes if not e.error}
         if trained:
             batch.trajectories = pack(trained, baselines)
@@ -310,11 +324,11 @@ class Collector:
 
 
 def _record_usage(
-    ask: Callable[[Sequence[Question]], Asked], played: list[Played]
-) -> Callable[[Sequence[Question]], Asked]:
+    ask: Callable[[Sequence[Question]], Answers], played: list[Played]
+) -> Callable[[Sequence[Question]], Answers]:
     """Return ``ask``, wrapped to record its engine usage next to that of the waves."""
 
-    def ask_and_record(questions: Sequence[Question]) -> Asked:
+    def ask_and_record(questions: Sequence[Question]) -> Answers:
         asked = ask(questions)
         played.append(Played([], used=asked.used))
         return asked

@@ -71,10 +71,10 @@ class PlayHook:
         return None
 
     def before_turn(self, turn: Turn, turns: Sequence[Turn]) -> None:
-        """Write into the record of the turn after ``turns``, before its reply is requested."""
+        """Write into the record of a turn before its reply is requested; ``turns`` came earlier."""
 
     def after_reply(self, turn: Turn, turns: Sequence[Turn]) -> None:
-        """Write into the record of the turn after ``turns``, before the game plays its reply."""
+        """Write into the record of a turn before its reply is played; ``turns`` came earlier."""
 
     def is_action(self, turn: Turn) -> bool:
         """Return whether the game plays the reply; it then uses one turn of the budget."""

@@ -18,7 +18,7 @@ from lit_agentrl.engines.base import SamplingParams
 from lit_agentrl.episode import Source
 from lit_agentrl.models.policy import get_named_weights
 from lit_agentrl.rollout.interrupt import interrupt_at_sigterm
-from lit_agentrl.rollout.questions import Asked, Question
+from lit_agentrl.rollout.questions import Answers, Question
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.schedules import PlayAhead, PlayNow, SyncedWorker, measure_staleness
@@ -149,7 +149,7 @@ class Player:
                 turn.policy_version = version
         return played
 
-    def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Asked:
+    def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Answers:
         """Answer independent questions with the policy; all ranks call it, also without questions."""
         with self._wait_for_ranks("asked"):
             return self._local_players[0].ask(questions, params, version)

@@ -19,7 +19,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Answers:
     """The answers to questions and their cost.
 
     Attributes:
@@ -34,7 +34,7 @@ class Asked:
     used: dict[str, float] = field(default_factory=dict)
 
 
-def ask(engine: Engine, chat: ChatRenderer, questions: Sequence[Question], params: SamplingParams) -> Asked:
+def ask(engine: Engine, chat: ChatRenderer, questions: Sequence[Question], params: SamplingParams) -> Answers:
     """Answer questions with an engine, as many at a time as the engine holds.
 
     Args:
@@ -47,11 +47,11 @@ def ask(engine: Engine, chat: ChatRenderer, questions: Sequence[Question], param
         RuntimeError: The engine lost a request.
     """
     results: dict[int, TurnResult] = {}
-    started = 0
+    num_submitted = 0
     while len(results) < len(questions):
-        while started < len(questions) and started - len(results) < engine.capacity:
-            engine.submit(_make_request(engine, chat, started, questions[started], params))
-            started += 1
+        while num_submitted < len(questions) and num_submitted - len(results) < engine.capacity:
+            engine.submit(_make_request(engine, chat, num_submitted, questions[num_submitted], params))
+            num_submitted += 1
         finished = engine.poll()
         if not finished and not engine.num_pending:
             raise RuntimeError("the engine has no pending request although some questions are not answered")
@@ -59,7 +59,7 @@ def ask(engine: Engine, chat: ChatRenderer, questions: Sequence[Question], param
             results[result.episode] = result
             engine.close(result.episode)
     answers = [results[index] for index in range(len(questions))]
-    return Asked(
+    return Answers(
         [_decode_answer(chat, result) for result in answers],
         sum(result.num_prefilled for result in answers),
         sum(len(result.tokens) for result in answers),

@@ -19,17 +19,17 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl.checks import add_key, format_value
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.numbers import check_numbers
-from lit_agentrl.config.signatures import check_targets
+from lit_agentrl.config.signatures import BY_DEVICE, check_targets
 from lit_agentrl.config.trainer_options import LIGHTNING
 from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.base import Task
 from lit_agentrl.rollout.settings import RolloutSettings, make_eval_params
 
 _TENSORS = ("_BT", "_B", "_BK", "_P", "_S")  # ends of the names of arguments that a run provides
-# sections whose parts only look at their options when they are made
+# sections whose parts only look at their options when they are made; optimizers import most
 _SECTIONS = (
     "rollout", "env", "prompt", "dialect", "context", "worlds", "reward", "algo", "filter", "data", "task_sampler",
-    "update", "optim",
+    "update", "model", "engine", "worker", "strategy", "callbacks", "critic", "optim",
 )  # fmt: skip
 _MODULES = (  # they load no library that is slower than torch
     "torch.optim.",
@@ -38,9 +38,35 @@ _MODULES = (  # they load no library that is slower than torch
     for module in (
         "rollout.settings", "rollout.worlds", "envs.base", "envs.hosting", "envs.games", "envs.tasks", "text.",
         "rewards.shaping", "rl.", "data.", "update.settings", "update.gradients", "update.stop", "task_sampler",
-        "experimental.task_samplers",
+        "experimental.task_samplers", "monitor.rules", "monitor.signals",
     )
 ))  # fmt: skip
+# parts of slow modules -> functions with the names and types of some of their options, which check these
+CHECKS = {
+    f"lit_agentrl.{part}": f"lit_agentrl.{check}"
+    for part, check in {
+        "models.policy.load_pretrained": "models.options.check_pretrained",
+        "models.lora.LoRA": "models.options.check_lora",
+        "update.critic.separate": "update.settings.check_critic",
+        "update.critic.separate_if_needed": "update.settings.check_critic",
+        "update.critic.shared": "update.settings.check_critic",
+        "update.critic.from_reward_model": "update.settings.check_critic",
+        "engines.native.engine.NativeEngine": "engines.options.check_native",
+        "engines.served.openai.OpenAIEngine": "engines.served.settings.ServerSettings",
+        "engines.served.vllm.VLLMEngine": "engines.options.check_vllm",
+        "rollout.workers.inline.Here": "rollout.workers.options.check_here",
+        "rollout.workers.process.ProcessSettings": "rollout.workers.options.check_processes",
+        "rollout.workers.ray.RaySettings": "rollout.workers.options.check_actors",
+        "strategies.ddp.DDP": "strategies.options.check_timeout",
+        "strategies.fsdp.FSDP": "strategies.options.check_fsdp",
+        "callbacks.transcripts.Transcripts": "callbacks.options.check_transcripts",
+        "callbacks.progress.LiveDisplay": "callbacks.options.check_display",
+        "callbacks.checkpoints.BestCheckpoint": "callbacks.options.check_best",
+        "callbacks.checkpoints.LastCheckpoint": "callbacks.options.check_last",
+        "callbacks.start_kl.StartKL": "callbacks.options.check_start_kl",
+        "monitor.rollback.Rollback": "callbacks.options.check_rollback",
+    }.items()
+}
 _MODEL_FILES = ("config.json", "adapter_config.json")  # adapters have a message of their own
 _GAMES = ("lit_agentrl.envs.games.", "lit_agentrl.envs.tasks.")  # made at once, without a process
 
@@ -53,7 +79,7 @@ def check_early(cfg: DictConfig) -> None:
     """
     check_numbers(cfg)
     _check_files(cfg)
-    check_targets(cfg, _MODULES)  # imports torch, which takes seconds
+    check_targets(cfg, _MODULES, CHECKS)  # imports torch, which takes seconds
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     if cfg.trainer.get("accelerator") in ("cuda", "gpu"):
         from lit_agentrl.strategies.gpus import require_gpus
@@ -98,12 +124,15 @@ def _build(node: Any, path: str) -> Any:
         return [_build(item, f"{path}.{place}") for place, item in enumerate(node)]
     if not isinstance(node, Mapping):
         return node
+    check = CHECKS.get(str(node.get("_target_")))
+    if check:
+        _try(path, partial(_check_options, get_object(check), node, path))
     parts = {
         name: _build(value, f"{path}.{name}") for name, value in node.items() if not name.startswith("_")
     }
     if "_target_" not in node:
         return parts
-    if not str(node["_target_"]).startswith(_MODULES) or "_args_" in node:
+    if check or not str(node["_target_"]).startswith(_MODULES) or "_args_" in node:
         return _Unknown()
     target = get_object(node["_target_"])
     if any(isinstance(part, _Unknown) for part in parts.values()):
@@ -113,6 +142,13 @@ def _build(node: Any, path: str) -> Any:
     if not inspect.isclass(target):
         _try(path, partial(_call, target, parts))
     return partial(target, **parts)
+
+
+def _check_options(check: Callable[..., Any], node: Mapping[str, Any], path: str) -> None:
+    """Check the options that a function has, except ``auto`` in place of another type."""
+    names = inspect.signature(check).parameters
+    given = {name: value for name, value in node.items() if name in names}
+    check(**{n: value for n, value in given.items() if value != "auto" or f"{path}.{n}" not in BY_DEVICE})
 
 
 class _Unknown:

@@ -249,7 +249,7 @@ class RunRecord:
             **self._constants,
             "games": list(self._games.values()),
             "held_out": dict(self._held_out),
-            **({"held_out_rows": self._held_out_rows} if self._held_out and self._held_out_rows else {}),
+            **({"held_out_rows": self._held_out_rows} if self._held_out_rows else {}),
             "monitored": _describe_best(self._best_checkpoint),
             "saves": None if self._last_checkpoint is None else self._last_checkpoint.describe(),
             **self._totals.counts,

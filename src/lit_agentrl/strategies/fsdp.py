@@ -15,12 +15,12 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from lit_agentrl.checks import require_one_of
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.facts import HELD_REFERENCE, NO_ADAPTERS, STILL_REFERENCE
 from lit_agentrl.requirements import Fact, Requirement
 from lit_agentrl.strategies import sharding
 from lit_agentrl.strategies.multiprocess import Multiprocess
+from lit_agentrl.strategies.options import check_fsdp
 
 DTYPES = {"float32": None, "bfloat16": torch.bfloat16}  # None: as stored
 
@@ -80,8 +80,7 @@ class FSDP(Multiprocess, ModelParallelStrategy):
         sharded_checkpoints: bool = False,
         timeout_s: float = 1800.0,
     ) -> None:
-        require_one_of("compute_dtype", compute_dtype, tuple(DTYPES))
-        require_one_of("reduce_dtype", reduce_dtype, tuple(DTYPES))
+        check_fsdp(compute_dtype=compute_dtype, reduce_dtype=reduce_dtype)
         super().__init__(timeout_s=timeout_s, save_distributed_checkpoint=sharded_checkpoints)
         self.precision = MixedPrecisionPolicy(
             param_dtype=DTYPES[compute_dtype],

@@ -11,11 +11,11 @@ import torch.distributed as dist
 from lightning.pytorch.strategies.parallel import ParallelStrategy
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from lit_agentrl.checks import require_number
 from lit_agentrl.distributed import StrategyHooks, leave_group
 from lit_agentrl.strategies.balance import assign_longest_first
 from lit_agentrl.strategies.faults import GRACE_S, FaultWatch, explain, is_secondary
 from lit_agentrl.strategies.launching import START_TIMEOUT_S, RankFailed, count_threads_per_process
+from lit_agentrl.strategies.options import check_timeout
 
 
 class Multiprocess(ParallelStrategy):
@@ -31,7 +31,7 @@ class Multiprocess(ParallelStrategy):
     num_nodes: int
 
     def __init__(self, *, timeout_s: float = 1800.0, **options: Any) -> None:
-        require_number("timeout_s", timeout_s, "> 0 seconds", lambda seconds: seconds > 0)
+        check_timeout(timeout_s=timeout_s)
         options["timeout"] = timedelta(seconds=max(timeout_s, START_TIMEOUT_S))
         super().__init__(**options)
         self.timeout_s = timeout_s

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from lit_agentrl.batch import TrajectoryBatch
-from lit_agentrl.checks import require_number, require_positive, require_whole
 from lit_agentrl.distributed import gather_rows
 from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.facts import VALUE_COLUMNS
@@ -26,7 +25,7 @@ from lit_agentrl.rl.binding import bind, tensor_names, try_out
 from lit_agentrl.rl.credit.value_loss import ValueLoss, explained_variance
 from lit_agentrl.rl.masked import masked_sum
 from lit_agentrl.text.token_bytes import hash_tokenizer
-from lit_agentrl.update.settings import OptimSettings
+from lit_agentrl.update.settings import OptimSettings, check_critic
 from lit_agentrl.update.slow import SlowWeights
 
 
@@ -73,17 +72,15 @@ class Critic(nn.Module):
         beta: float = 0.0,
     ) -> None:
         super().__init__()
-        require_number(
-            "coef", coef, "finite and > 0; critic=separate learns without the policy", lambda value: value > 0
+        check_critic(
+            coef=coef,
+            grad_clip=grad_clip,
+            warmup_iterations=warmup_iterations,
+            target_rate=target_rate,
+            beta=beta,
         )
-        require_positive("grad_clip", grad_clip)
-        require_whole("warmup_iterations", warmup_iterations, 0)
         self.trunk = trunk
-        require_number("target_rate", target_rate, "above 0 and at most 1", lambda share: 0 < share <= 1)
         self.outputs = head or StateValues()
-        require_number(
-            "beta", beta, "finite and >= 0; 0 plays the policy without Q", lambda value: value >= 0
-        )
         if beta and getattr(self.outputs, "select_tokens", None) is None:
             raise ValueError(
                 f"beta={beta:g} reweights the policy by Q of all tokens, which this critic lacks; "

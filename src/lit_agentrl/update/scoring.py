@@ -16,7 +16,7 @@ from lit_agentrl.models.routing import NO_EXPERT, Routers
 from lit_agentrl.update.critic import Critic
 from lit_agentrl.update.microbatches import Form, run_micro_batches
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def choose_form(networks: list[Any], packing: bool | str, *, is_cuda: bool) -> Form:
@@ -38,7 +38,7 @@ def choose_form(networks: list[Any], packing: bool | str, *, is_cuda: bool) -> F
         name = str(packing).lower()
         raise ValueError(f"packing={name} does not fit this model: {reasons[0]}; use update.packing=false")
     if reasons:
-        log.info("rows are padded, not packed: %s", reasons[0])
+        _log.info("rows are padded, not packed: %s", reasons[0])
         return "padded"
     return "packed" if packing is True or by_kernel else "shared"
 

@@ -263,3 +263,25 @@ class OptimSettings:
             return float(factor(iteration + 1 if iteration < self.warmup_iterations else iteration))
 
         return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, get_iteration_factor)
+
+
+def check_critic(
+    *,
+    coef: float = 1.0,
+    grad_clip: float = 1.0,
+    warmup_iterations: int = 0,
+    target_rate: float = 1.0,
+    beta: float = 0.0,
+) -> None:
+    """Check the options of a `Critic`, whose module takes seconds to import.
+
+    Raises:
+        ValueError: an invalid value; the message names the option.
+    """
+    require_number(
+        "coef", coef, "finite and > 0; critic=separate learns without the policy", lambda value: value > 0
+    )
+    require_positive("grad_clip", grad_clip)
+    require_whole("warmup_iterations", warmup_iterations, 0)
+    require_number("target_rate", target_rate, "above 0 and at most 1", lambda share: 0 < share <= 1)
+    require_number("beta", beta, "finite and >= 0; 0 plays the policy without Q", lambda value: value >= 0)

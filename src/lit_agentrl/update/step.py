@@ -71,13 +71,14 @@ class Stepper:
             metrics = {**recomputed, "logp_gap": metrics["logp_gap"], "logp_gap_max": metrics["logp_gap_max"]}
         norm = self._clip(metrics, loop)
         self._progress.require_finite(norm)
+        # Lightning has one autocast region around the whole training step, in which torch caches the casts of weights
+        # to half precision; without clearing, the next minibatch would use the weights from before this step, and the
+        # casts would take memory beside the temporary tensors of the step
+        torch.clear_autocast_cache()
         for optimizer in loop.optimizers[1 if is_warming_up else 0 :]:
             optimizer.step()
         if (critic := self._networks.critic) is not None and critic.slow is not None:
             critic.slow.follow(critic)
-        # Lightning has one autocast region around the whole training step, in which torch caches the casts of weights
-        # to half precision; without clearing, the next minibatch would use the weights from before this step
-        torch.clear_autocast_cache()
         self._progress.count_step(moves_policy=not is_warming_up)
         if not is_first:
             metrics = {name: value for name, value in metrics.items() if not name.startswith("logp_gap")}

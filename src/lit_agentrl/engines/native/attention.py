@@ -80,13 +80,13 @@ class Layout(ABC):
     Args:
         slot_N, position_N: Target slot and position of each packed token's key and value.
         num_last: Number of tokens at the end that need logits.
-        filled: Largest number of positions that a query sees.
+        max_visible: Largest number of positions that a query sees.
     """
 
     slot_N: Tensor
     position_N: Tensor
     num_last: int
-    filled: int
+    max_visible: int
 
     def __post_init__(self) -> None:
         self._places: dict[tuple[int, int], Tensor] = {}
@@ -127,7 +127,7 @@ class MaskedLayout(Layout):
 
     Args:
         num_rows: Number of leading slots that hold live episodes.
-        last_sees_R: For each live slot, the positions that its last token sees (R, 1, 1, filled).
+        last_sees_R: For each live slot, the positions that its last token sees (R, 1, 1, max_visible).
         last_R: For each live slot, its index among the ``num_last`` queries; None if all live slots are read.
         rows_of_last: Inverse of ``last_R``.
         chunks: The tokens before the last ones.
@@ -179,8 +179,8 @@ class MaskedLayout(Layout):
         if self.last_R is not None:
             last_NKGD = last_NKGD[self.last_R]
         # the query heads of a group are queries of one key/value head
-        keys = key[: self.num_rows, :, : self.filled]
-        values = value[: self.num_rows, :, : self.filled]
+        keys = key[: self.num_rows, :, : self.max_visible]
+        values = value[: self.num_rows, :, : self.max_visible]
         attend_rows = attend_by_products if last_NKGD.device.type == "cpu" else attend
         out = attend_rows(last_NKGD, keys, values, self.last_sees_R.as_additive(last_NKGD), scaling)
         return out if self.rows_of_last is None else out[self.rows_of_last]
@@ -210,7 +210,7 @@ def attend_slots(
     """
     if layout is None or attention_mask is not None:
         raise UnusualAttentionError("its attention passes no arguments on, or uses a mask of its own")
-    if sliding_window is not None and sliding_window < layout.filled:
+    if sliding_window is not None and sliding_window < layout.max_visible:
         raise UnusualAttentionError(f"its attention looks back over {sliding_window} tokens only")
     for name in ("softcap", "s_aux", "position_bias", "head_mask"):
         if options.get(name) is not None:

@@ -90,8 +90,8 @@ class SlotCache(Cache):
                 buffer[target, :, :length] = buffer[source, :, :length]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the filled length, for models that ask although positions are passed explicitly."""
-        return self.layout.filled if self.layout is not None else 0
+        """Return the number of visible positions, for models that ask despite explicit positions."""
+        return self.layout.max_visible if self.layout is not None else 0
 
 
 class SecondNetworkCache(Cache):

@@ -57,7 +57,7 @@ def step(read: Read, state: State, *, num_slots: int, length: int, truncates: bo
         position_N=position_R,
         num_last=rows,
         num_rows=rows,
-        filled=length,
+        max_visible=length,
         last_sees_R=Visible(is_visible_RL.view(rows, 1, 1, length)),
     )
     logits_RV = read(Packed(state.token_R.unsqueeze(0), position_R.unsqueeze(0), layout))

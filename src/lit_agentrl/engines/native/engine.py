@@ -16,12 +16,11 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
-from lit_agentrl.checks import require_whole
-from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
+from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult, require_fork
 from lit_agentrl.engines.native.attention import NAME, find_autocast_dtype
 from lit_agentrl.engines.native.inference import Inference, Reader
 from lit_agentrl.engines.native.play_copy import PlayCopy, choose_copy, require_copy
-from lit_agentrl.engines.native.prefill import PACKED, PADDED, choose_packed, pack_pieces, require_prefill
+from lit_agentrl.engines.native.prefill import choose_packed, pack_pieces
 from lit_agentrl.engines.native.prefixes import Copy, find_common_prefixes
 from lit_agentrl.engines.native.ragged import pack_unread
 from lit_agentrl.engines.native.reencoding import ReencodingEngine
@@ -29,7 +28,8 @@ from lit_agentrl.engines.native.rows import Rows
 from lit_agentrl.engines.native.sampling import draw_rows
 from lit_agentrl.engines.native.stops import StopRule, StopTable
 from lit_agentrl.engines.native.support import describe_copy_gap, find_obstacle
-from lit_agentrl.engines.native.window import AUTO, Window, choose_steps, require_window
+from lit_agentrl.engines.native.window import Window, choose_steps
+from lit_agentrl.engines.options import AUTO, PACKED, PADDED, check_native
 from lit_agentrl.engines.reweighted import Reweighted
 from lit_agentrl.episode import FinishReason
 from lit_agentrl.models.policy import copy_weights
@@ -90,9 +90,7 @@ class NativeEngine:
             raise ValueError(
                 "model has no network here; use engine=openai engine.mode=chat, or another model"
             )
-        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
-        require_window(window, play_copy)
-        require_prefill(prefill)
+        check_native(num_slots=num_slots, window=window, play_copy=play_copy, prefill=prefill)
         self._network = network
         # `choose_packed` would try only one of an opponent's two networks
         self._prefill_option = PADDED if reader is not None and prefill == AUTO else prefill
@@ -115,25 +113,9 @@ class NativeEngine:
         self._copy: PlayCopy | None = None
         self._is_copy_stale = False
         if reason := find_obstacle(network, max_context_tokens, forward_context):
-            if reader is not None:
-                raise ValueError(
-                    f"slots cannot hold the state of the model ({reason}), and an opponent needs them"
-                )
-            if isinstance(network, Reweighted):
-                raise ValueError(
-                    f"critic.beta={network.beta:g} needs slots, and they cannot hold the state of the model "
-                    f"({reason}); set critic.beta=0"
-                )
-            if window not in (0, AUTO):
-                raise ValueError(
-                    f"window={window} needs slots, and they cannot hold the state of the model ({reason}); "
-                    "set engine.window=0"
-                )
-            if prefill == PACKED:
-                raise ValueError(
-                    f"prefill=packed needs slots, and they cannot hold the state of the model ({reason}); "
-                    "set engine.prefill=auto"
-                )
+            _refuse_needs_of_slots(
+                reason, network, has_opponent=reader is not None, window=window, prefill=prefill
+            )
             _log.warning(
                 "the native engine reads the whole history before each reply, since slots cannot hold the state of the "
                 "model (%s)",
@@ -161,9 +143,7 @@ class NativeEngine:
         **_: Any,
     ) -> Capabilities:
         """Check the options; see `CheckedEngine`."""
-        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
-        require_window(window, play_copy)
-        require_prefill(prefill)
+        check_native(num_slots=num_slots, window=window, play_copy=play_copy, prefill=prefill)
         return cls.capabilities
 
     # ------------------------------------------------------------------ protocol
@@ -385,3 +365,21 @@ class NativeEngine:
                 self._record_draws(slots_A, *(part_R[slots_A] for part_R in drawn)) if len(slots_A) else []
             )
         return finished
+
+
+def _refuse_needs_of_slots(
+    reason: str, network: PreTrainedModel, *, has_opponent: bool, window: int | str, prefill: str
+) -> None:
+    """Refuse options that need slots; ``reason`` says why slots cannot hold the network's state."""
+    if has_opponent:
+        raise ValueError(f"slots cannot hold the state of the model ({reason}), and an opponent needs them")
+    needs = {
+        f"critic.beta={getattr(network, 'beta', 0.0):g}": ("critic.beta=0", isinstance(network, Reweighted)),
+        f"window={window}": ("engine.window=0", window not in (0, AUTO)),
+        f"prefill={prefill}": ("engine.prefill=auto", prefill == PACKED),
+    }
+    for option, (remedy, needs_slots) in needs.items():
+        if needs_slots:
+            raise ValueError(
+                f"{option} needs slots, and they cannot hold the state of the model ({reason}); set {remedy}"
+            )

@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from lit_agentrl.engines.native.cache import SlotCache
+from lit_agentrl.engines.native.cache_argument import find_cache_argument
 from lit_agentrl.engines.native.ragged import Packed
-from lit_agentrl.models.cache_argument import find_cache_argument
 from lit_agentrl.models.onednn import use_onednn_linears
 
 

@@ -18,6 +18,7 @@ from lit_agentrl.engines.native.attention import Layout, find_autocast_dtype
 from lit_agentrl.engines.native.prefixes import Copy
 from lit_agentrl.engines.native.ragged import Packed
 from lit_agentrl.engines.native.rows import Rows
+from lit_agentrl.engines.options import PACKED, PADDED
 from lit_agentrl.models.memory_plan import get_head_dim, get_kv_heads
 from lit_agentrl.models.segment_attention import (
     attend_in_turn,
@@ -28,21 +29,10 @@ from lit_agentrl.models.segment_attention import (
 
 _log = logging.getLogger(__name__)
 
-AUTO, PACKED, PADDED = "auto", "packed", "padded"
 PIECE_TOKENS = 8192  # maximum tokens of one forward
 PIECE_KEYS = 16 * PIECE_TOKENS  # maximum keys of one forward, which each layer gathers
 
 IntArray = npt.NDArray[np.int64]
-
-
-def require_prefill(prefill: str) -> None:
-    """Check the option ``prefill`` of an engine.
-
-    Raises:
-        ValueError: If the value is unknown.
-    """
-    if prefill not in (AUTO, PACKED, PADDED):
-        raise ValueError(f"prefill={prefill} must be {AUTO}, {PACKED} or {PADDED}")
 
 
 def choose_packed(prefill: str, network: PreTrainedModel) -> bool:
@@ -232,7 +222,7 @@ def _pack_piece(rows: Rows, piece: Piece, device: torch.device) -> Packed:
     token_N, bounds = sent["token_N"], ("query_bounds", "key_bounds")
     layout = SegmentLayout(
         num_last=1,  # unused, but models compute logits of at least one token
-        filled=max(ends),
+        max_visible=max(ends),
         longest_query=max(sizes),
         longest_key=max(ends),
         **{name: sent[name].int() if name in bounds else sent[name] for name in sent if name != "token_N"},

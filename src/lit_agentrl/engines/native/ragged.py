@@ -57,10 +57,10 @@ def pack_unread(
         lengths = [int(end_S[slot] - rows.cached_S[slot] - 1) for slot in group]
         chunks.append(_make_chunk(group, lengths, rows, start, device))
         for slot, length in zip(group, lengths, strict=True):
-            cached = int(rows.cached_S[slot])
-            tokens.append(rows.tokens_SL[slot, cached : cached + length])
+            num_cached = int(rows.cached_S[slot])
+            tokens.append(rows.tokens_SL[slot, num_cached : num_cached + length])
             slots.append(np.full(length, slot))
-            positions.append(np.arange(cached, cached + length))
+            positions.append(np.arange(num_cached, num_cached + length))
         start += sum(lengths)
     tokens.append(rows.tokens_SL[slots_A, last_A])
     slots.append(slots_A)
@@ -82,17 +82,17 @@ def _describe_last(
     slots_A: npt.NDArray[np.int64], last_A: npt.NDArray[np.int64], num_rows: int, device: torch.device
 ) -> dict[str, Any]:
     """Return the fields of a `MaskedLayout` for the last token of each slot."""
-    filled = int(last_A.max()) + 1
+    max_visible = int(last_A.max()) + 1
     are_all_read = len(slots_A) == num_rows
     last_R = np.zeros(num_rows, dtype=np.int64)  # the result of an idle slot is not used
     last_R[slots_A] = last_A
     query_R = np.zeros(num_rows, dtype=np.int64)
     query_R[slots_A] = np.arange(len(slots_A))
-    is_visible = np.arange(filled) <= last_R[:, None]
+    is_visible = np.arange(max_visible) <= last_R[:, None]
     return {
         "num_last": len(slots_A),
         "num_rows": num_rows,
-        "filled": filled,
+        "max_visible": max_visible,
         "last_sees_R": Visible(send(is_visible[:, None, None], device)),
         "last_R": None if are_all_read else send(query_R, device),
         "rows_of_last": None if are_all_read else send(slots_A, device),

@@ -12,11 +12,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lit_agentrl.engines.base import TurnRequest, TurnResult, require_fork
+from lit_agentrl.engines.native.cache_argument import find_cache_argument
 from lit_agentrl.engines.native.inference import Inference
 from lit_agentrl.engines.native.sampling import draw_rows
 from lit_agentrl.engines.native.stops import StopTable
 from lit_agentrl.episode import FinishReason
-from lit_agentrl.models.cache_argument import find_cache_argument
 from lit_agentrl.seeds import draw_uniforms
 
 

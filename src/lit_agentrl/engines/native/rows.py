@@ -125,7 +125,7 @@ class Rows:
             reason = FinishReason.LENGTH
         else:
             reason = FinishReason.CONTEXT
-        shared = int(self.shared_S[slot])
+        num_shared = int(self.shared_S[slot])
         return TurnResult(
             int(self.episode_S[slot]),
             tokens=self.tokens_SL[slot, begin:end].tolist(),
@@ -133,6 +133,6 @@ class Rows:
             entropies=self.entropy_SL[slot, begin:end].tolist(),
             finish=reason,
             policy_version=version,
-            num_prefilled=int(self.prefix_S[slot]) - shared,
-            num_shared=shared,
+            num_prefilled=int(self.prefix_S[slot]) - num_shared,
+            num_shared=num_shared,
         )

@@ -12,15 +12,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lit_agentrl.checks import require_whole
 from lit_agentrl.engines.native.decode import Read, decode
 from lit_agentrl.engines.native.ragged import send
 from lit_agentrl.engines.native.rows import Rows
+from lit_agentrl.engines.options import AUTO
 
 _log = logging.getLogger(__name__)
 
-AUTO = "auto"
-MOST_STEPS = 256
 _STEPS_ON_GPU = 8
 _LEAST_ROWS, _LEAST_LENGTH = 8, 64
 _WARM_UPS = 1
@@ -29,18 +27,6 @@ _WARM_UPS = 1
 def choose_steps(window: int | str, device: torch.device) -> int:
     """Return the steps of a window; auto is 8 on CUDA, and 0 elsewhere."""
     return int(window) if window != AUTO else _STEPS_ON_GPU if device.type == "cuda" else 0
-
-
-def require_window(window: int | str, play_copy: bool | str = AUTO) -> None:
-    """Check the options ``window`` and ``play_copy`` of an engine.
-
-    Raises:
-        ValueError: If a value is invalid.
-    """
-    if window != AUTO:
-        require_whole("window", window, 0, MOST_STEPS, alternative=", or auto; 0 decodes step by step")
-    if play_copy is not True and play_copy is not False and play_copy != AUTO:
-        raise ValueError(f"play_copy={play_copy} must be auto, true or false")
 
 
 class Window:

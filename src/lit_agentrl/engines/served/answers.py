@@ -17,9 +17,9 @@ class Answer:
     It holds tokens with log-probs (nats), or a text and tool calls (JSON).
     """
 
-    read: int  # prompt tokens
-    written: int  # reply tokens
-    cached: int = 0  # prompt tokens that were in the server's cache
+    num_read: int  # prompt tokens
+    num_written: int  # reply tokens
+    num_cached: int = 0  # prompt tokens that were in the server's cache
     finish: str = "stop"
     tokens: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
@@ -56,8 +56,8 @@ def read_tokens(raw: Any, prompt: Sequence[int], limit: int, vocabulary: int) ->
     logps = [_read_log_prob(value) for value in choice["logprobs"]["token_logprobs"]]
     if len(logps) != len(tokens):
         raise ValueError(f"{len(logps)} log-probs of {len(tokens)} ids")
-    read, written, cached = _read_usage(raw, len(prompt), len(tokens))
-    return Answer(read, written, cached, choice["finish_reason"], tokens, logps)
+    num_read, num_written, num_cached = _read_usage(raw, len(prompt), len(tokens))
+    return Answer(num_read, num_written, num_cached, choice["finish_reason"], tokens, logps)
 
 
 def read_scores(raw: Any, count: int) -> list[float]:
@@ -95,8 +95,8 @@ def read_chat(raw: Any) -> Answer:
     "".join(calls).encode()
     if text is None and not calls and finish not in ("stop", "length", "content_filter"):
         raise ValueError(f"neither content nor tool_calls, finish_reason={finish}")
-    read, written, cached = _read_usage(raw, 0, 0)
-    return Answer(read, written, cached, str(finish), text=text or "", calls=calls)
+    num_read, num_written, num_cached = _read_usage(raw, 0, 0)
+    return Answer(num_read, num_written, num_cached, str(finish), text=text or "", calls=calls)
 
 
 def _read_log_prob(value: Any) -> float:
@@ -106,12 +106,17 @@ def _read_log_prob(value: Any) -> float:
     return number
 
 
-def _read_usage(raw: Any, read: int, written: int) -> tuple[int, int, int]:
+def _read_usage(raw: Any, num_read: int, num_written: int) -> tuple[int, int, int]:
     """Return the billed tokens read, written and cached; own counts if none are given."""
     usage = raw.get("usage") or {}
     details = usage.get("prompt_tokens_details") or {}
-    cached = int(details.get("cached_tokens") or 0)
-    read, written = int(usage.get("prompt_tokens", read)), int(usage.get("completion_tokens", written))
-    if written < 0 or not 0 <= cached <= read:
-        raise ValueError(f"usage of {read} tokens read, {cached} of them cached, and {written} written")
-    return read, written, cached
+    num_cached = int(details.get("cached_tokens") or 0)
+    num_read, num_written = (
+        int(usage.get("prompt_tokens", num_read)),
+        int(usage.get("completion_tokens", num_written)),
+    )
+    if num_written < 0 or not 0 <= num_cached <= num_read:
+        raise ValueError(
+            f"usage of {num_read} tokens read, {num_cached} of them cached, and {num_written} written"
+        )
+    return num_read, num_written, num_cached

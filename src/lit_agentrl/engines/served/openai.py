@@ -271,8 +271,8 @@ class OpenAIEngine:
             if pending.error:
                 result.finish = FinishReason.ERROR
             return result
-        result.num_prefilled = answer.read - answer.cached
-        self.num_steps += answer.written
+        result.num_prefilled = answer.num_read - answer.num_cached
+        self.num_steps += answer.num_written
         if self._is_chat:
             result.text, result.calls = answer.text, answer.calls
             result.finish = FinishReason.LENGTH if answer.finish == "length" else FinishReason.STOP

@@ -10,14 +10,16 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from lit_agentrl.checks import format_value
 from lit_agentrl.engines.served.http import Server
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _LOCK_NAME = "in_use"  # a file that the writing process locks while it lives
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

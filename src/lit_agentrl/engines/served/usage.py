@@ -35,9 +35,9 @@ class Usage:
     def add(self, answer: Answer) -> None:
         """Count an answer; callable from any thread."""
         with self._lock:
-            self._tokens["in"] += answer.read
-            self._tokens["out"] += answer.written
-            self._tokens["cached"] += answer.cached
+            self._tokens["in"] += answer.num_read
+            self._tokens["out"] += answer.num_written
+            self._tokens["cached"] += answer.num_cached
 
     def build_row(self, request_counts: Mapping[str, int]) -> dict[str, float]:
         """Return all counts by name, and ``cost`` if there are prices.

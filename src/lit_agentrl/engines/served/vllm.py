@@ -18,19 +18,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lit_agentrl.checks import require_number, require_whole
-from lit_agentrl.engines.base import MOST_SLOTS, Capabilities, TurnRequest, TurnResult, require_fork
+from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult, require_fork
 from lit_agentrl.engines.native.stops import StopRule, StopTable
 from lit_agentrl.engines.native.support import require_positions
+from lit_agentrl.engines.options import AUTO, check_vllm
 from lit_agentrl.engines.served.keyed import DRAWS, NUMBER, Draws, KeyedDraws
 from lit_agentrl.engines.served.vllm_memory import (
-    AUTO,
     choose_dtype,
     choose_memory,
     choose_sleep,
     join_ranks,
-    require_cache,
-    require_sleep,
 )
 from lit_agentrl.engines.served.vllm_setup import (
     has_gpu_build,
@@ -59,7 +56,7 @@ class _Reply:
     limit: int  # maximum tokens of this reply
     tokens: list[int] = field(default_factory=list)
     state_1: Any = field(default_factory=lambda: np.zeros(1, dtype=np.int32))
-    cached: int = 0
+    num_cached: int = 0
 
 
 @dataclass
@@ -154,10 +151,7 @@ class VLLMEngine:
         **_: Any,
     ) -> Capabilities:
         """Check the options; see `CheckedEngine`."""
-        require_whole("num_slots", num_slots, 1, MOST_SLOTS)
-        require_cache(cache_gb)
-        require_number("max_sync_gap", max_sync_gap, "a number >= 0", lambda value: value >= 0)
-        require_sleep(sleep)
+        check_vllm(num_slots=num_slots, max_sync_gap=max_sync_gap, cache_gb=cache_gb, sleep=sleep)
         choose_sleep(sleep, on_gpu=has_gpu_build(require_vllm()))
         return cls.capabilities
 
@@ -215,10 +209,13 @@ class VLLMEngine:
         self._abort(list(self._replies))
         is_asleep = self._sleep > 0 and self._llm.is_sleeping()
         if is_asleep:
+            torch.cuda.empty_cache()  # vLLM takes memory that PyTorch would keep from the update
             self._llm.wake_up(["weights"])
         if weights is not None:
-            self._llm.apply_model(lambda model: load_all_weights(model, weights))
+            self._llm.apply_model(partial(load_all_weights, weights=weights))
+            weights = None  # merged adapters are a copy of all weights
         if is_asleep:  # after the weights, so that copies made for loading are gone
+            torch.cuda.empty_cache()
             self._llm.wake_up(["kv_cache"])
         if not self._llm.reset_prefix_cache():
             raise ValueError("vLLM did not empty its prefix cache; engine=native needs none")
@@ -275,7 +272,7 @@ class VLLMEngine:
         if reply is None:  # its episode was closed
             return
         if not reply.tokens:
-            reply.cached = output.num_cached_tokens or 0
+            reply.num_cached = output.num_cached_tokens or 0
         is_complete = False
         for token in output.outputs[0].token_ids:
             reply.tokens.append(token)
@@ -302,8 +299,8 @@ class VLLMEngine:
         else:
             result.finish = FinishReason.CONTEXT
         history = self._history[request.episode]
-        result.num_prefilled = len(history) - reply.cached
-        result.num_shared = max(0, reply.cached - reply.num_before)
+        result.num_prefilled = len(history) - reply.num_cached
+        result.num_shared = max(0, reply.num_cached - reply.num_before)
         history += reply.tokens
         return result
 

@@ -14,12 +14,11 @@ import torch
 from torch import distributed
 from transformers import PreTrainedModel
 
-from lit_agentrl.checks import require_number
 from lit_agentrl.engines.native.attention import find_autocast_dtype
+from lit_agentrl.engines.options import AUTO
 from lit_agentrl.engines.served.vllm_setup import set_variables
 from lit_agentrl.models.memory_plan import get_head_dim, get_kv_heads
 
-AUTO = "auto"
 _GIB = 2**30
 _SHARE = 0.5  # of the memory that is left: activations of vLLM, a reference and fragments take the rest
 _CPU_CACHE_BYTES = _GIB
@@ -31,28 +30,6 @@ class Memory:
 
     free: int
     total: int
-
-
-def require_sleep(sleep: int | str) -> None:
-    """Check the option ``sleep``.
-
-    Raises:
-        ValueError: If it is no level of vLLM's sleep.
-    """
-    if sleep != AUTO and (isinstance(sleep, bool) or sleep not in (0, 1, 2)):
-        raise ValueError(
-            f"sleep={sleep} must be auto, 0 (stays awake), 1 (weights move to the host) or 2 (weights are dropped)"
-        )
-
-
-def require_cache(cache_gb: float | str) -> None:
-    """Check the option ``cache_gb``.
-
-    Raises:
-        ValueError: If it is not auto or a positive number.
-    """
-    if cache_gb != AUTO:
-        require_number("cache_gb", cache_gb, "auto or a number > 0", lambda value: value > 0)
 
 
 def choose_sleep(sleep: int | str, *, on_gpu: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import os
@@ -105,6 +106,7 @@ def set_variables(**values: str) -> Iterator[None]:
 def preserve_process_state() -> Iterator[None]:
     """Restore the process state that vLLM changes at start: random states, threads, precision of products.
 
+    It also hides all objects of the process from the garbage collector, such as networks of ended runs.
     Its many warnings, which address vLLM developers and operators, are suppressed.
     """
     states, set_num_threads = (random.getstate(), np.random.get_state()), torch.set_num_threads
@@ -118,6 +120,7 @@ def preserve_process_state() -> Iterator[None]:
             np.random.set_state(states[1])
             torch.set_num_threads = set_num_threads
             torch.set_float32_matmul_precision(precision)
+            gc.unfreeze()
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def _state_game(report: Report, name: GameSplit) -> str:
     if len(ranked) == 1:
         return _state_alone(ranked[0], report.stage, where)
     if not pairs:
-        return f"{where} nothing was compared."
+        return f"{where} nothing was compared: see the warnings."
     open_pairs = [pair for pair in pairs if not _is_decided(pair)]
     best, pair = ranked[0].cell, (open_pairs or pairs)[0]
     other = next(result for result in ranked if result.cell is pair.b)

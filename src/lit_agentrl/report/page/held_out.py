@@ -65,6 +65,22 @@ def group_by_data(results: Sequence[HeldOutResult]) -> list[list[Cell]]:
     return list(cells_by_data.values())
 
 
+def are_judged_alike(a: Cell, b: Cell) -> bool:
+    """Return whether reward models of two cells were judged by the same rows.
+
+    Cells that played games, or whose runs record no rows, count as judged alike.
+    """
+    rows = [
+        {
+            run.scores["held_out_rows"]["fingerprint"]
+            for run in cell.runs
+            if run.scores is not None and "held_out_rows" in run.scores and not run.scores["held_out"]
+        }
+        for cell in (a, b)
+    ]
+    return not all(rows) or bool(rows[0] & rows[1])
+
+
 def state_held_out(results: Sequence[HeldOutResult], stage: str) -> str:
     """State which cell is best on held-out data; empty if no cell was measured."""
     measured = [result for result in results if stage in result.stages]

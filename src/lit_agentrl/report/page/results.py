@@ -21,7 +21,7 @@ from lit_agentrl.report.page.cells import (
     group_runs,
     leave_out_repeats,
 )
-from lit_agentrl.report.page.held_out import HeldOutResult, list_results
+from lit_agentrl.report.page.held_out import HeldOutResult, are_judged_alike, list_results
 from lit_agentrl.report.page.inference import Bounds, Difference
 from lit_agentrl.report.page.runs import Run
 
@@ -130,7 +130,7 @@ def build_report(runs: Sequence[Run], damaged: Sequence[str], stage: str = "last
     comparisons = _adjust([
         comparison for name in dict.fromkeys(name for cell in cells for name in cell.games)
         for a, b in _choose_pairs([cell for cell in cells if name in cell.games])
-        if (comparison := _compare(a, b, name, stage)) is not None
+        if are_judged_alike(a, b) and (comparison := _compare(a, b, name, stage)) is not None
     ])  # fmt: skip
     report = Report(
         stage, cells, results, comparisons, _compute_overall(runs, stage), list(damaged), repeats,
@@ -237,6 +237,13 @@ def _list_warnings(report: Report) -> list[str]:
         lines.append(
             f"the {len(report.cells[0].runs)} runs differ only in their seed, so they are averaged and not compared: "
             "add runs with another option; two runs, one of each option, are compared task by task"
+        )
+    apart = [f"{a.name} and {b.name}" for a, b in _choose_pairs(report.cells) if not are_judged_alike(a, b)]
+    if apart:
+        more = f"; {len(apart) - _MOST_NAMED} more pairs" if len(apart) > _MOST_NAMED else ""
+        lines.append(
+            f"not compared, since other held-out rows judged them: {'; '.join(apart[:_MOST_NAMED])}{more}; give them "
+            "the same data and data.held_out"
         )
     lines += _list_coverage(report.results)
     for result in report.results:

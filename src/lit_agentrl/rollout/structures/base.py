@@ -10,7 +10,7 @@ from lit_agentrl.batch import StepBatch
 from lit_agentrl.episode import Episode
 from lit_agentrl.requirements import Fact, Requirement
 from lit_agentrl.rollout.branching import Branching
-from lit_agentrl.rollout.questions import Asked, Question
+from lit_agentrl.rollout.questions import Answers, Question
 from lit_agentrl.rollout.scheduler import EpisodeSpec
 from lit_agentrl.rollout.structures.hook import NO_HOOK, StructureHook
 
@@ -18,7 +18,7 @@ DEFAULT_WAVES = 10  # maximum waves of an iteration if an option for it is null
 MAX_WAVES = 128  # of an iteration: group ids, which include the wave, must fit into 64-bit integers
 
 
-def _refuse_questions(questions: Sequence[Question]) -> Asked:
+def _refuse_questions(questions: Sequence[Question]) -> Answers:
     raise ValueError(
         "algo.structure asks questions outside of its learn(), where nobody answers; ask them in learn()"
     )
@@ -49,7 +49,7 @@ class Progress:
     sampled: Sequence[Episode]
     want_more: bool
     draw: Callable[[int], StepBatch]
-    ask: Callable[[Sequence[Question]], Asked] = _refuse_questions
+    ask: Callable[[Sequence[Question]], Answers] = _refuse_questions
 
 
 class Structure(Protocol):

@@ -58,8 +58,8 @@ class _Group:
         """Return member and turn of each node: the opening and every later turn, once each."""
         nodes = [(tree, 0)]
         for episode in sorted(self._finished[tree], key=lambda episode: episode.member):
-            written = sum(len(turn.reply_tokens) > 0 for turn in episode.turns)
-            nodes += [(episode.member, turn) for turn in range(episode.branch_turn + 1, written)]
+            num_written = sum(len(turn.reply_tokens) > 0 for turn in episode.turns)
+            nodes += [(episode.member, turn) for turn in range(episode.branch_turn + 1, num_written)]
         return nodes
 
 

@@ -13,29 +13,12 @@ from typing import Any
 
 import torch
 
-from lit_agentrl.checks import require
 from lit_agentrl.rollout.workers.opener import PlayingError
+from lit_agentrl.rollout.workers.options import AUTO, split_address
 
-AUTO = "auto"
 _AUTH = "RAY_AUTH_MODE"
 _ANSWER_S = 10.0  # seconds for a machine to answer
 _HEAD_S = 30.0  # seconds for Ray to start and check
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of the address of a cluster.
-
-    Raises:
-        ValueError: It is not ``HOST:PORT``.
-    """
-    host, _, port = address.rpartition(":")
-    require(
-        bool(host) and "/" not in host and port.isdigit(),
-        "address",
-        address,
-        "auto, or HOST:PORT of a cluster",
-    )
-    return host, int(port)
 
 
 def require_answer(address: str) -> None:

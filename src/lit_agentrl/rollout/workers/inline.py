@@ -11,18 +11,13 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.distributed import StrategyHooks
 from lit_agentrl.engines.base import SamplingParams
-from lit_agentrl.rollout.questions import Asked, Question, ask
+from lit_agentrl.rollout.questions import Answers, Question, ask
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.rollout.workers.base import Played, Worker, WorkerSettings
-from lit_agentrl.rollout.workers.shares import (
-    check_shares,
-    cut_wave,
-    join_shares,
-    play_share,
-    use_torch_threads,
-)
+from lit_agentrl.rollout.workers.options import check_here
+from lit_agentrl.rollout.workers.shares import cut_wave, join_shares, play_share, use_torch_threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +37,7 @@ class Here(WorkerSettings):
     opens_worker = False
 
     def __post_init__(self) -> None:
-        check_shares(self.share, self.threads)
-        if self.threads is not None and self.share is None:
-            raise ValueError(
-                f"threads={self.threads} acts on shares alone; set worker.share too, or OMP_NUM_THREADS for the "
-                "whole run"
-            )
+        check_here(share=self.share, threads=self.threads)
 
     def open(self, *given: object, is_ahead: bool) -> Worker:
         raise NotImplementedError("the trainer plays itself")
@@ -102,7 +92,7 @@ class LocalPlayer:
                 played[share.number] = play_share(share, self._sync, self._scheduler, version)
         return join_shares(wave, shares, played)
 
-    def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Asked:
+    def ask(self, questions: Sequence[Question], params: SamplingParams, version: int) -> Answers:
         """Answer independent questions with the policy, between waves."""
         with self._hooks.gather_weights(self._network):
             self._sync.load(None, version)

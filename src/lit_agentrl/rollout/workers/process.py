@@ -47,7 +47,7 @@ class ProcessSettings(PoolSettings):
         super().__post_init__()
         for device in self._devices:
             try:
-                torch.zeros(1, device=device).item()
+                _try_device(torch.device(device))
             except (RuntimeError, AssertionError, NotImplementedError) as error:
                 raise ValueError(
                     f"device={device} cannot be used here ({str(error).splitlines()[0]}); null stands for the "
@@ -71,6 +71,18 @@ class ProcessSettings(PoolSettings):
             rules, network, forward_context, count=self.count, threads=threads, devices=self._devices
         )
         return self.make_pool(opener, rules, is_ahead=is_ahead)
+
+
+def _try_device(device: torch.device) -> None:
+    """Try a device; GPUs are only counted, since a tensor would open a context.
+
+    Raises:
+        RuntimeError: It cannot be used.
+    """
+    if device.type != "cuda" or not torch.cuda.is_available():
+        torch.zeros(1, device=device).item()
+    elif (count := torch.cuda.device_count()) <= (device.index or 0):
+        raise RuntimeError(f"there are {count} GPUs, and the first is cuda:0")
 
 
 class Processes:

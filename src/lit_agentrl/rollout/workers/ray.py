@@ -5,38 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lit_agentrl.checks import require, require_number, require_whole
 from lit_agentrl.facts import ONE_PROCESS
 from lit_agentrl.requirements import Requirement
 from lit_agentrl.rollout.rules import ForwardContext, Rules
 from lit_agentrl.rollout.workers.actor import PlayingActor, serialize_weights
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.rollout.workers.cluster import (
-    AUTO,
     connect,
     count_resources,
     require_head,
     require_room,
-    split_address,
 )
 from lit_agentrl.rollout.workers.opener import LostWorker, PlayingError
+from lit_agentrl.rollout.workers.options import ASK_S, AUTO, check_actors
 from lit_agentrl.rollout.workers.pool import Pool
 from lit_agentrl.rollout.workers.process import serialize_parts
 from lit_agentrl.rollout.workers.settings import PoolSettings
 from lit_agentrl.rollout.workers.shares import Share
 from lit_agentrl.rollout.workers.weights import differing
 
-_ASK_S = 2.0  # seconds between requests to a playing worker for a sign of life
 _STOP_S = 5.0  # time limit for an actor to close its games
-_MIN_PATIENCE_S = 5 * _ASK_S  # signs of life are up to two requests old
-_MAX_COUNT = 10_000
 
 
 def import_ray() -> ModuleType:
@@ -73,26 +68,7 @@ class RaySettings(PoolSettings):
     gpus: float = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.count, str):
-            require(self.count == AUTO, "count", self.count, "a whole number >= 1, or auto")
-        else:
-            require_whole("count", self.count, 1, _MAX_COUNT, alternative=", or auto")
-        if self.address is not None and self.address != AUTO:
-            split_address(self.address)
-        require_number("cpus", self.cpus, "a number > 0", lambda number: number > 0)
-        require_number("gpus", self.gpus, "a number >= 0", lambda number: number >= 0)
-        if self.share is None:
-            raise ValueError(
-                "share=null gives the whole wave to one actor; set worker.share, such as worker.share=2"
-            )
-        self.check_pool()
-        if self.patience is not None:
-            require_number(
-                "patience",
-                self.patience,
-                f"a number >= {_MIN_PATIENCE_S:g}",
-                lambda seconds: seconds >= _MIN_PATIENCE_S,
-            )
+        check_actors(**{field.name: getattr(self, field.name) for field in fields(self)})
         import_ray()
 
     def check(self, rules: Rules) -> None:
@@ -221,7 +197,7 @@ class Actor:
 
         The next request is sent only after that answer, so an actor that hangs gets only one request.
         """
-        if time.monotonic() - self._requested_at < _ASK_S:
+        if time.monotonic() - self._requested_at < ASK_S:
             return self._signs
         ready, _ = self._ray.wait([self._request], timeout=0)
         if ready:

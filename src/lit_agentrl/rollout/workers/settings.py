@@ -6,16 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from lit_agentrl.checks import require_number, require_whole
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.workers.base import WorkerSettings
 from lit_agentrl.rollout.workers.opener import WorkerOpener
+from lit_agentrl.rollout.workers.options import check_processes
 from lit_agentrl.rollout.workers.pool import Pool
-from lit_agentrl.rollout.workers.shares import check_shares
 
 _PATIENCE_S = 600.0
 _START_S = 300.0  # a new process needs time for its imports
-_MAX_COUNT = 256  # maximum number of processes on one machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,21 +42,10 @@ class PoolSettings(WorkerSettings):
     attempts: int = 3
 
     def __post_init__(self) -> None:
-        require_whole("count", self.count, 1, _MAX_COUNT)
-        self.check_pool()
-        if self.count > 1 and self.share is None:
-            raise ValueError(
-                f"count={self.count} workers divide a wave into shares, and worker.share=null makes one share of it; "
-                "set worker.share, such as worker.share=2"
-            )
-
-    def check_pool(self) -> None:
-        """Check the options that all kinds of workers share."""
-        check_shares(self.share, self.threads)
-        require_whole("attempts", self.attempts, 1)
-        for name, seconds in (("patience", self.patience), ("start_patience", self.start_patience)):
-            if seconds is not None:
-                require_number(name, seconds, "a number > 0, in seconds", lambda s: s > 0)
+        check_processes(
+            count=self.count, share=self.share, threads=self.threads, patience=self.patience,
+            start_patience=self.start_patience, attempts=self.attempts,
+        )  # fmt: skip
 
     def choose_threads(self, *, is_ahead: bool) -> int:
         """Return the threads that play a share; with shares they depend only on the config."""

@@ -33,6 +33,8 @@ class SharePlayer:
     ) -> None:
         self._threads = threads
         torch.set_num_threads(threads)
+        if (place := torch.device(device)).type == "cuda" and place.index is not None:
+            torch.cuda.set_device(place)  # else vLLM, and whatever names no device, would take the first GPU
         # weights_only is for files from other sources: these are the trainer's own objects
         rules, network, forward_context = torch.load(
             io.BytesIO(payload), map_location=device, weights_only=False

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from lit_agentrl import seeds
-from lit_agentrl.checks import require_whole
 from lit_agentrl.rollout.scheduler import Scheduler, Wave
 from lit_agentrl.rollout.sync import WeightSync
 from lit_agentrl.rollout.workers.base import Played
@@ -114,15 +113,3 @@ def use_torch_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def check_shares(share: int | None, threads: int | None) -> None:
-    """Check these options of a worker.
-
-    Raises:
-        ValueError: They are not whole numbers >= 1.
-    """
-    if share is not None:
-        require_whole("share", share, 1)
-    if threads is not None:
-        require_whole("threads", threads, 1, 1024)

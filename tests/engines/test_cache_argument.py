@@ -8,7 +8,7 @@ import pytest
 import transformers
 from packaging.version import Version
 
-from lit_agentrl.models.cache_argument import find_cache_argument
+from lit_agentrl.engines.native.cache_argument import find_cache_argument
 from tests.conftest import tiny_network
 
 
