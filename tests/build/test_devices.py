@@ -92,25 +92,37 @@ def test_what_does_not_fit_is_said(tmp_path):
 
 
 def test_memory_of_other_programs_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    reserved, total, measured = 2 * GIB, 80 * GIB, []
-    card = SimpleNamespace(name="H100", total_memory=total, major=9)
+    used, asked, reserved = {"a": "52224", "b": "70656"}, [], 2 * GIB  # 51 and 69 GiB
+
+    def run(command: list[str], **_: object) -> SimpleNamespace:
+        assert command[0] == "nvidia-smi"
+        asked.append(command[1])
+        return SimpleNamespace(stdout=used[command[1].removeprefix("--id=GPU-")] + "\n")
+
+    def describe(number: int) -> SimpleNamespace:
+        return SimpleNamespace(name="H100", total_memory=80 * GIB, major=9, uuid="ab"[number])
+
     fakes = {
-        "is_available": lambda: True, "device_count": lambda: 2, "get_device_properties": lambda number: card,
+        "is_available": lambda: True, "device_count": lambda: 2, "get_device_properties": describe,
         "memory_reserved": lambda number: reserved,
-        "mem_get_info": lambda number: measured.append(number) or (30 * GIB, total),
     }  # fmt: skip
     for name, fake in fakes.items():
         assert hasattr(torch.cuda, name)
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(devices.CUDAAccelerator, "parse_devices", lambda given: list(range(given)))
+    monkeypatch.setattr(devices.subprocess, "run", run)
     devices._measure_taken.cache_clear()
     trainer = composed("trainer.accelerator=cuda", "trainer.devices=1").trainer
     one = find_device(trainer)
-    assert one.taken == 80 * GIB - 30 * GIB - reserved - GIB  # what this process holds is not taken
-    assert one.compute_limit(1.0) == 30 * GIB + reserved
-    assert find_device(trainer) == one and measured == [0]  # equal for all copies of a config
-    trainer.devices = 2  # no context is opened on cards of other processes
-    assert find_device(trainer).taken == 0 and measured == [0]
+    assert one.taken == 51 * GIB - reserved - GIB  # without what this process holds, and a context
+    assert one.compute_limit(1.0) == 80 * GIB - 51 * GIB + reserved
+    assert find_device(trainer) == one and asked == ["--id=GPU-a"]  # equal for all copies of a config
+    trainer.devices = 2
+    assert find_device(trainer).taken == 69 * GIB - reserved - GIB  # the one that more is taken of
+    devices._measure_taken.cache_clear()
+    used["a"] = "[N/A]"  # a part of a card
+    trainer.devices = 1
+    assert find_device(trainer).taken == 0
     devices._measure_taken.cache_clear()
 
 

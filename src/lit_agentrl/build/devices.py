@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +29,7 @@ ON_CPU: dict[str, Any] = dict(zip(BY_DEVICE, _ON_CPU, strict=True))
 GIB = 2**30
 # shares of the other memory that a plan may use, since estimates may be too low and fragments are lost
 _SAFE, _TIGHT = 0.9, 0.95
+_PATIENCE_S = 10.0  # with nvidia-smi
 _FEW_SLOTS = 32  # with fewer, activations are recomputed to make room for more
 
 
@@ -60,7 +62,7 @@ CPU = Device("CPU")
 
 
 def find_device(trainer: DictConfig) -> Device:
-    """Return the device of a run; of several, the one with the smallest memory."""
+    """Return the device of a run; of several, the one with the least free memory."""
     if not is_on_cuda(str(trainer.get("accelerator", AUTO))) or not torch.cuda.is_available():
         return CPU
     count = torch.cuda.device_count()
@@ -70,21 +72,30 @@ def find_device(trainer: DictConfig) -> Device:
     except (TypeError, ValueError, MisconfigurationException):
         numbers = []
     numbers = [number for number in numbers or [] if number < count]
-    all_properties = [torch.cuda.get_device_properties(number) for number in numbers]
-    if not all_properties:  # `build_trainer` refuses the options
+    if not numbers:  # `build_trainer` refuses the options
         return CPU
-    smallest = min(all_properties, key=lambda properties: properties.total_memory)
-    # to measure other cards would open a context on each, which stays as long as this process
-    taken = _measure_taken(numbers[0], smallest.total_memory) if len(numbers) == 1 else 0
+    all_properties = [torch.cuda.get_device_properties(number) for number in numbers]
     has_bfloat16 = all(properties.major >= 8 for properties in all_properties)
-    return Device(smallest.name, smallest.total_memory, has_bfloat16, taken)
+    devices_found = [
+        Device(each.name, each.total_memory, has_bfloat16, _measure_taken(number, str(each.uuid)))
+        for number, each in zip(numbers, all_properties, strict=True)
+    ]
+    return min(devices_found, key=lambda device: device.memory - device.taken)
 
 
 @cache  # the same for all copies of a config, whatever this process has put on the card in between
-def _measure_taken(number: int, total: int) -> int:
-    """Return the bytes that other programs hold on a card."""
-    own = CONTEXT + torch.cuda.memory_reserved(number)
-    return max(0, total - torch.cuda.mem_get_info(number)[0] - own)
+def _measure_taken(number: int, uuid: str) -> int:
+    """Return the bytes that other programs hold on a card, if nvidia-smi tells.
+
+    ``torch.cuda.mem_get_info`` would open a context on the card, which launchers and sweeps would keep.
+    """
+    command = ["nvidia-smi", f"--id=GPU-{uuid}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
+        used = 2**20 * int(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return 0
+    return max(0, used - CONTEXT - torch.cuda.memory_reserved(number))
 
 
 def choose_for_device(cfg: DictConfig, device: Device | None = None) -> str:
