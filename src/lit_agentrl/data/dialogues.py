@@ -87,8 +87,8 @@ class DialogueWriter:
         self.forms = find_forms(chat)
         self._marker_ids = chat.marker_ids
         self._think_tags = chat.dialect.think_start, chat.dialect.think_start.replace("<", "</", 1)
-        self._thought_end = "\n{}\n\n" if chat.opening.endswith("\n") else "{}"
-        self._thought_end = self._thought_end.format(self._think_tags[1])
+        closing_tag = self._think_tags[1]
+        self._thought_end = f"\n{closing_tag}\n\n" if chat.opening.endswith("\n") else closing_tag
 
     def must_spell(self, messages: Messages) -> bool:
         """Return whether the messages hold tools or calls that the template does not write."""
