@@ -12,6 +12,11 @@ import psutil
 from lit_agentrl.config.errors import refuse_first
 from lit_agentrl.screen import RANKS
 
+# variables of GNU OpenMP, which reads them once, when torch is imported
+_SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_SPINS = 1000  # tens of microseconds, within which most small operations finish
+
 
 def check_environment() -> None:
     """Refuse variables of a launcher that Lightning and torch could not read.
@@ -41,7 +46,7 @@ def _find_problems() -> Iterator[str]:
                 "set them; unset both"
             )
     yield from _find_launcher_problems()
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    for name in _THREAD_VARIABLES:
         value_given = os.environ.get(name, "1")
         if not all(part.strip().isdecimal() and int(part) for part in value_given.split(",")):
             yield f"the environment variable {name}={value_given} must be a whole number >= 1; unset it"
@@ -72,12 +77,6 @@ def _find_launcher_problems() -> Iterator[str]:
         yield (
             f"the environment variable MASTER_PORT={port} must be a whole number from 1 to 65535; unset it"
         )
-
-
-# variables of GNU OpenMP, which reads them once, when torch is imported
-_SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_SPINS = 1000  # tens of microseconds, within which most small operations finish
 
 
 class Load:
@@ -153,13 +152,13 @@ def restore_threads(before: int) -> str | None:
     """
     import torch
 
-    now = torch.get_num_threads()
-    if now == before:
+    current = torch.get_num_threads()
+    if current == before:
         return None
     if (variable := next((name for name in _THREAD_VARIABLES if name in os.environ), None)) is not None:
         return (
-            f"{variable} gives {now} threads, and this run was started with {before}: its numbers will differ in their "
-            f"last bits from those of a run that was not interrupted; {variable}={before} keeps them"
+            f"{variable} gives {current} threads, and this run was started with {before}: its numbers will differ in "
+            f"their last bits from those of a run that was not interrupted; {variable}={before} keeps them"
         )
     torch.set_num_threads(before)
     return None

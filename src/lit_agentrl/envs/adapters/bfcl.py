@@ -80,8 +80,8 @@ class BFCL(Replayed):
         """Return a random tool call, with arguments made from words of the task."""
         tool = self.tools()[int(rng.integers(len(self.tools())))]
         words = " ".join(self._task["messages"]).split()
-        names = tool.schema["properties"]
-        needed = {name: names[name] for name in tool.schema.get("required", ())}
+        properties = tool.schema["properties"]
+        needed = {name: properties[name] for name in tool.schema.get("required", ())}
         return str(
             ToolCall(tool.name, {name: _draw_value(kind, words, rng) for name, kind in needed.items()})
         )
@@ -91,9 +91,9 @@ class BFCL(Replayed):
         require_whole("horizon", horizon, 1)
         plan = [call for turn in self._task["gold"] for call in (*turn, str(ToolCall(FINISH, {})))]
         done = [json.loads(call) for call in self._done if isinstance(call, str)]
-        left = plan[len(done) :]
+        remaining = plan[len(done) :]
         is_on_path = self._is_running and [json.loads(call) for call in plan[: len(done)]] == done
-        return left[:horizon] if is_on_path and left else None
+        return remaining[:horizon] if is_on_path and remaining else None
 
     @property
     def _task(self) -> Mapping[str, Any]:
@@ -175,10 +175,10 @@ def _draw_value(kind: Mapping[str, Any], words: Sequence[str], rng: np.random.Ge
         case "array":
             return [_draw_value(kind.get("items", {}), words, rng)]
         case "object":
-            names = kind.get("properties", {})
+            properties = kind.get("properties", {})
             return {
-                name: _draw_value(names[name], words, rng)
+                name: _draw_value(properties[name], words, rng)
                 for name in kind.get("required", ())
-                if name in names
+                if name in properties
             }
     return words[int(rng.integers(len(words)))].strip(".,'\"?!") or "?"

@@ -100,15 +100,15 @@ def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]
         )
     overrides_by_run = dict(enumerate(jobs))
     for entry in records.list_latest(records.read(folder)):
-        begun, planned = entry["overrides"], overrides_by_run.get(entry["run"])
-        if planned is None or sorted(begun) != sorted(planned):
+        earlier, planned = entry["overrides"], overrides_by_run.get(entry["run"])
+        if planned is None or sorted(earlier) != sorted(planned):
             reason = (
                 "is not among the runs of this command"
                 if planned is None
                 else f"would be {' '.join(planned) or 'without options'}"
             )
             raise UserError(
-                f"resume={folder}: run {entry['run']} was {' '.join(begun) or 'without options'}, and {reason}; give "
+                f"resume={folder}: run {entry['run']} was {' '.join(earlier) or 'without options'}, and {reason}; give "
                 "the options that the sweep was started with"
             )
 
