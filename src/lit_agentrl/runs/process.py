@@ -88,13 +88,13 @@ class Load:
     """
 
     def __init__(self) -> None:
-        self._since: tuple[float, float] | None = None
-        self._number: int | None = None
+        self._measured_at_start: tuple[float, float] | None = None
+        self._num_threads: int | None = None
         self._note: str | None = None
 
     def start(self) -> None:
         """Start the measurement."""
-        self._since = measure_seconds()
+        self._measured_at_start = measure_seconds()
 
     def fit_threads(self) -> str | None:
         """Give torch one thread less for each core that other programs keep busy.
@@ -108,19 +108,19 @@ class Load:
         """
         import torch
 
-        if self._since is None or any(name in os.environ for name in _THREAD_VARIABLES):
+        if self._measured_at_start is None or any(name in os.environ for name in _THREAD_VARIABLES):
             return None
-        if self._number is None:
-            (started_at, before), (ended_at, after) = self._since, measure_seconds()
+        if self._num_threads is None:
+            (started_at, before), (ended_at, after) = self._measured_at_start, measure_seconds()
             busy = max(0.0, after - before) / max(ended_at - started_at, 1e-3)
             default = torch.get_num_threads()
-            self._number = max(1, min(default, count_cores() - int(busy + 0.5)))
-            if self._number < default:
+            self._num_threads = max(1, min(default, count_cores() - int(busy + 0.5)))
+            if self._num_threads < default:
                 self._note = (
-                    f"torch uses {self._number} of {default} threads: other programs keep {busy:.1f} of "
+                    f"torch uses {self._num_threads} of {default} threads: other programs keep {busy:.1f} of "
                     f"{count_cores()} cores busy; OMP_NUM_THREADS={default} uses all, which changes the last bits"
                 )
-        torch.set_num_threads(self._number)
+        torch.set_num_threads(self._num_threads)
         return self._note
 
 

@@ -199,7 +199,7 @@ class JavaGame:
     def __init__(self, runtime: JavaRuntime, make: Callable[[Any], Any], *, is_alone: bool = False) -> None:
         self._runtime, self._make, self._is_alone = runtime, make, is_alone
         self._object: Any = None
-        self._start = 0  # number of the process that holds the object
+        self._process_number = 0  # of the process that holds the object
         self._history: list[Callable[[Any], Any]] = []
 
     def begin(self, call: Callable[[Any], T]) -> T:
@@ -247,9 +247,9 @@ class JavaGame:
     def _restore(self) -> None:
         runtime = self._runtime
         classes = runtime.connect()
-        is_new = self._start != runtime.starts
+        is_new = self._process_number != runtime.starts
         if is_new:
-            self._object, self._start = self._make(classes), runtime.starts
+            self._object, self._process_number = self._make(classes), runtime.starts
         if is_new or (self._is_alone and runtime.last_user is not self):
             for call in self._history:
                 call(self._object)

@@ -43,7 +43,7 @@ class Scorer:
             network: torch.nn.Module = model.policy.network
             for part in (network, model.head):
                 part.to(context.device)
-        self._device, self._tokens = context.device, tokens_per_batch
+        self._device, self._tokens_per_batch = context.device, tokens_per_batch
         self._heads = heads
 
     @property
@@ -62,7 +62,7 @@ class Scorer:
         """Return `compute_turn_values` of each model, (M, A)."""
         return torch.stack(
             [
-                compute_turn_values(model, episodes, self._tokens, self._device, self._heads)
+                compute_turn_values(model, episodes, self._tokens_per_batch, self._device, self._heads)
                 for model in self._models
             ]
         )
