@@ -56,13 +56,13 @@ ONE_STEP = "an iteration has one step, in which every ratio is 1 up to rounding"
     ],
 )
 def test_bounds(mixed: tuple[str, ...], update: dict[str, int], typed: list[str], told: str) -> None:
-    assert describe_inactive_bounds(build(fresh(*mixed), **update), is_ahead=False, overrides=typed) == told
+    assert describe_inactive_bounds(build(fresh(*mixed), **update), is_older=False, overrides=typed) == told
 
 
 def test_older_episodes_without_a_correction_have_other_ratios() -> None:
-    assert not describe_inactive_bounds(build(fresh("grpo")), is_ahead=True, overrides=TYPED)
+    assert not describe_inactive_bounds(build(fresh("grpo")), is_older=True, overrides=TYPED)
     corrected = build(fresh("grpo", "correction=truncated"))
-    assert describe_inactive_bounds(corrected, is_ahead=True, overrides=TYPED)
+    assert describe_inactive_bounds(corrected, is_older=True, overrides=TYPED)
 
 
 def test_a_warm_up_that_is_never_left_is_refused_where_it_was_typed() -> None:

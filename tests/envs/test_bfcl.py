@@ -75,7 +75,7 @@ def test_a_task_by_hand() -> None:
     assert call("cd", place="document")[4]["action_is_valid"] is False and env.state_key() == key
     assert call("cd", folder="document")[0] == '{"current_working_directory": "document"}'
     assert env.optimal_actions(horizon=9)[0] == str(ToolCall("mkdir", {"dir_name": "temp"}))  # type: ignore[index]
-    assert "Error" in call("mv", source="nothing.pdf", destination="temp")[0] or "error" in env._seen
+    assert "Error" in call("mv", source="nothing.pdf", destination="temp")[0] or "error" in env._observation
     assert env.optimal_actions(horizon=9) is None and env.state_key() != key
     call("mkdir", dir_name="temp")
     call("mv", source="final_report.pdf", destination="temp")

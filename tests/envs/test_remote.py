@@ -205,7 +205,7 @@ def test_a_session_closed_while_its_game_works_ends_its_game_once(is_awaited: bo
     for thread in (playing, waiting) if is_awaited else (playing,):
         thread.join(60)
     assert said[0]["now"] and said[1:] == [404] * is_awaited
-    assert session.env.num_closed == 1 and session.env not in sessions._spare["train"]
+    assert session.env.num_closed == 1 and session.env not in sessions._spare_envs["train"]
 
 
 def test_what_hangs_costs_its_episode_alone() -> None:

@@ -20,7 +20,7 @@ from lit_agentrl.models.packages import fetch
 from lit_agentrl.models.pretrained import load_tokenizer
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.ledger import check_ledger, reply_segments
-from lit_agentrl.text.lost_characters import find_lost, find_missing_bytes
+from lit_agentrl.text.lost_characters import count_lost, find_missing_bytes
 
 pytestmark = pytest.mark.slow
 MARKERS = [
@@ -89,7 +89,7 @@ def test_it_lacks_six_control_characters_and_unassigned_planes(tokenizer: PreTra
 @settings(max_examples=100)
 def test_what_it_loses_is_counted(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
     chat = ChatRenderer(tokenizer)
-    lost = find_lost(tokenizer, [text])
+    lost = count_lost(tokenizer, [text])
     assert lost.keys() == {char for char in text if chat.decode(chat.encode(char)) != char}
     if not lost:
         assert chat.decode(chat.encode(text)) == text
@@ -103,7 +103,7 @@ def test_the_text_of_an_episode_is_what_games_and_replies_wrote(
     """Also where they spell the markers of the template, of which none acts; nothing is broken up by a space."""
     chat = ChatRenderer(tokenizer)
     start, end = (tokenizer.convert_tokens_to_ids(marker) for marker in MARKERS[:2])
-    turns = [(shown, reply) for shown, reply in turns if not find_lost(tokenizer, [shown, reply, system])]
+    turns = [(shown, reply) for shown, reply in turns if not count_lost(tokenizer, [shown, reply, system])]
     prefix = chat.render_opening([{"role": "system", "content": system}, {"role": "user", "content": "go"}])
     tokens, broken = list(prefix.tokens), prefix.broken
     written = (
@@ -116,7 +116,7 @@ def test_the_text_of_an_episode_is_what_games_and_replies_wrote(
         tokens += [*reply, *between.tokens]
         broken += between.broken
         written += f"{text}<|im_end|>\n<|im_start|>user\n{shown}<|im_end|>\n<|im_start|>assistant\n"
-    if not find_lost(tokenizer, [system]):
+    if not count_lost(tokenizer, [system]):
         assert chat.decode(tokens) == written
     assert not broken
     assert sum(token in (start, end) for token in tokens) == 5 + 4 * len(turns)

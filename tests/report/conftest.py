@@ -17,7 +17,7 @@ MakeRun = Callable[..., Path]
 
 
 def score(successes: int, n: int, iteration: int | None) -> Any:
-    estimate = summary.estimate(compute_wilson_interval(successes, n))
+    estimate = summary.to_estimate(compute_wilson_interval(successes, n))
     return {"iteration": iteration, "success": estimate, "return": None}
 
 

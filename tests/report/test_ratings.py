@@ -9,7 +9,7 @@ import pytest
 from lit_agentrl.report.ratings import (
     Glicko,
     compute_expected_score,
-    grade_players,
+    compute_ratings,
     update_elo,
     update_glicko2,
 )
@@ -42,12 +42,12 @@ def test_glicko_2_without_games_and_with_a_surprise() -> None:
 
 
 def test_players_of_the_same_tasks() -> None:
-    rated = grade_players({"best": [1.0, 1.0, 0.5], "start": [0.0, None, 0.5], "last": [0.0, 1.0, 0.0]})
+    rated = compute_ratings({"best": [1.0, 1.0, 0.5], "start": [0.0, None, 0.5], "last": [0.0, 1.0, 0.0]})
     by_hand = update_glicko2(Glicko(), [(Glicko(), s) for s in (1.0, 0.5, 1.0, 0.5, 1.0)])  # of best
     assert rated["best"] == by_hand and rated["best"].rating > rated["start"].rating > rated["last"].rating
-    assert grade_players({"alone": [1.0]})["alone"].rating == 1500
+    assert compute_ratings({"alone": [1.0]})["alone"].rating == 1500
     with pytest.raises(ValueError, match="different numbers"):
-        grade_players({"a": [1.0], "b": []})
+        compute_ratings({"a": [1.0], "b": []})
 
 
 @pytest.mark.parametrize("score", [-0.1, 2.0])

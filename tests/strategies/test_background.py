@@ -111,11 +111,15 @@ class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.pinned: list[bool] = []
+        self.is_refused = False  # whether the system pins no memory
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten.empty_like.default:
-            self.pinned.append(kwargs["pin_memory"] and kwargs["device"].type == "cpu")
+            assert kwargs["device"].type == "cpu"
+            self.pinned.append(bool(kwargs.get("pin_memory")))
+            if self.pinned[-1] and self.is_refused:
+                raise torch.AcceleratorError("CUDA error: out of memory")
         if func is torch.ops.aten.copy_.default:
             assert args[2:] == (True,)  # non-blocking
         return func(*args, **kwargs)
@@ -131,6 +135,14 @@ def test_copies_from_a_gpu_are_pinned_and_waited_for_once(monkeypatch: pytest.Mo
     assert copies.pinned == [True, True]
     assert waits == [torch.device("cuda", 0)]
     assert {each.device.type for each in (copied["a"], *copied["b"], copied["c"])} == {"cpu"}
+
+
+def test_where_no_memory_can_be_pinned_other_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: None)
+    with FakeTensorMode(), Copies() as copies:
+        copies.is_refused = True
+        copied = copy_to_host([torch.empty(3, device="cuda")])
+    assert copies.pinned == [True, False] and copied[0].device.type == "cpu"
 
 
 @pytest.mark.parametrize("free", [0.9, 0.1])

@@ -22,7 +22,7 @@ from lit_agentrl.data.conversations import Reader
 from lit_agentrl.episode import Episode
 from lit_agentrl.models.policy import read_shipped_template
 from lit_agentrl.text.chat import ChatRenderer
-from lit_agentrl.text.lost_characters import find_lost, find_missing_bytes
+from lit_agentrl.text.lost_characters import count_lost, find_missing_bytes
 from lit_agentrl.text.token_bytes import BYTE_OF_CHAR
 from tests.conftest import nano_tokenizer
 
@@ -54,7 +54,7 @@ def test_a_character_is_lost_where_encoding_does_not_return_it(text: str) -> Non
             if tokenizer.decode(tokenizer.backend_tokenizer.encode(char, add_special_tokens=False).ids)
             != char
         ]
-        assert sorted(find_lost(tokenizer, [text]).elements()) == sorted(returned)
+        assert sorted(count_lost(tokenizer, [text]).elements()) == sorted(returned)
 
 
 def test_other_tokenizers_lose_nothing_in_silence(bpe: PreTrainedTokenizerBase) -> None:

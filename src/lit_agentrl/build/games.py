@@ -32,7 +32,7 @@ from lit_agentrl.rollout.rehearsal import rehearse
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.known_words import is_spelt
-from lit_agentrl.text.lost_characters import find_lost, format_lost
+from lit_agentrl.text.lost_characters import count_lost, format_lost
 from lit_agentrl.text.prompts import Prompt
 
 
@@ -137,7 +137,7 @@ def _describe_unfit_words(
             f"the model's tokenizer spells the words of {task.name} letter by letter: it has not learnt them, and "
             "will hardly learn to play; use a pretrained one: model=smollm2, or model=hf model.name=FOLDER"
         )
-    if lost := find_lost(chat.tokenizer, (text for episode in episodes for text in episode.prompt_texts)):
+    if lost := count_lost(chat.tokenizer, (text for episode in episodes for text in episode.prompt_texts)):
         yield f"prompts of {task.name} hold {format_lost(lost)}; remove them from its texts, or use another model"
 
 
@@ -178,7 +178,7 @@ def describe_repeated_rows(games: Games) -> str:
 
     Rows are drawn with replacement, and the intervals of success take draws for independent tasks.
     """
-    found = []
+    texts = []
     for split, specs in (("val", games.val), ("test", games.test)):
         for spec in specs:
             task = games.tasks[spec.task]
@@ -187,11 +187,11 @@ def describe_repeated_rows(games: Games) -> str:
             with closing(task.make(split)) as env:
                 if spec.prompts > (count := env.instances or spec.prompts):
                     rows = f"{count} row{'s' * (count != 1)}"
-                    found.append(f"{split} draws {spec.prompts} episodes of {task.name} from {rows}")
-    if not found:
+                    texts.append(f"{split} draws {spec.prompts} episodes of {task.name} from {rows}")
+    if not texts:
         return ""
     return (
-        f"{', '.join(found)}: the intervals of success are narrower than they should be; give more rows, or measure "
+        f"{', '.join(texts)}: the intervals of success are narrower than they should be; give more rows, or measure "
         "each row once by evaluate.py episodes=all"
     )
 
@@ -239,12 +239,12 @@ def build_games(cfg: DictConfig, load_task: TaskLoader) -> Games:
     return Games(tasks, weights, specs["val"], specs["test"])
 
 
-def build_game(job: Sequence[str], search: Sequence[str] = ()) -> Task:
+def build_game(job: Sequence[str], search_overrides: Sequence[str] = ()) -> Task:
     """Build the single game that the options of a run name, with its limits.
 
     Args:
         job: overrides such as ``env=sokoban`` and ``env.game.size=7``.
-        search: the override that `composition.format_search_path` returns.
+        search_overrides: the override that `composition.format_search_path` returns.
 
     Raises:
         ValueError: an unknown option, an invalid value, or several games.
@@ -254,7 +254,7 @@ def build_game(job: Sequence[str], search: Sequence[str] = ()) -> Task:
             raise UserError(
                 f"{override.input_line} has no effect: only the game is read here; write env=NAME env.KEY=VALUE"
             )
-    cfg = compose_job("train", job, search)
+    cfg = compose_job("train", job, search_overrides)
     check_targets(OmegaConf.masked_copy(cfg, ["env"]))
     task = instantiate(cfg.env)
     if not isinstance(task, Task):
@@ -332,7 +332,7 @@ def try_games(games: Games, rewards: RewardPipeline) -> None:
             except TooFewActions as error:
                 games.exceeded[index] = add_key(option, str(error))
                 # with higher limits, the others are checked too
-                task = games.tasks[index] = error.raise_limits(task)
+                task = games.tasks[index] = error.extend_limits(task)
                 game = task.make("train")
         with closing(game) as env:
             if missing := list_missing(env):

@@ -34,9 +34,9 @@ def match_run(cfg: DictConfig, parts: Parts) -> list[Part]:
     Raises:
         ValueError: the message names the requiring part, what is missing, and the remedy.
     """
-    described, engine = list(describe_run(cfg, parts)), check_engine_options(get_engine_factory(cfg))
-    match([*described, *filter(None, [engine])], undecided={"env"} if engine else {"env", "engine"})
-    return described
+    descriptions, engine = list(describe_run(cfg, parts)), check_engine_options(get_engine_factory(cfg))
+    match([*descriptions, *filter(None, [engine])], undecided={"env"} if engine else {"env", "engine"})
+    return descriptions
 
 
 def match_game(task: Task, played: Sequence[Episode], others: Sequence[Part]) -> None:

@@ -85,18 +85,19 @@ def name_precision(cfg: DictConfig, precision: str) -> str:
 
 
 def _find_further_networks(cfg: DictConfig) -> dict[str, Any]:
+    """Return the fields of a plan about critic, reference and KV stores."""
     algorithm, structure = build_algorithm(cfg)
     critic = build_critic(cfg, algorithm)
-    kind = "none"
+    critic_kind = "none"
     if critic is not None:
         make_critic = critic.args[1].func  # type: ignore[attr-defined]
-        kind = "shared" if make_critic is shared else "separate"
+        critic_kind = "shared" if make_critic is shared else "separate"
     has_levels = bool(OmegaConf.select(cfg, "model.lora.levels", default=False))
     # critic.beta evaluates with an engine of its own, whose slots hold the state of policy and critic
     stores = structure.hook.count_stores() + has_levels + (2 if read_beta(cfg) else 0)
     dtype = algorithm.requirements.reference_dtype
     return {
-        "critic": kind,
+        "critic": critic_kind,
         "reference": algorithm.needs("ref_logp_BT") or algorithm.needs("ref_kl_BT"),
         "reference_bytes": None if dtype is None else getattr(torch, dtype).itemsize,
         "stores": stores,

@@ -9,8 +9,8 @@ from lit_agentrl.checks import format_value
 from lit_agentrl.update.rounding import check_lost_steps
 from lit_agentrl.update.settings import OptimSettings
 
-_HALF_GAP = 0.01  # nats; two programs in half precision differ by more
-_RATE = 1e-5  # below it, most steps of AdamW are less than half the spacing of bfloat16
+_MIN_HALF_GAP = 0.01  # nats; two programs in half precision differ by more
+_SMALL_RATE = 1e-5  # below it, most steps of AdamW are less than half the spacing of bfloat16
 _NONE = "lit_agentrl.rl.policy.correction.none"
 _REMEDY = "engine.max_sync_gap=0.5 and algo/correction=truncated"
 
@@ -22,7 +22,7 @@ def check_sync_gap(cfg: DictConfig) -> None:
         ValueError: the message names the options and the remedy.
     """
     gap = cfg.engine.get("max_sync_gap")
-    if isinstance(gap, int | float) and gap < _HALF_GAP and (precision := _name_half_precision(cfg)):
+    if isinstance(gap, int | float) and gap < _MIN_HALF_GAP and (precision := _name_half_precision(cfg)):
         raise ValueError(
             f"engine.max_sync_gap={format_value(gap)} under {precision}: log-probs of two programs differ by more in "
             f"half precision, and the probe would end the run; set {_REMEDY}"
@@ -44,10 +44,10 @@ def describe_uncorrected(cfg: DictConfig) -> str:
 
 def describe_lost_steps(cfg: DictConfig, optim: OptimSettings) -> str:
     """Return a line about steps that are rounded away; empty if none are."""
-    is_whole = cfg.model.get("lora") is None  # adapters are stored in float32
+    has_adapters = cfg.model.get("lora") is not None  # they are stored in float32
     if (
-        not is_whole
-        or optim.lr >= _RATE
+        has_adapters
+        or optim.lr >= _SMALL_RATE
         or name_precision(cfg, str(cfg.trainer.get("precision"))) != "bfloat16"
     ):
         return ""

@@ -203,7 +203,7 @@ def describe_idle_processes(prompts: int, processes: int) -> str:
     )
 
 
-def describe_inactive_bounds(module: AgentModule, *, is_ahead: bool, overrides: Sequence[str]) -> str:
+def describe_inactive_bounds(module: AgentModule, *, is_older: bool, overrides: Sequence[str]) -> str:
     """Return a line about clip bounds that the user chose and that never act.
 
     In the first step of an iteration, the ratios are 1 and the values have not changed.  Bounds that an algorithm
@@ -211,7 +211,7 @@ def describe_inactive_bounds(module: AgentModule, *, is_ahead: bool, overrides: 
 
     Args:
         module: the module with its objective, critic and settings.
-        is_ahead: whether episodes are played with older weights.
+        is_older: whether episodes are played with older weights than those that are trained.
         overrides: the overrides as typed.
 
     Returns:
@@ -221,8 +221,8 @@ def describe_inactive_bounds(module: AgentModule, *, is_ahead: bool, overrides: 
     if settings.epochs * settings.minibatches > 1:
         return ""
     rows = TrajectoryBatch.make_toy().to_dict()
-    is_older = is_ahead and not objective.needs("sampler_logp_BT")
-    why_by_name = {} if is_older else dict.fromkeys(
+    has_other_ratios = is_older and not objective.needs("sampler_logp_BT")
+    why_by_name = {} if has_other_ratios else dict.fromkeys(
         (f"algo.{name}" for name in objective.ratio_bounds(rows)), "every ratio is 1 up to rounding"
     )  # fmt: skip
     if module.critic is not None:
@@ -230,8 +230,9 @@ def describe_inactive_bounds(module: AgentModule, *, is_ahead: bool, overrides: 
         result: ValueLoss = bind(loss, with_computed(rows))  # with unchanged values
         if "old_value_BT" in tensor_names(loss) and not bool(result.is_clipped_BT.any()):
             why_by_name |= {f"critic.loss.{name}": "no value has changed" for name in constants(loss)}
-    chosen = {override.key_or_group.replace("/", ".") for override in parse(overrides)} - {"algo", "critic"}
-    names = [name for name in why_by_name if any(f"{name}.".startswith(f"{key}.") for key in chosen)]
+    keys = {override.key_or_group.replace("/", ".") for override in parse(overrides)}
+    chosen_keys = keys - {"algo", "critic"}
+    names = [name for name in why_by_name if any(f"{name}.".startswith(f"{key}.") for key in chosen_keys)]
     if not names:
         return ""
     why = dict.fromkeys(why_by_name[name] for name in names)

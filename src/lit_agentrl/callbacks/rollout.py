@@ -23,7 +23,7 @@ from lit_agentrl.rollout.scheduler import Wave
 from lit_agentrl.rollout.structures.hook import TemporaryStep, Training
 from lit_agentrl.rollout.workers.base import Played
 from lit_agentrl.strategies.hooks import get_hooks
-from lit_agentrl.text.lost_characters import find_lost, format_lost
+from lit_agentrl.text.lost_characters import count_lost, format_lost
 from lit_agentrl.update.critic import reweight_by_critic
 from lit_agentrl.update.scoring import list_turn_values
 from lit_agentrl.update.trial import unlearn
@@ -210,7 +210,7 @@ class RolloutCallback(Callback):
             return
         self._has_warned_of_lost = True
         texts = (text for episode in batch.episodes for text in episode.prompt_texts)
-        lost = find_lost(agent.policy.tokenizer, texts)
+        lost = count_lost(agent.policy.tokenizer, texts)
         self._warn(
             f"prompts hold {format_lost(lost)} ({kind}/lost_characters); remove them from the texts of the game, or "
             "use another model"

@@ -94,15 +94,17 @@ class Certificate:
             return f"no certificate: it {self.missing}"
         if all(each.scale == 0 and each.cosine == 0 for each in self.directions):
             return "the policy's own episodes teach it nothing in the first step"
-        now, late = ([d for d in self.directions if bool(d.lag) == is_late] for is_late in (False, True))
-        worst = min(now, key=lambda each: (each.is_exact, each.cosine))
+        current, lagged = (
+            [d for d in self.directions if bool(d.lag) == has_lag] for has_lag in (False, True)
+        )
+        worst = min(current, key=lambda each: (each.is_exact, each.cosine))
         if not worst.is_exact:
-            exact = sum(each.is_exact for each in now)
+            exact = sum(each.is_exact for each in current)
             where = f"cosine {format_cosine(worst.cosine)} in `{worst.game}`"
-            text = f"biased: {where}, exact in {exact} of {len(now)} games"
+            text = f"biased: {where}, exact in {exact} of {len(current)} games"
             return f"{text}; it maximises {other}" if (other := self.find_other()) else text
-        text = f"unbiased in {len(now)} games"
-        if late and (worst := min(late, key=lambda each: each.cosine)).is_exact:
+        text = f"unbiased in {len(current)} games"
+        if lagged and (worst := min(lagged, key=lambda each: each.cosine)).is_exact:
             return f"{text}, and where an older policy played"
         return f"{text}; where an older policy played, cosine {format_cosine(worst.cosine)} or more"
 

@@ -63,10 +63,10 @@ def compute_loss_gradients(objective: Objective, tensors: Tensors) -> tuple[Tens
     leaves = {name: rows.pop(f"now_{name}").detach().clone().requires_grad_() for name in scores}
     with torch.enable_grad():
         loss, _ = objective.loss(rows | leaves)
-        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        leaf_gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     gradients = {
         name: torch.zeros_like(leaf) if each is None else each
-        for (name, leaf), each in zip(leaves.items(), found, strict=True)
+        for (name, leaf), each in zip(leaves.items(), leaf_gradients, strict=True)
     }
     return rows, gradients
 
@@ -102,7 +102,9 @@ class Estimator:
         outputs = {
             name: compute for name, compute in _OUTPUTS.items() if name in LOGPS or objective.needs(name)
         }
-        self._now = {name: self._rows.place(compute(table, table.theta)) for name, compute in outputs.items()}
+        self._current_values = {
+            name: self._rows.place(compute(table, table.theta)) for name, compute in outputs.items()
+        }
         self._jacobians = {
             name: self._rows.place(compute_jacobian(partial(compute, table), table.theta))
             for name, compute in outputs.items()
@@ -111,14 +113,14 @@ class Estimator:
     def compute_update(self, batch: Batch) -> Tensor:
         """Return the negative gradient of the loss of a batch by the logits, (L,)."""
         tensors = self._rows.make(batch)
-        tensors |= {name: value_MT[tensors[PATH]] for name, value_MT in self._now.items()}
+        tensors |= {name: value_MT[tensors[PATH]] for name, value_MT in self._current_values.items()}
         if self.objective.needs("sampler_logp_BT"):  # a run then recomputes old log-probs before the update
             tensors["old_logp_BT"] = tensors["logp_BT"]
-        found = compute_loss_gradients(self.objective, tensors)
+        rows_and_gradients = compute_loss_gradients(self.objective, tensors)
         update = torch.zeros_like(self.table.theta)
-        if found is None:
+        if rows_and_gradients is None:
             return update
-        rows, gradients = found
+        rows, gradients = rows_and_gradients
         for name, gradient_BT in gradients.items():
             update -= torch.einsum("bt,btl->l", gradient_BT.double(), self._jacobians[name][rows[PATH]])
         return update

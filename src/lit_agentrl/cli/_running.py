@@ -133,14 +133,14 @@ def read_pairs(name: str, words: Sequence[str], keys: Sequence[str]) -> dict[str
 def split_config_folders(argv: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     """Split arguments into config folders of the user, other flags, and overrides."""
     flags, overrides = split_arguments(argv)
-    folders, others, rest = get_flag_values(flags, *_FOLDER_FLAGS), list[str](), list(flags)
-    while rest:
-        flag = rest.pop(0)
+    folders, other_flags, remaining = get_flag_values(flags, *_FOLDER_FLAGS), list[str](), list(flags)
+    while remaining:
+        flag = remaining.pop(0)
         if flag in _FOLDER_FLAGS:
-            rest.pop(0)
+            remaining.pop(0)
         elif flag.partition("=")[0] not in _FOLDER_FLAGS:
-            others.append(flag)
-    return folders, others, overrides
+            other_flags.append(flag)
+    return folders, other_flags, overrides
 
 
 def read_options(name: str, argv: Sequence[str], *, hint: str) -> DictConfig | None:

@@ -45,12 +45,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         require_whole("--episodes", args.episodes, 1, MOST_EPISODES)
         require_whole("--seed", args.seed, 0)
         jobs = [args.overrides] if args.overrides else [[f"env={name}"] for name in SHIPPED]
-        search = format_search_path(args.config_dir)
+        search_overrides = format_search_path(args.config_dir)
         for job in jobs:
-            compose_job("train", job, search)  # before torch is loaded, which takes seconds
+            compose_job("train", job, search_overrides)  # before torch is loaded, which takes seconds
         from lit_agentrl.build.games import build_game
 
-        tasks = [build_game(job, search) for job in jobs]
+        tasks = [build_game(job, search_overrides) for job in jobs]
         print("| game | split | chance success | chance return | oracle success | oracle return |")
         print("|---|---|---|---|---|---|")
         for task in tasks:

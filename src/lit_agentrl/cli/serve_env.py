@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from lit_agentrl.envs.base import Task
     from lit_agentrl.envs.hosted.serving import GameServer
 
-_MOST = 65_536
+_MAX_SESSIONS = 65_536
 EXAMPLES = """
-Prints the options with which a run plays it; an interrupt ends it.
+Prints the options with which a run plays the game; an interrupt ends the server.
 
   {0} env=sokoban
   {0} env=sokoban env.game.size=7 --port 0
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.add_argument("--max-mb", type=float, default=1.0, help="largest request")
         args = parser.parse_intermixed_args(arguments)
         require_whole("--port", args.port, 0, 65_535)
-        require_whole("--sessions", args.sessions, 1, _MOST)
+        require_whole("--sessions", args.sessions, 1, _MAX_SESSIONS)
         for name, value in (("--idle", args.idle), ("--max-mb", args.max_mb)):
             require_number(name, value, "a number > 0", lambda number: number > 0)
         task = build_game(args.overrides, format_search_path(args.config_dir))
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         serve_until_interrupted(server, task)
 
 
-def build_game(overrides: Sequence[str], search: Sequence[str]) -> Task:
+def build_game(overrides: Sequence[str], search_overrides: Sequence[str]) -> Task:
     """Build the game to serve.
 
     Raises:
@@ -87,7 +87,7 @@ def build_game(overrides: Sequence[str], search: Sequence[str]) -> Task:
             )
     from lit_agentrl.build.games import build_game
 
-    return build_game(overrides, search)
+    return build_game(overrides, search_overrides)
 
 
 def serve_until_interrupted(server: GameServer, task: Task) -> None:
@@ -109,9 +109,10 @@ def serve_until_interrupted(server: GameServer, task: Task) -> None:
     try:
         server.serve_forever()
     except KeyboardInterrupt:
-        counts = server.sessions
+        sessions = server.sessions
         print(
-            f"ended; {counts.episodes} episodes were begun, {counts.expired} were left idle", file=sys.stderr
+            f"ended; {sessions.episodes} episodes were begun, {sessions.expired} were left idle",
+            file=sys.stderr,
         )
     finally:
         server.server_close()

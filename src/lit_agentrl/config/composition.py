@@ -22,6 +22,21 @@ from lit_agentrl.config.suggestions import explain_composition
 from lit_agentrl.paths import CONFIG_DIR, list_configs, name_config
 from lit_agentrl.renamed import get_current_name
 
+# sections whose keys are arguments of the class that _target_ names: keys may be added and removed
+OPEN_SECTIONS = (
+    "trainer",
+    "callbacks",
+    "logger",
+    "reward",
+    "optim.schedule_args",
+    "optim.optimizer",
+    "model",
+    "env",
+    "hydra",
+)
+LIST_GROUPS = ("logger", "callbacks", "reward")  # groups that can combine several options
+CLOSED_SECTIONS = ("val", "test")  # no signature refuses their unknown keys, so they are checked here
+
 
 def check_folders(folders: Sequence[str | Path]) -> None:
     """Refuse config folders that Hydra would silently ignore in part.
@@ -45,22 +60,6 @@ def _find_hidden_files(folders: Sequence[str | Path]) -> Iterator[str]:
                     f"--config-dir {folder}: {name} is also the name of a shipped file, which takes "
                     "precedence; rename yours"
                 )
-
-
-# sections whose keys are arguments of the class that _target_ names: keys may be added and removed
-OPEN_SECTIONS = (
-    "trainer",
-    "callbacks",
-    "logger",
-    "reward",
-    "optim.schedule_args",
-    "optim.optimizer",
-    "model",
-    "env",
-    "hydra",
-)
-LIST_GROUPS = ("logger", "callbacks", "reward")  # groups that can combine several options
-CLOSED_SECTIONS = ("val", "test")  # no signature refuses their unknown keys, so they are checked here
 
 
 @contextmanager
@@ -109,22 +108,23 @@ def load_option(group: str, name: str, folders: Sequence[str | Path] = ()) -> Di
     Raises:
         UserError: the group has no option of that name.
     """
-    search = format_search_path(folders)
+    search_overrides = format_search_path(folders)
     with initialize_hydra():
-        names = list_group_options(group, search)
+        names = list_group_options(group, search_overrides)
         if name not in names:
             description = "game named " if group == "env" else f"option {group}="
             raise UserError(f"there is no {description}{name}; valid: {', '.join(names)}")
         # Hydra searches for a primary config only in the shipped folder, so the option is added to an empty one
         try:
-            option: DictConfig = compose(config_name=None, overrides=[f"+{group}={name}", *search])[group]
+            composed = compose(config_name=None, overrides=[f"+{group}={name}", *search_overrides])
         except UnicodeError as error:
-            raise UserError(explain_unreadable(search) or str(error)) from error
+            raise UserError(explain_unreadable(search_overrides) or str(error)) from error
+        option: DictConfig = composed[group]
         use_current_names(option)
         return option
 
 
-def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> DictConfig:
+def compose_job(name: str, job: Sequence[str], search_overrides: Sequence[str] = ()) -> DictConfig:
     """Compose the config of one job, including the ``hydra`` node.
 
     Raises:
@@ -132,12 +132,12 @@ def compose_job(name: str, job: Sequence[str], search: Sequence[str] = ()) -> Di
     """
     job = rewrite_for_hydra(job)
     with initialize_hydra():
-        _check_keys(parse(job), search)
-        _check_added(name, job, search)
+        _check_keys(parse(job), search_overrides)
+        _check_added(name, job, search_overrides)
         try:
-            cfg = compose(config_name=name, overrides=[*job, *search], return_hydra_config=True)
+            cfg = compose(config_name=name, overrides=[*job, *search_overrides], return_hydra_config=True)
         except Exception as error:
-            raise explain_composition(error, name, job, search) from error
+            raise explain_composition(error, name, job, search_overrides) from error
         check_sections(cfg, name)
     use_current_names(cfg)
     return cfg
@@ -218,19 +218,19 @@ def _list_sections(name: str) -> dict[str, list[str]]:
     }
 
 
-def _check_keys(parsed: Sequence[Override], search: Sequence[str]) -> None:
+def _check_keys(parsed: Sequence[Override], search_overrides: Sequence[str]) -> None:
     """Refuse overrides that Hydra accepts but that would not do what they say."""
-    refuse_first(filter(None, (_find_problem(override, search) for override in parsed)))
+    refuse_first(filter(None, (_find_problem(override, search_overrides) for override in parsed)))
 
 
-def _find_problem(override: Override, search: Sequence[str]) -> str:
+def _find_problem(override: Override, search_overrides: Sequence[str]) -> str:
     """Return why an override would not do what it says; empty if it would."""
     key, text = override.key_or_group, override.input_line or ""
     if key == "run_dir":
         return f"{text}: choose the run folder with hydra.run.dir=FOLDER"
     value = override.value()
     axis = key.replace(".", "/")
-    axis_options = list_group_options(axis, search) if key.startswith("algo.") else []
+    axis_options = list_group_options(axis, search_overrides) if key.startswith("algo.") else []
     if axis_options and not isinstance(value, dict | list):
         return f"{text}: write {axis}=NAME; valid: {', '.join(axis_options)}"
     if key in CLOSED_SECTIONS and not isinstance(value, dict) and not override.is_delete():
@@ -240,13 +240,13 @@ def _find_problem(override: Override, search: Sequence[str]) -> str:
         mistake = "none together with others" if "none" in listed else "an option twice"
         return f"{text}: {key} names {mistake}; keep one"
     if value == [] and key in LIST_GROUPS:
-        valid = ", ".join(list_group_options(key, search))
+        valid = ", ".join(list_group_options(key, search_overrides))
         example = "reward=none, " if key == "reward" else ""
         return (
             f"{text}: {key} names no option; write {example}{key}=NAME or {key}=[NAME,NAME]; valid: {valid}"
         )
     is_list = isinstance(value, list) and key not in LIST_GROUPS
-    options = list_group_options(key, search)
+    options = list_group_options(key, search_overrides)
     if (is_list or value is None) and not override.is_delete() and options:
         return (
             f"{text}: {key} takes a name, not {'a list' if is_list else 'null'}; valid: {', '.join(options)}"
@@ -265,28 +265,28 @@ def _is_open(key: str) -> bool:
     return any(key == section or key.startswith(f"{section}.") for section in OPEN_SECTIONS)
 
 
-def _check_added(name: str, job: Sequence[str], search: Sequence[str]) -> None:
+def _check_added(name: str, job: Sequence[str], search_overrides: Sequence[str]) -> None:
     """Refuse ``+key=value`` outside of open sections: the key exists already, or is misspelt."""
     for text, override in zip(job, parse(job), strict=True):
         if not (override.is_add() or override.is_force_add()):
             continue
         if table := get_table(override.key_or_group):
-            _require_table(table, name, job, search)
+            _require_table(table, name, job, search_overrides)
             continue
         if _is_open(override.key_or_group.replace("/", ".")):  # also a group below, such as env/user
             continue
         # the override without + composes only if the key exists; otherwise the error names similar keys
         plain = [other.lstrip("+") if other == text else other for other in job]
         try:
-            compose(config_name=name, overrides=[*plain, *search], return_hydra_config=True)
+            compose(config_name=name, overrides=[*plain, *search_overrides], return_hydra_config=True)
         except Exception as error:
-            raise explain_composition(error, name, plain, search) from error
+            raise explain_composition(error, name, plain, search_overrides) from error
         raise UserError(
             f"{text}: {override.key_or_group} exists already; write {text.lstrip('+')} without the +"
         )
 
 
-def _require_table(table: str, name: str, job: Sequence[str], search: Sequence[str]) -> None:
+def _require_table(table: str, name: str, job: Sequence[str], search_overrides: Sequence[str]) -> None:
     """Refuse an entry such as ``+optim.schedule_args.power`` if the chosen option has no such table."""
     others = [
         text
@@ -294,9 +294,9 @@ def _require_table(table: str, name: str, job: Sequence[str], search: Sequence[s
         if get_table(override.key_or_group) is None
     ]
     try:
-        base = compose(config_name=name, overrides=[*others, *search], return_hydra_config=True)
+        base = compose(config_name=name, overrides=[*others, *search_overrides], return_hydra_config=True)
         entries = OmegaConf.select(base, table)
     except Exception as error:
-        raise explain_composition(error, name, others, search) from error
+        raise explain_composition(error, name, others, search_overrides) from error
     if entries is None:  # Hydra would add the table without an error
-        raise explain_composition(KeyError(table), name, job, search)
+        raise explain_composition(KeyError(table), name, job, search_overrides)

@@ -191,13 +191,13 @@ def report(message: str) -> None:
     console.print(text, soft_wrap=not sys.stderr.isatty())
 
 
-def explain_unreadable(search: Sequence[str]) -> str:
+def explain_unreadable(search_overrides: Sequence[str]) -> str:
     """Return a message about the first config file that is not UTF-8; may be empty.
 
     Args:
-        search: overrides of Hydra's search path, which name the user's config folders.
+        search_overrides: overrides of Hydra's search path, which name the user's config folders.
     """
-    folders = [Path(path) for text in search for path in re.findall(r"file://([^']+)", text)]
+    folders = [Path(path) for text in search_overrides for path in re.findall(r"file://([^']+)", text)]
     for file in (file for folder in folders for file in sorted(folder.rglob("*.yaml"))):
         data = file.read_bytes()
         try:

@@ -33,33 +33,35 @@ def register_roots() -> None:
     Plugins.instance().register(ExperimentalConfigs)
 
 
-def list_group_options(group: str, search: Sequence[str]) -> list[str]:
+def list_group_options(group: str, search_overrides: Sequence[str]) -> list[str]:
     """List the option names of a group, given the overrides of the search path."""
-    names = _list_entries(group, ObjectType.CONFIG, search)
-    inner = _list_entries(group, ObjectType.GROUP, search) if group in FOLDERS else []
+    names = _list_entries(group, ObjectType.CONFIG, search_overrides)
+    inner = _list_entries(group, ObjectType.GROUP, search_overrides) if group in FOLDERS else []
     nested = [
-        f"{folder}/{option}" for folder in inner for option in list_group_options(f"{group}/{folder}", search)
+        f"{folder}/{option}"
+        for folder in inner
+        for option in list_group_options(f"{group}/{folder}", search_overrides)
     ]
     return [*(name for name in names if not name.startswith("_")), *nested]
 
 
-def list_groups(search: Sequence[str]) -> list[str]:
+def list_groups(search_overrides: Sequence[str]) -> list[str]:
     """List all groups, nested ones included, given the overrides of the search path."""
-    return list(_list_groups_once(tuple(search)))
+    return list(_list_groups_once(tuple(search_overrides)))
 
 
 @cache  # slow without it: Hydra copies its list of plugins for each folder that it reads
-def _list_groups_once(search: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_find_groups("", search))
+def _list_groups_once(search_overrides: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_find_groups("", search_overrides))
 
 
-def _find_groups(parent: str, search: Sequence[str]) -> Iterator[str]:
-    for child in _list_entries(parent, ObjectType.GROUP, search):
+def _find_groups(parent: str, search_overrides: Sequence[str]) -> Iterator[str]:
+    for child in _list_entries(parent, ObjectType.GROUP, search_overrides):
         if not parent and child == EXPERIMENTAL_DIR.name:  # a separate config root, not a group
             continue
         group = f"{parent}/{child}" if parent else child
         yield group
-        yield from _find_groups(group, search)
+        yield from _find_groups(group, search_overrides)
 
 
 def describe_options(folders: Sequence[str | Path] = ()) -> tuple[str, str]:
@@ -108,5 +110,9 @@ def describe_algorithm(name: str, folders: Sequence[str | Path] = ()) -> str:
     return f"algo={name}\n  " + "\n  ".join(lines)
 
 
-def _list_entries(group: str, kind: ObjectType, search: Sequence[str]) -> list[str]:
-    return GlobalHydra.instance().config_loader().get_group_options(group, kind, overrides=list(search))
+def _list_entries(group: str, kind: ObjectType, search_overrides: Sequence[str]) -> list[str]:
+    return (
+        GlobalHydra.instance()
+        .config_loader()
+        .get_group_options(group, kind, overrides=list(search_overrides))
+    )

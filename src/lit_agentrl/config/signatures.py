@@ -25,26 +25,6 @@ from lit_agentrl.paths import list_options
 HEAVY = ("lightning.pytorch", "transformers")
 
 
-def load_libraries() -> None:
-    """Import torch, Lightning and transformers, and print that this takes seconds.
-
-    The imports create a million long-lived objects, and scanning these repeatedly would take a third of the time.
-    The garbage collector is therefore disabled meanwhile, and ignores the objects afterwards (``gc.freeze``).
-    """
-    if "lightning" in sys.modules:
-        return
-    screen.announce("loading torch and Lightning")
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        for name in HEAVY:
-            importlib.import_module(name)
-    finally:
-        gc.freeze()
-        if was_enabled:
-            gc.enable()
-
-
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_recursive_", "_convert_"}
 _TENSORS = ("_BT", "_B", "_BK")  # ends of the names of arguments that a run provides
 _LISTS, _DICTS = (list, tuple, Sequence), (dict, Mapping)
@@ -91,6 +71,26 @@ BY_DEVICE = (
 )  # fmt: skip
 
 SEPARATE = {"algo.structure"}  # nodes that are instantiated separately, not passed to their section's target
+
+
+def load_libraries() -> None:
+    """Import torch, Lightning and transformers, and print that this takes seconds.
+
+    The imports create a million long-lived objects, and scanning these repeatedly would take a third of the time.
+    The garbage collector is therefore disabled meanwhile, and ignores the objects afterwards (``gc.freeze``).
+    """
+    if "lightning" in sys.modules:
+        return
+    screen.announce("loading torch and Lightning")
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for name in HEAVY:
+            importlib.import_module(name)
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 def check_targets(

@@ -94,7 +94,7 @@ REMOVED = {
 
 
 def explain_composition(
-    error: Exception, name: str, job: Sequence[str], search: Sequence[str] = ()
+    error: Exception, name: str, job: Sequence[str], search_overrides: Sequence[str] = ()
 ) -> UserError:
     """Explain why Hydra refused the overrides of a job, or a file that they name.
 
@@ -102,15 +102,15 @@ def explain_composition(
         error: what Hydra raised.
         name: the name of the primary config.
         job: the overrides.
-        search: overrides of Hydra's search path.
+        search_overrides: overrides of Hydra's search path.
 
     Returns:
         The error to raise, which names what is wrong and what is valid.
     """
-    if isinstance(error, UnicodeError) and (message := explain_unreadable(search)):
+    if isinstance(error, UnicodeError) and (message := explain_unreadable(search_overrides)):
         return UserError(message)
-    groups = list_groups(search)
-    chosen = []
+    groups = list_groups(search_overrides)
+    group_overrides = []
     for override in parse(job):
         key, value = override.key_or_group, override.value()
         if key not in groups and "/" in key:
@@ -119,7 +119,7 @@ def explain_composition(
             )
         if key not in groups or isinstance(value, dict):
             continue
-        options = list_group_options(key, search)
+        options = list_group_options(key, search_overrides)
         if override.is_add():
             return UserError(
                 f"{override.input_line}: {key} is chosen already; write {key}={value} without the +"
@@ -129,29 +129,34 @@ def explain_composition(
             if new := REMOVED.get(f"{key}={unknown[0]}"):
                 return UserError(f"{key}={unknown[0]} was removed; write {new}")
             return UserError(f"unknown option {key}={unknown[0]}; {_suggest_name(key, unknown[0], options)}")
-        chosen.append(str(override.input_line))
+        group_overrides.append(str(override.input_line))
     try:
-        base = compose(config_name=name, overrides=[*chosen, *search], return_hydra_config=True)
+        base = compose(
+            config_name=name, overrides=[*group_overrides, *search_overrides], return_hydra_config=True
+        )
     except Exception as cause:
         if isinstance(cause, YAMLError):
             return UserError(explain(cause))
         if missing := re.match(r"Could not override '([\w/]+)'\. No match", str(cause)):
             outer = missing[1].rpartition("/")[0]
-            override_text = next(text for text in chosen if text.startswith(f"{missing[1]}="))
-            option = next((text for text in chosen if text.startswith(f"{outer}=")), f"the {outer} chosen")
+            override_text = next(text for text in group_overrides if text.startswith(f"{missing[1]}="))
+            outer_overrides = [text for text in group_overrides if text.startswith(f"{outer}=")]
+            option = outer_overrides[0] if outer_overrides else f"the {outer} chosen"
             return UserError(
                 f"{override_text} has no effect: {option} has no {missing[1]}; leave it out, or choose another {outer}"
             )
-        return UserError(f"{' '.join(chosen)}: {explain(cause)}")
+        return UserError(f"{' '.join(group_overrides)}: {explain(cause)}")
     known_keys = [key for key, _ in _flatten_entries(OmegaConf.to_container(base, resolve=False))]
     for override in parse(job):
         key = override.key_or_group
         if new := REMOVED.get(key):
             return UserError(f"{key} was removed; write {new}")
         if not override.is_add() and key not in [*known_keys, *groups] and get_table(key) not in known_keys:
-            return UserError(_suggest_key(key, known_keys, base, search))
+            return UserError(_suggest_key(key, known_keys, base, search_overrides))
         if str(error).startswith(f"Could not override '{key}'.") and "Key '" in explain(error):
-            return UserError(_suggest_key(key + "." + explain(error).split("'")[3], known_keys, base, search))
+            return UserError(
+                _suggest_key(key + "." + explain(error).split("'")[3], known_keys, base, search_overrides)
+            )
         if "Error merging override" in str(error) and str(override.input_line) in str(error):
             below = [k for k in known_keys if k.rpartition(".")[0] == key and not k.endswith("_")]
             if below:
@@ -170,7 +175,9 @@ def _suggest_name(group: str, name: str, options: Sequence[str]) -> str:
     return f"{suggest(find_nearest(name, options))} valid: {', '.join(options)}".strip()
 
 
-def _suggest_key(key: str, known_keys: Sequence[str], base: DictConfig, search: Sequence[str]) -> str:
+def _suggest_key(
+    key: str, known_keys: Sequence[str], base: DictConfig, search_overrides: Sequence[str]
+) -> str:
     """Suggest valid keys for an unknown one.
 
     These are, in order of preference: the same key in other options of its group, similar keys in the same section, the
@@ -186,10 +193,10 @@ def _suggest_key(key: str, known_keys: Sequence[str], base: DictConfig, search: 
     head = key.partition(".")[0]
     choices = base.hydra.runtime.choices
     if (group := key.replace(".", "/")) in choices:
-        return f"{key} is chosen by name: {group}=NAME; valid: {', '.join(list_group_options(group, search))}"
+        return f"{key} is chosen by name: {group}=NAME; valid: {', '.join(list_group_options(group, search_overrides))}"
     groups = [str(name) for name in choices if key.startswith(f"{str(name).replace('/', '.')}.")]
     group = max(groups, key=len, default="")  # the innermost: its option may add keys to an outer one
-    if group and (others := _list_options_with(key, group, search)):
+    if group and (others := _list_options_with(key, group, search_overrides)):
         # the option that fits the algorithm comes first
         fitting = _find_fitting_data(choices) if group == "data" else ""
         others.sort(key=lambda option: option != fitting)
@@ -228,26 +235,26 @@ def _find_fitting_data(choices: Mapping[str, str]) -> str:
     return next((data for axis, data in _DATA_OF_AXES.items() if axis in choices), "")
 
 
-def _list_options_with(key: str, group: str, search: Sequence[str]) -> list[str]:
+def _list_options_with(key: str, group: str, search_overrides: Sequence[str]) -> list[str]:
     """List the options of a group that have ``key``.
 
     Of options that differ only in numbers, the first one is listed.
     """
     options: dict[frozenset[str], str] = {}
-    for option in list_group_options(group, search):
-        content = _read_option_content(group, option, tuple(search))
+    for option in list_group_options(group, search_overrides):
+        content = _read_option_content(group, option, tuple(search_overrides))
         if key in content:
             options.setdefault(content, option)
     return list(options.values())
 
 
 @cache
-def _read_option_content(group: str, option: str, search: tuple[str, ...]) -> frozenset[str]:
+def _read_option_content(group: str, option: str, search_overrides: tuple[str, ...]) -> frozenset[str]:
     """Return the keys of an option, and ``key=value`` for each value that is a string."""
     content: Any = {}
     # Hydra may warn about the file of a plugin
     with suppress(HydraException, YAMLError), catch_warnings(action="ignore"):
-        content = compose(config_name=f"{group}/{option}", overrides=list(search))
+        content = compose(config_name=f"{group}/{option}", overrides=list(search_overrides))
     # a file that overrides other groups cannot be composed alone
     if not content and (file := find_config(f"{group}/{option}.yaml")).is_file():
         content = OmegaConf.create()

@@ -18,7 +18,7 @@ from lit_agentrl.episode import EndReason, Episode, Message, Segment, Turn
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.known_words import is_spelt
 from lit_agentrl.text.ledger import reply_segments
-from lit_agentrl.text.lost_characters import find_lost
+from lit_agentrl.text.lost_characters import count_lost
 
 _REMEDIES = {
     THOUGHTS: "write them into the contents, or set model.chat_template",
@@ -97,13 +97,13 @@ class Reader:
             turns.append(turn)
             lost |= set(reply.lost)
             prefix, segments, starts_row = [], [], False
-        self._require_known(turns)
+        self._refuse_unknown_tokens(turns)
         fitting = self._truncate(turns)
         self.num_split += sum(turn.starts_row for turn in turns) > 1
-        self._count_lost(lost)
+        self._record_losses(lost)
         if self._writer.must_spell(messages) and self._spelt_rows[-1:] != [self.row_name]:
             self._spelt_rows.append(self.row_name)
-        self._count(messages)
+        self._count_texts(messages)
         opening = spell_out(messages)
         opening = opening[: _find_first_reply(opening)]
         return Episode(0, 0, 0, 0, "data", 0, opening=opening, turns=fitting, end=EndReason.TURN_LIMIT)
@@ -133,9 +133,9 @@ class Reader:
             turn.starts_row = number == 1
             turns.append(turn)
             prefix, segments, before = [], [], ""
-        self._require_known(turns)
+        self._refuse_unknown_tokens(turns)
         fitting = self._truncate(turns)
-        self._count(messages)
+        self._count_texts(messages)
         return Episode(
             0, 0, 0, 0, "data", 0, opening=spell_out(context), turns=fitting, end=EndReason.TURN_LIMIT
         )
@@ -153,7 +153,7 @@ class Reader:
             reply_logps=unknown, reply_entropies=unknown, policy_version=-1, reply_text=text, is_valid=True,
         )  # fmt: skip
 
-    def _require_known(self, turns: Sequence[Turn]) -> None:
+    def _refuse_unknown_tokens(self, turns: Sequence[Turn]) -> None:
         unknown = self._chat.tokenizer.unk_token_id
         if unknown is None or unknown in self._chat.end_of_turn_ids:
             return
@@ -165,16 +165,16 @@ class Reader:
                 "unknown_text", f"{count} of its tokens are unknown to the tokenizer; use another model"
             )
 
-    def _count(self, messages: Messages) -> None:
+    def _count_texts(self, messages: Messages) -> None:
         self.num_read += 1
         self.num_folded += self._chat.folds_system and any(m["role"] == "system" for m in messages)
         texts = [message[key] for message in messages for key in _TEXTS if key in message]
-        self.lost += find_lost(self._chat.tokenizer, texts)
+        self.lost += count_lost(self._chat.tokenizer, texts)
         self._first_texts += texts[: _MOST_TEXTS - len(self._first_texts)]
         for text in texts:
             self.markers.update(self._chat.find_markers(text))
 
-    def _count_lost(self, parts: Iterable[str]) -> None:
+    def _record_losses(self, parts: Iterable[str]) -> None:
         for part in parts:
             names = self._losing_rows.setdefault(part, [])
             if names[-1:] != [self.row_name]:  # the answers of a row are read one after the other

@@ -86,9 +86,9 @@ class DialogueWriter:
         self._chat = chat
         self.forms = find_forms(chat)
         self._marker_ids = chat.marker_ids
-        self._block = chat.dialect.think_start, chat.dialect.think_start.replace("<", "</", 1)
-        self._close = "\n{}\n\n" if chat.opening.endswith("\n") else "{}"
-        self._close = self._close.format(self._block[1])
+        self._think_tags = chat.dialect.think_start, chat.dialect.think_start.replace("<", "</", 1)
+        closing_tag = self._think_tags[1]
+        self._thought_end = f"\n{closing_tag}\n\n" if chat.opening.endswith("\n") else closing_tag
 
     def must_spell(self, messages: Messages) -> bool:
         """Return whether the messages hold tools or calls that the template does not write."""
@@ -115,7 +115,7 @@ class DialogueWriter:
 
     def _split_thought(self, message: Message) -> Message:
         """Split a think block off the content where the template writes its beginning."""
-        (start, end), opening = self._block, self._chat.opening
+        (start, end), opening = self._think_tags, self._chat.opening
         content = message["content"]
         has_block = content.lstrip().startswith(start) or (bool(opening) and end in content)
         if not start or not has_block or message.get("thought"):
@@ -133,7 +133,7 @@ class DialogueWriter:
 
     def _join_thought(self, message: Message) -> Message:
         """Join the thought of a guarded reply to its content, if it belongs there."""
-        (start, end), opening = self._block, self._chat.opening
+        (start, end), opening = self._think_tags, self._chat.opening
         if message["role"] != "assistant" or not start:
             return message
         if self.forms.thought_key or not self.forms.keeps_blocks:
@@ -143,7 +143,7 @@ class DialogueWriter:
         if _OPENED in message:
             content = opening + content
         elif opening:
-            content = f"{opening}{thought.strip()}{self._close}{content}"
+            content = f"{opening}{thought.strip()}{self._thought_end}{content}"
         elif thought:
             content = f"{start}{thought}{end}{content}"
         return {**bare, "content": content}
@@ -199,7 +199,7 @@ class DialogueWriter:
         self, dialogue: _Dialogue, index: int, message: Message, prompt: str
     ) -> tuple[str, tuple[str, ...]]:
         """Return what the template writes of a reply, and what it leaves out."""
-        closed, (start, end) = dialogue.render(index + 1, header=False), self._block
+        closed, (start, end) = dialogue.render(index + 1, header=False), self._think_tags
         opening = self._chat.opening if prompt.endswith(self._chat.opening) else ""
         thought, core = message.get("thought", "").strip(), message["content"].strip()
         lost: list[str] = []
@@ -227,7 +227,7 @@ class DialogueWriter:
             elif opening and inside.startswith(start):  # after white space that the header lacks
                 text = inside.removeprefix(start).removeprefix(opening.partition(start)[2])
             elif opening:  # the template leaves out the thought that its header opens
-                text = f"{thought}{self._close}{inside}"
+                text = f"{thought}{self._thought_end}{inside}"
             elif thought and thought not in text:
                 lost.append(THOUGHTS)
         if "calls" in message and core not in text:
@@ -268,14 +268,14 @@ class DialogueWriter:
     def _find_end(self, text: str, tokens: Sequence[int], starts: Sequence[int]) -> int | None:
         """Find the token that ends a reply among the markers and blanks behind it."""
         bounds = [*starts, len(text)]
-        found: list[int] = []
+        markers: list[int] = []
         for place in range(len(tokens) - 1, -1, -1):
             if tokens[place] in self._marker_ids:
-                found.insert(0, place)
+                markers.insert(0, place)
             elif not text[bounds[place] : bounds[place + 1]].isspace():
                 break
-        ends = [place for place in found if tokens[place] in self._chat.end_of_turn_ids]
-        return next(iter([*ends, *found[-1:]]), None)
+        ends = [place for place in markers if tokens[place] in self._chat.end_of_turn_ids]
+        return next(iter([*ends, *markers[-1:]]), None)
 
 
 @dataclass(frozen=True)

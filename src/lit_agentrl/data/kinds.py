@@ -149,13 +149,13 @@ class Kind:
         name = type(self).__name__.lower()
         size = Offer(GROUP_SIZE, self.smallest, f"data={name}, whose groups may be of {self.smallest}")
         facts: list[Fact | Offer] = [PLAYED] if self.is_mixed else [size, RECORDED, NO_IMITATION]
-        given = {
+        is_given_by_fact = {
             HELD_REFERENCE: not self.cache_reference,
             COST_SCORES: self.score == "cost" or bool(self.heads),
             REFERRED: self.is_referred,
         }
         held_out = Offer(HELD_OUT, float(bool(self.held_out)), f"data.held_out={self.held_out or 0:g}")
-        return [*facts, held_out, *(fact for fact, is_given in given.items() if is_given)]
+        return [*facts, held_out, *(fact for fact, is_given in is_given_by_fact.items() if is_given)]
 
     @property
     def heads(self) -> tuple[str, ...]:

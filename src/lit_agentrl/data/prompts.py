@@ -24,14 +24,14 @@ _FIRST_MIXED = 1 << 42  # first group id of mixed data, after the ids of all wav
 class OneBatch:
     """A data loader with one batch, which draws no random numbers."""
 
-    def __init__(self, make: Callable[[], StepBatch]) -> None:
-        self._make = make
+    def __init__(self, make_batch: Callable[[], StepBatch]) -> None:
+        self._make_batch = make_batch
 
     def __len__(self) -> int:
         return 1
 
     def __iter__(self) -> Iterator[StepBatch]:
-        yield self._make()
+        yield self._make_batch()
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,9 @@ class PromptStream(LightningDataModule):
         self._is_judged = is_judged
         self._judges_test = judges_test and bool(recorded and recorded.held_out.get("test"))
         self._prompts = prompts
-        self._shares = np.cumsum(task_weights) / np.sum(task_weights)
+        self._cumulative_weights = np.cumsum(task_weights) / np.sum(task_weights)
         self._seed = seed
-        self._val = val
+        self._val_specs = val
         self.test = test
 
     @property
@@ -133,7 +133,8 @@ class PromptStream(LightningDataModule):
         addresses = self._sampler.choose(Draw(self._seed, iteration, wave, self._prompts, self._instances))
         keys = [seeds.make_key(self._seed, "instance", *address) for address in addresses]
         draws = [seeds.make_key(self._seed, "task", *address) / 2**63 for address in addresses]
-        tasks = np.searchsorted(self._shares, draws, side="right").clip(max=len(self._shares) - 1)
+        last_task = len(self._cumulative_weights) - 1
+        tasks = np.searchsorted(self._cumulative_weights, draws, side="right").clip(max=last_task)
         first = wave * _GROUPS_OF_A_WAVE + iteration * self._prompts  # group ids are unique over the run
         return StepBatch(
             iteration, keys, tasks.tolist(), list(range(first, first + self._prompts)), wave=wave
@@ -163,7 +164,7 @@ class PromptStream(LightningDataModule):
         held_out = OneBatch(partial(self._make_held_out, "val"))
         if self._is_judged:
             return [held_out]
-        played = [OneBatch(partial(self._make_evaluation, spec, "val")) for spec in self._val]
+        played = [OneBatch(partial(self._make_evaluation, spec, "val")) for spec in self._val_specs]
         return [*played, held_out] if self._recorded and self._recorded.held_out.get("val") else played
 
     def test_dataloader(self) -> list[OneBatch]:

@@ -138,18 +138,18 @@ def read(kind: Kind, student: Student, *, seed: int, compares_held_out: bool = T
 
 
 def describe_equal_openings(openings: Counter[str], held_out: float) -> str:
-    """Describe equal openings of more groups than may be held out; may be empty.
+    """Describe an opening that more groups share than may be held out; else empty.
 
     Args:
-        openings: number of groups by what the split is drawn for, by default the messages before the first reply.
+        openings: number of groups by split key, by default the messages before the first reply.
         held_out: share of the groups to hold out.
     """
-    most, total = max(openings.values(), default=0), openings.total()
-    if most < 2 or most <= held_out * total or not held_out:
+    largest, total = max(openings.values(), default=0), openings.total()
+    if largest < 2 or largest <= held_out * total or not held_out:
         return ""
     return (
-        f"{most} of {total} groups begin with the same messages before the first reply, so that all of them are held "
-        "out or none; a column held_out_with, with another text in each row, splits them"
+        f"{largest} of {total} groups begin with the same messages before the first reply, so that all of them are "
+        "held out or none; a column held_out_with, with another text in each row, splits them"
     )
 
 
@@ -288,7 +288,7 @@ def _check_room(group: Group, kind: Kind, student: Student, tally: _Tally) -> bo
 def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterator[tuple[str, Group]]:
     """Read the groups of a file, each with its split key, by default the prompt."""
     columns = kind.columns or {}
-    found: set[str] = set()  # of the columns that the user named
+    found_columns: set[str] = set()  # of the columns that the user named
     present: dict[str, None] = {}  # in the order of first occurrence
     for row_name, original in read_table(path):
         tally.rows += 1
@@ -298,7 +298,9 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
             if not isinstance(original, dict):
                 raise BadRow("unreadable", 'it is not an object; write {"column": value, …}')
             present |= dict.fromkeys(map(str, original))
-            found |= {theirs for theirs in columns.values() if not is_missing(find_column(original, theirs))}
+            found_columns |= {
+                theirs for theirs in columns.values() if not is_missing(find_column(original, theirs))
+            }
             converted = convert_row(original, path.suffix.lower(), columns)
             row = ReadRow(converted.row)
             markers, lost = reader.markers.total(), reader.lost.total()
@@ -319,7 +321,7 @@ def _read_rows(kind: Kind, path: Path, reader: Reader, tally: _Tally) -> Iterato
                 f"{shorten_path(path)} {row_name}", BadRow("template", f"it cannot be rendered: {error}")
             )
     for ours, theirs in columns.items():
-        if present and theirs not in found:
+        if present and theirs not in found_columns:
             raise ValueError(
                 f"columns.{ours}={theirs} is in no row of {shorten_path(path)} (there are "
                 f"{escape_unprintable(', '.join(present))[:200]}); name one of them"

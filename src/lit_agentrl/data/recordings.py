@@ -35,7 +35,7 @@ class Recordings:
         metrics: metrics of every iteration.
         held_out: groups of ``val`` and ``test``, without training.
         first: number of the first group of a run.
-        openings: number of groups of files by what the split is drawn for.
+        openings: number of groups of files by split key, by default the messages before the first reply.
         measures_nll: validation also measures the mean of -log p of the sampled tokens, for data to imitate.
     """
 

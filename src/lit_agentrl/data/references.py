@@ -37,18 +37,19 @@ class References:
         self.path, self.tokenizer = path, str(folder.described.get("policy", {}).get("tokenizer"))
         hashes = " ".join(shard.sha256 for shard in folder.shards)
         self.fingerprint = hashlib.sha256(hashes.encode()).hexdigest()
-        self._best: dict[tuple[str, tuple[int, ...]], Episode] = {}
+        self._best_by_prompt: dict[tuple[str, tuple[int, ...]], Episode] = {}
         for episode in folder.read():
             if not episode.failed and episode.num_action_tokens:
                 key = _identify_prompt(episode)
-                self._best[key] = select_best([self._best[key], episode]) if key in self._best else episode
+                earlier = self._best_by_prompt.get(key)
+                self._best_by_prompt[key] = episode if earlier is None else select_best([earlier, episode])
 
     def __len__(self) -> int:
-        return len(self._best)
+        return len(self._best_by_prompt)
 
     def put_before(self, episode: Episode) -> Episode | None:
         """Put the best recorded answer before each row; None without one for the prompt."""
-        reference = self._best.get(_identify_prompt(episode))
+        reference = self._best_by_prompt.get(_identify_prompt(episode))
         return None if reference is None else put_behind(reference, episode)
 
 

@@ -94,7 +94,7 @@ class RowFolder:
         write_atomic(self.path / MANIFEST, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
     def settle(self) -> None:
-        """Remove a partial piece, or rename the complete file.
+        """Remove a partial piece; rename the file once all pieces are written.
 
         Only the process that holds the lock of the folder may call it.
 
@@ -104,7 +104,7 @@ class RowFolder:
         file = self.rows if self._is_written and not self._part.exists() else self._part
         size = sum(piece.size for piece in self.shards)
         if size or file.exists():
-            self._require_whole(file)
+            self._require_intact(file)
             os.truncate(file, size)
         if self._is_written and file == self._part:
             os.replace(file, self.rows)
@@ -118,16 +118,16 @@ class RowFolder:
     def _part(self) -> Path:
         return self.rows.with_name(f"{self.rows.name}.part")
 
-    def _require_whole(self, file: Path) -> None:
+    def _require_intact(self, file: Path) -> None:
         try:
             with open(file, "rb") as opened:
-                is_whole = all(
+                is_intact = all(
                     hashlib.sha256(opened.read(piece.size)).hexdigest() == piece.sha256
                     for piece in self.shards
                 )
         except OSError as error:
             raise ValueError(f"{file} cannot be read: {error.strerror}; {_REMEDY}") from error
-        if not is_whole:
+        if not is_intact:
             raise ValueError(f"{file} is damaged: its checksums are not those of {MANIFEST}; {_REMEDY}")
 
 
@@ -189,7 +189,7 @@ def find_paths(names: Sequence[str]) -> list[Path]:
         require_local("path", name)
     paths = [Path(name).expanduser() for name in names]
     for path in paths:
-        if not os.path.exists(path):  # also of a name that is too long
+        if not os.path.exists(path):  # Path.exists raises where a name is too long
             raise ValueError(f"path={path} is not there; looked for {path.absolute()}")
         if path.is_dir():
             if rows := read_kind(path):

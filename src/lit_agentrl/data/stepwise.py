@@ -80,18 +80,18 @@ class Stepwise(Kind):
 
 
 def _read_labels(row: Mapping[str, Any], count: int, unit: str) -> list[float]:
-    given = row.get("labels")
-    if not isinstance(given, list):
+    labels = row.get("labels")
+    if not isinstance(labels, list):
         raise BadRow("no_label", f"column labels must be a list with a label for each of the {unit}")
-    if len(given) != count:
-        raise BadRow("no_label", f"column labels has {len(given)} entries, and there are {count} {unit}")
-    for label in given:
+    if len(labels) != count:
+        raise BadRow("no_label", f"column labels has {len(labels)} entries, and there are {count} {unit}")
+    for label in labels:
         if not isinstance(label, bool | int | float) or not 0 <= label <= 1:
             raise BadRow(
                 "bad_label",
                 f"column labels holds {str(label)[:40]!r}; write true, false, or a number from 0 to 1",
             )
-    return [float(label) for label in given]
+    return [float(label) for label in labels]
 
 
 def set_step_returns(episode: Episode, labels: Sequence[float]) -> Episode:

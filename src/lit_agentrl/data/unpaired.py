@@ -32,6 +32,6 @@ class Unpaired(Kind):
         opening, replies = read_dialogue(row, "completion")
         if not self.heads:
             return [set_return(reader.make_episode(opening, replies), read_label(row))]
-        given = row.get("scores")
-        head_labels = labels.read_labels(row if given is None else given, self.heads, "scores")
+        scores = row.get("scores")
+        head_labels = labels.read_labels(row if scores is None else scores, self.heads, "scores")
         return [labels.add_labels(reader.make_episode(opening, replies), head_labels)]

@@ -196,7 +196,7 @@ class TooFewActions(ValueError):
             f"max_actions={task.max_actions}; set {' '.join(changes)}"
         )
 
-    def raise_limits(self, task: Task) -> Task:
+    def extend_limits(self, task: Task) -> Task:
         """Return the task with limits that allow best play."""
         return replace(task, max_turns=self._turns, max_actions=self._actions)
 

@@ -157,13 +157,13 @@ def check_step(probe: Probe, episodes: int) -> None:
             except ResetNeeded:
                 continue
             except Exception as error:
-                given = f"raised {describe_error(error)}"
+                reaction = f"raised {describe_error(error)}"
             else:
-                given = "went on"
+                reaction = "went on"
             probe.expect(
                 False,
                 "ending",
-                f"step after the end {given}",
+                f"step after the end {reaction}",
                 "raise gymnasium.error.ResetNeeded where the game is over",
             )
 
@@ -199,7 +199,7 @@ def _check_result(probe: Probe, result: Any, action: str | None) -> bool:
             f"info at the end is {describe(info)}",
             "say whether the game is solved: success",
         )
-    given = {
+    entries = {
         "success": False,
         "action_is_valid": True,
         "reward_parts": {"reward": reward},
@@ -211,22 +211,22 @@ def _check_result(probe: Probe, result: Any, action: str | None) -> bool:
         ("counts", dict),
     ):  # fmt: skip
         probe.expect(
-            type(given[key]) is kind,
+            type(entries[key]) is kind,
             "info",
-            f"info[{key!r}] is {describe(given[key])}, not a {kind.__name__}",
+            f"info[{key!r}] is {describe(entries[key])}, not a {kind.__name__}",
             f"convert it: {kind.__name__}(value)",
         )
     probe.expect(
-        action is None or bool(given["action_is_valid"]),
+        action is None or bool(entries["action_is_valid"]),
         "actions",
         f"{describe(action)} of random_action was called invalid",
         "accept what action_names lists, whatever its case",
     )
-    if is_number and type(given["reward_parts"]) is dict:
-        _check_parts(probe, given["reward_parts"], reward)
-    if type(given["cost"]) is float:
-        is_finite = math.isfinite(given["cost"])
-        probe.expect(is_finite, "info", f"info['cost'] is {given['cost']}", "return a finite number")
+    if is_number and type(entries["reward_parts"]) is dict:
+        _check_parts(probe, entries["reward_parts"], reward)
+    if type(entries["cost"]) is float:
+        is_finite = math.isfinite(entries["cost"])
+        probe.expect(is_finite, "info", f"info['cost'] is {entries['cost']}", "return a finite number")
     return bool(terminated)
 
 

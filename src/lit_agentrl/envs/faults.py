@@ -58,24 +58,24 @@ class FaultyWorld(WrappedWorld):
         super().__init__(world)
         self._faults = faults
         self._noise = np.random.default_rng(0)
-        self._seen = ""
+        self._observation = ""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         seed = self.choose_seed(seed)
-        self._seen, info = self._world.reset(seed=seed, options=options)
+        self._observation, info = self._world.reset(seed=seed, options=options)
         self._noise = keyed_rng(seed, (options or {}).get("noise_seed", seed), _FAULTS)
-        return self._seen, info
+        return self._observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         has_failed = self._is_known(action) and bool(self._noise.random() < self._faults.rate)
         if has_failed:
             info: dict[str, Any] = {"success": False, "reward_parts": {}, "counts": {"faults": 1.0}}
             return self._describe_fault(), 0.0, False, False, info
-        self._seen, reward, terminated, truncated, info = self._world.step(action)
+        self._observation, reward, terminated, truncated, info = self._world.step(action)
         counts = {**info.get("counts", {}), "faults": 0.0}
-        return self._seen, reward, terminated, truncated, {**info, "counts": counts}
+        return self._observation, reward, terminated, truncated, {**info, "counts": counts}
 
     def _is_known(self, action: str) -> bool:
         """Return whether an action has the form that the world asks for."""
@@ -87,10 +87,10 @@ class FaultyWorld(WrappedWorld):
 
     def _describe_fault(self) -> str:
         if self._faults.message is None:
-            return self._seen
+            return self._observation
         if self.action_format() == "tools":
             return self._faults.message
-        return f"{self._faults.message}\n{self._seen}"
+        return f"{self._faults.message}\n{self._observation}"
 
     def rekey(self, noise_seed: int) -> None:
         """Seed the faults, and everything random of the world, with ``noise_seed``."""
@@ -99,10 +99,10 @@ class FaultyWorld(WrappedWorld):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "world": self._world.state_dict(), "noise": self._noise.bit_generator.state, "seen": self._seen,
+            "world": self._world.state_dict(), "noise": self._noise.bit_generator.state, "seen": self._observation,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._world.load_state_dict(state["world"])
         self._noise.bit_generator.state = state["noise"]
-        self._seen = str(state["seen"])
+        self._observation = str(state["seen"])

@@ -49,11 +49,11 @@ def list_numbers(task: Task, split: str) -> tuple[int, ...]:
             )
         if count > MOST_EPISODES:
             raise UserError(f"episodes=all: {task.name} has {count} tasks, and {MOST_EPISODES} is the most")
-        first: dict[int, int] = {}
+        number_by_instance: dict[int, int] = {}
         for number in itertools.count():
-            index = env.locate(make_evaluation_key("test", number))
-            assert index is not None
-            first.setdefault(index, number)
-            if len(first) == count:
-                return tuple(first[index] for index in range(count))
+            instance = env.locate(make_evaluation_key("test", number))
+            assert instance is not None
+            number_by_instance.setdefault(instance, number)
+            if len(number_by_instance) == count:
+                return tuple(number_by_instance[instance] for instance in range(count))
     raise AssertionError("unreachable: count() does not end")

@@ -21,7 +21,7 @@ from lit_agentrl.report.statistics import (
     compute_group_means,
     compute_mean_interval,
 )
-from lit_agentrl.report.summary import Estimate, estimate
+from lit_agentrl.report.summary import Estimate, to_estimate
 
 START = "start"  # the weights before training, with the same sampling
 GREEDY = "greedy"  # the evaluated policy at temperature 0
@@ -131,8 +131,8 @@ def _estimate_lead(
     ]
     success, groups = zip(*played, strict=True)
     return {
-        "success": estimate(compute_clustered_share_interval(list(success), list(groups))),
-        "difference": estimate(
+        "success": to_estimate(compute_clustered_share_interval(list(success), list(groups))),
+        "difference": to_estimate(
             compute_mean_interval([policy_means[group] - baseline_means[group] for group in both])
         ),
     }

@@ -19,7 +19,7 @@ from lit_agentrl.report.statistics import (
     estimate_best_of_k,
     estimate_pass_at_k,
 )
-from lit_agentrl.report.summary import estimate
+from lit_agentrl.report.summary import to_estimate
 from lit_agentrl.rewards.learned.scoring import compute_turn_values
 from lit_agentrl.text.token_bytes import hash_tokenizer
 
@@ -70,9 +70,9 @@ class Chooser:
                 chosen - sum(solved) / len(solved)
                 for chosen, (_, solved) in zip(best, large_groups, strict=True)
             ]
-            results[f"best@{k}"] = estimate(compute_share_interval(best, num_episodes))
-            results[f"gain@{k}"] = estimate(compute_mean_interval(gains))
-            results[f"pass@{k}"] = estimate(compute_share_interval(passes, num_episodes))
+            results[f"best@{k}"] = to_estimate(compute_share_interval(best, num_episodes))
+            results[f"gain@{k}"] = to_estimate(compute_mean_interval(gains))
+            results[f"pass@{k}"] = to_estimate(compute_share_interval(passes, num_episodes))
         return results
 
     def _score_episodes(self, episodes: Sequence[Episode]) -> list[float]:

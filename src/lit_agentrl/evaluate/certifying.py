@@ -28,14 +28,14 @@ def list_jobs(overrides: Sequence[str]) -> list[list[str]]:
     return [[name, *shared] for name in named] or [shared]
 
 
-def certify_job(job: Sequence[str], search: Sequence[str] = (), *, members: int) -> Certificate:
+def certify_job(job: Sequence[str], search_overrides: Sequence[str] = (), *, members: int) -> Certificate:
     """Compose the objective that the options of a run name, and certify it.
 
     Raises:
         ValueError: an unknown option or an invalid value.
     """
     torch.set_num_threads(1)  # the matrices of table games are tiny
-    objective, _ = build_algorithm(compose_job("train", list(job), list(search)))
+    objective, _ = build_algorithm(compose_job("train", list(job), list(search_overrides)))
     certificate = certify(objective, members=members)
     changed = [text for text, each in zip(job, parse(job), strict=True) if each.key_or_group != "algo"]
     name = " ".join([objective.name, *(text.removeprefix("algo/").removeprefix("algo.") for text in changed)])
@@ -43,10 +43,10 @@ def certify_job(job: Sequence[str], search: Sequence[str] = (), *, members: int)
 
 
 def certify_jobs(
-    jobs: Sequence[Sequence[str]], search: Sequence[str] = (), *, members: int, processes: int
+    jobs: Sequence[Sequence[str]], search_overrides: Sequence[str] = (), *, members: int, processes: int
 ) -> Iterator[Certificate]:
     """Yield the certificate of each job, in order, from several processes."""
-    make = partial(certify_job, search=search, members=members)
+    make = partial(certify_job, search_overrides=search_overrides, members=members)
     if processes == 1 or len(jobs) == 1:
         yield from map(make, jobs)
         return

@@ -26,7 +26,7 @@ from lit_agentrl.report.statistics import (
     compute_group_means,
     compute_mean_interval,
 )
-from lit_agentrl.report.summary import Estimate, estimate
+from lit_agentrl.report.summary import Estimate, to_estimate
 from lit_agentrl.rl.diagnostics import information, merged, per_token_code, per_token_paper
 from lit_agentrl.rollout.thoughts import (
     SwappedThoughts,
@@ -211,10 +211,10 @@ def _compare_success(before: Sequence[Outcome], after: Sequence[Outcome]) -> dic
     ]
     success = [a.success for a in after if not a.failed]
     return {
-        "success": estimate(
+        "success": to_estimate(
             compute_clustered_share_interval(success, [a.group for a in after if not a.failed])
         ),
-        "difference": estimate(compute_mean_interval(compute_group_means(*zip(*pairs, strict=True)))),
+        "difference": to_estimate(compute_mean_interval(compute_group_means(*zip(*pairs, strict=True)))),
     }
 
 

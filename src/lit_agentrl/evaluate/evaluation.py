@@ -62,7 +62,7 @@ def evaluate(cfg: DictConfig, saved: DictConfig, load_task: TaskLoader, *, folde
     checkpoint = find_checkpoint(cfg, folder)
     note_if_unfinished(folder)
     totals = Totals()
-    totals.close()
+    totals.ignore_checkpoints()
     announcer = Announcer(keeps_episodes=cfg.diagnostics or bool(cfg.best_of))
     run = rebuild_run(cfg, saved, load_task, extra_callbacks=[totals, announcer])
     if cfg.episodes == ALL:
@@ -211,7 +211,7 @@ class Announcer(Callback):
         self.episodes = []
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
     ) -> None:
         self.episodes += batch.episodes if self._keeps_episodes else []
 

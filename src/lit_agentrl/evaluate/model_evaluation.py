@@ -54,7 +54,7 @@ from lit_agentrl.rollout.worlds.pool import Worlds
 from lit_agentrl.text.chat import ChatRenderer
 from lit_agentrl.text.context import Context
 from lit_agentrl.text.dialects.base import Dialect
-from lit_agentrl.text.lost_characters import find_lost, format_lost
+from lit_agentrl.text.lost_characters import count_lost, format_lost
 from lit_agentrl.text.prompts import Prompt
 from lit_agentrl.text.reply_ends import list_model_ends
 
@@ -210,7 +210,7 @@ class OpenedModel:
             return
         self._has_noted_lost = True
         texts = (text for episode in episodes for text in episode.prompt_texts)
-        lost = format_lost(find_lost(self.policy.tokenizer, texts))
+        lost = format_lost(count_lost(self.policy.tokenizer, texts))
         screen.note(
             f"prompts of {episodes[0].task_name} hold {lost}; remove them from its texts, or use another model"
         )

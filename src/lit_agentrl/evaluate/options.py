@@ -118,11 +118,8 @@ def compose_model_config(
         raise UserError(f"env={names[0]} is a mixture; name its games, such as env=[sokoban,bandit]")
     saved.pop("hydra", None)
     saved.run_dir = str(FOLDER)
-    saved.test.envs, saved.test.episodes, saved.val.envs = (
-        names,
-        1 if cfg.episodes == "all" else cfg.episodes,
-        None,
-    )
+    saved.test.envs, saved.val.envs = names, None
+    saved.test.episodes = 1 if cfg.episodes == "all" else cfg.episodes
     return saved
 
 

@@ -65,7 +65,7 @@ class EpisodeCollector(Callback):
         self.episodes: list[Episode] = []
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
     ) -> None:
         self.episodes += batch.episodes
 

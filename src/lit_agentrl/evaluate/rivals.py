@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.evaluate.options import as_list, list_shots
-from lit_agentrl.report.ratings import grade_players
+from lit_agentrl.report.ratings import compute_ratings
 
 
 def require_rivals(cfg: DictConfig, compared: Sequence[dict[str, Any]], *, num_models: int = 1) -> None:
@@ -41,7 +41,7 @@ def add_ratings(records: Sequence[dict[str, Any]]) -> None:
         if len(players) < 2:
             continue
         try:
-            rated = grade_players(scores)
+            rated = compute_ratings(scores)
         except ValueError as error:
             raise UserError(
                 f"ratings=true, game {env}: {error}; evaluate all with the same episodes and members"

@@ -20,10 +20,10 @@ from lit_agentrl.report.summary import (
     LEGEND,
     Estimate,
     add_game,
-    estimate,
     format_estimate,
     format_usage,
-    start_score_table,
+    make_score_table,
+    to_estimate,
 )
 
 _EXTRA = ("pass@", "best@", "gain@", "TGC", "SGC", GAME_COUNT_PREFIX, "rating")
@@ -58,7 +58,7 @@ def _build_rows(cfg: DictConfig, records: Sequence[dict[str, Any]], models: Sequ
     group_note = "" if cfg.members == 1 else f", {cfg.members} episodes of each task"
     variant = "".join(f", {option}" for option in cfg.get(VARIANT, ()))
     title = f"{models[0]}, split {cfg.split}" if len(models) == 1 else f"split {cfg.split}"
-    table = start_score_table(
+    table = make_score_table(
         escape(f"{title}{group_note}{variant}"),  # options may have square brackets
         f"{LEGEND}; T: temperature; n: tasks",
         "T",
@@ -94,7 +94,7 @@ def _estimate_level(levels: Mapping[str, Any], name: str) -> Estimate | None:
         return None
     if not n:  # of an earlier version, which did not record it
         return {"mean": share, "low": None, "high": None, "n": 0}
-    return estimate(compute_wilson_interval(round(share * n), n))
+    return to_estimate(compute_wilson_interval(round(share * n), n))
 
 
 def _build_baselines(records: Sequence[dict[str, Any]], models: Sequence[str]) -> Table:

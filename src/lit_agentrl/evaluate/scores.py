@@ -22,7 +22,7 @@ from lit_agentrl.report.statistics import (
     estimate_pass_at_k,
     normalise,
 )
-from lit_agentrl.report.summary import Estimate, estimate
+from lit_agentrl.report.summary import Estimate, to_estimate
 from lit_agentrl.report.table import Printed
 
 
@@ -95,8 +95,8 @@ def make_record(
         "temperature": temperature,
         "episodes": len(played),
         "failed": len(outcomes) - len(played),
-        "success": estimate(success),
-        "return": estimate(returns),
+        "success": to_estimate(success),
+        "return": to_estimate(returns),
         "normalised": _normalise(success.mean, levels),
         "invalid_share": sum(e.invalid for e in played) / max(replies, 1),
         "cut_share": sum(e.cut for e in played) / max(replies, 1),
@@ -111,7 +111,7 @@ def make_record(
     if any(e.scenario for e in played):
         scenarios = [float(is_solved) for is_solved in list_solved_scenarios(played)]
         record["TGC"] = record["success"]
-        record["SGC"] = estimate(compute_share_interval(scenarios, len(scenarios))) if scenarios else None
+        record["SGC"] = to_estimate(compute_share_interval(scenarios, len(scenarios))) if scenarios else None
     for name in sorted({name for e in played for name in e.counts}):
         record[f"{GAME_COUNT_PREFIX}{name}"] = _estimate_mean(
             [(e.counts[name], e.group) for e in played if name in e.counts]
@@ -124,14 +124,16 @@ def make_record(
         enough = [solved for solved in counts.values() if len(solved) >= k]
         shares = [estimate_pass_at_k(len(solved), sum(solved), k) for solved in enough]
         record[f"pass@{k}"] = (
-            estimate(compute_share_interval(shares, sum(map(len, enough)))) if shares else None
+            to_estimate(compute_share_interval(shares, sum(map(len, enough)))) if shares else None
         )
     return record
 
 
 def _estimate_mean(values: Sequence[tuple[float, int]]) -> Estimate:
     """Estimate a mean over episodes, each with its prompt."""
-    return estimate(compute_clustered_mean_interval([v for v, _ in values], [group for _, group in values]))
+    return to_estimate(
+        compute_clustered_mean_interval([v for v, _ in values], [group for _, group in values])
+    )
 
 
 def warn_of_cut_replies(records: Sequence[Mapping[str, Any]], limit: int) -> None:

@@ -230,11 +230,11 @@ def _play_missing_shards(cfg: DictConfig, described: dict[str, Any], games: Game
             folder.write_manifest()
         elif differs := describe_difference({**folder.described, MADE_WITH: described[MADE_WITH]}, described):
             raise UserError(f"out={path} holds episodes of another command: {differs}; choose another folder")
-        done = len(folder.shards)
+        num_done = len(folder.shards)
         outcomes = [episode.outcome for episode in folder.read()]
-        if done and not folder.is_complete:
+        if num_done and not folder.is_complete:
             screen.note(f"{path}: continuing after {len(outcomes)} episodes")
-        for name, spec in plan[done:]:
+        for name, spec in plan[num_done:]:
             game = games.tasks[spec.task].name
             screen.announce(
                 f"playing {screen.describe_episodes([game], spec.prompts * cfg.members)}, from task {spec.first}"
@@ -275,16 +275,16 @@ def describe_difference(recorded: Mapping[str, Any], requested: Mapping[str, Any
 
 def _format_result(cfg: DictConfig, game: str, levels: Levels, outcomes: Sequence[Outcome]) -> str:
     game_outcomes = [outcome for outcome in outcomes if outcome.task_name == game]
-    known = {"chance_success": levels.chance_success, "oracle_success": levels.oracle_success}
+    known_levels = {"chance_success": levels.chance_success, "oracle_success": levels.oracle_success}
     record = make_record(
         OmegaConf.create({"split": cfg.split, "pass_k": []}),
         game,
         float(cfg.temperature),
         game_outcomes,
-        known,
+        known_levels,
     )
     score = record["success"]
-    references = ["–" if value is None else f"{value:.3f}" for value in known.values()]
+    references = ["–" if value is None else f"{value:.3f}" for value in known_levels.values()]
     interval = "" if score["low"] is None else f" [{score['low']:.3f}, {score['high']:.3f}]"
     failed = f", {record['failed']} failed" if record["failed"] else ""
     if missing := (cfg.episodes - len(game_outcomes)) * (cfg.plays == BEST):

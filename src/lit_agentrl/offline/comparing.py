@@ -35,8 +35,11 @@ class Comparing:
     def check(self, judge: Judge) -> None:
         """Accept any judge."""
 
-    def settle(self, folder: EpisodeFolder) -> str:
-        """Describe how many episodes are rated; there is nothing to repair."""
+    def repair(self, folder: EpisodeFolder) -> None:
+        """Do nothing: a shard is written whole or not at all."""
+
+    def describe_content(self, folder: EpisodeFolder) -> str:
+        """Return the number of rated episodes, as text."""
         return f"{sum(shard.episodes for shard in folder.shards)} episodes are rated"
 
     def ask(

@@ -50,9 +50,12 @@ class Criticising:
                 "reward.judge.shows_end=true shows the judge the label that a reward model is to learn; leave it out"
             )
 
-    def settle(self, folder: RowFolder) -> str:
-        """Repair what a killed process left, and describe how many rows there are."""
+    def repair(self, folder: RowFolder) -> None:
+        """Repair what a killed process left."""
         folder.settle()
+
+    def describe_content(self, folder: RowFolder) -> str:
+        """Return the number of rows, as text."""
         return f"{sum(piece.rows for piece in folder.shards)} critiques are in {folder.rows}"
 
     def ask(

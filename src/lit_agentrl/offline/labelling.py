@@ -52,7 +52,8 @@ class LabelKind(Protocol):
         folder: creates a folder of labels from a path, a description and the number of ``planned`` shards.
         open: opens such a folder; None if there is nothing yet.
         check: refuses a judge that makes no sense.
-        settle: repairs what a killed process left, and describes how much there is.
+        repair: repairs what a killed process left.
+        describe_content: says how many labels a folder has.
         ask: returns the labels of some prompts and counts of the questions, including ``asked`` and ``unread``.
         add: writes a shard of labels.
         describe_result: yields the lines to print at the end.
@@ -64,7 +65,8 @@ class LabelKind(Protocol):
     folder: Callable[..., Any]
     open: Callable[[Path], Any]
     check: Callable[[Judge], None]
-    settle: Callable[[Any], str]
+    repair: Callable[[Any], None]
+    describe_content: Callable[[Any], str]
     ask: Callable[[Judge, Sequence[Sequence[Episode]], int], tuple[Sequence[Any], Counter[str]]]
     add: Callable[[Any, Sequence[Any], int], Any]
     describe_result: Callable[[Any, Mapping[str, int]], Iterator[str]]
@@ -128,9 +130,9 @@ def label(cfg: DictConfig, judge_overrides: Sequence[str]) -> Iterator[str]:
                 f"out={out} holds the labels of another command: {differs}; choose another folder"
             )
         with name_errors("out"):
-            settled = kind.settle(folder)
+            kind.repair(folder)
         if len(folder.shards) >= len(starts):
-            yield f"{out} is complete: {settled}"
+            yield f"{out} is complete: {kind.describe_content(folder)}"
             return
         _set_up_judge(judge, cfg.seed)
         if existing is None:

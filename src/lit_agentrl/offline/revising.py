@@ -50,9 +50,12 @@ class Revising:
                 "came after the reply; leave it out"
             )
 
-    def settle(self, folder: RowFolder) -> str:
-        """Repair what a killed process left, and describe how many rows there are."""
+    def repair(self, folder: RowFolder) -> None:
+        """Repair what a killed process left."""
         folder.settle()
+
+    def describe_content(self, folder: RowFolder) -> str:
+        """Return the number of rows, as text."""
         return f"{sum(piece.rows for piece in folder.shards)} revisions are in {folder.rows}"
 
     def ask(

@@ -87,14 +87,14 @@ def show(path: str, overrides: Sequence[str], count: int) -> ShownData:
         cfg.rollout.max_context_tokens,
     )
     with name_errors("data"):
-        found = read(kind, student, seed=0, compares_held_out=False)
+        data = read(kind, student, seed=0, compares_held_out=False)
     name = type(kind).__name__.lower()
-    lines = [describe_groups(name, found.groups), *found.notes]
+    lines = [describe_groups(name, data.groups), *data.notes]
     rows = [
         row
-        for number, group in enumerate(found.groups[:count], 1)
+        for number, group in enumerate(data.groups[:count], 1)
         for row in _show_group(
-            f"{number} of {len(found.groups)}", group, chat, is_pair=isinstance(kind, Pairs)
+            f"{number} of {len(data.groups)}", group, chat, is_pair=isinstance(kind, Pairs)
         )
     ]
     return ShownData(lines, rows)

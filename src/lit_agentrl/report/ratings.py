@@ -120,7 +120,7 @@ def _solve_volatility(phi: float, sigma: float, variance: float, delta: float, t
     return math.exp(low / 2)
 
 
-def grade_players(scores: Mapping[str, Sequence[float | None]], *, tau: float = 0.5) -> dict[str, Glicko]:
+def compute_ratings(scores: Mapping[str, Sequence[float | None]], *, tau: float = 0.5) -> dict[str, Glicko]:
     """Compute ratings of players that played the same tasks.
 
     Each pair on a task is a game: the larger score wins, equal ones are a draw, and a task that one of them has not

@@ -110,7 +110,7 @@ class Summary(held_out.HasHeldOutRows):
     threads: int | None  # of torch; None: written by a version that did not record it
 
 
-def estimate(interval: Interval) -> Estimate:
+def to_estimate(interval: Interval) -> Estimate:
     """Convert an interval to its stored form; infinite bounds become None."""
     low, high = (bound if math.isfinite(bound) else None for bound in (interval.low, interval.high))
     return {"mean": interval.mean, "low": low, "high": high, "n": interval.n}
@@ -132,8 +132,8 @@ def score(
     groups = range(len(successes)) if groups is None else groups
     return {
         "iteration": iteration,
-        "success": estimate(compute_clustered_share_interval(successes, groups)),
-        "return": None if returns is None else estimate(compute_clustered_mean_interval(returns, groups)),
+        "success": to_estimate(compute_clustered_share_interval(successes, groups)),
+        "return": None if returns is None else to_estimate(compute_clustered_mean_interval(returns, groups)),
     }
 
 
@@ -336,7 +336,7 @@ def build_closing_table(summary: Summary) -> Table:
     It fits 80 columns.  Scores that a stopped run never measured are dashes.
     """
     notes = [LEGEND, "one run, one seed", describe_unknown(summary["games"]), describe_selection(summary)]
-    table = start_score_table(_format_status(summary), "; ".join(filter(None, notes)), "iter.")
+    table = make_score_table(_format_status(summary), "; ".join(filter(None, notes)), "iter.")
     for game in summary["games"]:
         scores: dict[str, Score | None] = {
             stage: game[stage]  # type: ignore[literal-required]
@@ -355,7 +355,7 @@ def build_closing_table(summary: Summary) -> Table:
     return table
 
 
-def start_score_table(title: str, caption: str, place: str) -> Table:
+def make_score_table(title: str, caption: str, place: str) -> Table:
     """Return a table of success without rows.
 
     Args:
@@ -381,7 +381,7 @@ def add_game(
     """Add the rows of a game to a table of success.
 
     Args:
-        table: made by `start_score_table`.
+        table: made by `make_score_table`.
         names: the game and its split, which share a column, on two lines.
         rows: name, place and success of each policy; a success of None was not measured.
         chance: success of random play.

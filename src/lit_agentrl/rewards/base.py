@@ -274,13 +274,14 @@ def require_places(name: str, places: Places, episodes: Sequence[Episode]) -> No
     Raises:
         ValueError: an index is no token of its reply, or its reward is not finite; the message names the first error.
     """
-    require_rewards(name, [[math.fsum(early.values()) for early in row] for row in places], episodes)
+    sums = [[math.fsum(reward_by_index.values()) for reward_by_index in row] for row in places]
+    require_rewards(name, sums, episodes)
     for episode, row in zip(episodes, places, strict=True):
-        for turn, early in zip(episode.turns, row, strict=True):
-            for place in early:
-                if not 0 <= place < len(turn.reply_tokens):
+        for turn, reward_by_index in zip(episode.turns, row, strict=True):
+            for index in reward_by_index:
+                if not 0 <= index < len(turn.reply_tokens):
                     raise ValueError(
-                        f"reward.{name} pays token {place} of a reply of {len(turn.reply_tokens)} tokens; "
+                        f"reward.{name} pays token {index} of a reply of {len(turn.reply_tokens)} tokens; "
                         "count from 0"
                     )
 

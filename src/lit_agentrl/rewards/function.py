@@ -72,12 +72,12 @@ class Function(Shaping):
 
     def _compute_score(self, episode: Episode, index: int) -> float:
         turn = episode.turns[index]
-        given = {
+        available = {
             "reply": turn.reply_text, "actions": list(turn.actions), "observation": turn.observation,
             "points": turn.reward, "is_valid": turn.is_valid, "turn": index,
             "is_last": index + 1 == len(episode.turns), "success": episode.success, "episode": episode,
         }  # fmt: skip
-        return call_function(self.fn, self._names, given, episode, f"turn {index + 1}")
+        return call_function(self.fn, self._names, available, episode, f"turn {index + 1}")
 
 
 def select_argument_names(fn: Callable[..., float], given: Sequence[str]) -> list[str]:

@@ -49,9 +49,9 @@ class RewardPipeline:
                 )
             require_one_of(f"{name}.sees", part.sees, ("own", "all"))
             part.name = name
-        task = [name for name, part in parts.items() if part.stage is Stage.TASK]
-        if len(task) > 1:
-            raise ValueError(f"{' and '.join(task)} each replace the task's reward; choose one")
+        task_parts = [name for name, part in parts.items() if part.stage is Stage.TASK]
+        if len(task_parts) > 1:
+            raise ValueError(f"{' and '.join(task_parts)} each replace the task's reward; choose one")
         if parts and not any(isinstance(part, TripWire) for part in parts.values()):
             parts["tripwire"] = TripWire()
             parts["tripwire"].name = "tripwire"
@@ -134,8 +134,8 @@ class RewardPipeline:
                 continue
             require_places(name, places, scored)
             for episode, row in zip(scored, places, strict=True):
-                for turn, early in zip(episode.turns, row, strict=True):
-                    turn.early_rewards += early.items()
+                for turn, reward_by_index in zip(episode.turns, row, strict=True):
+                    turn.early_rewards += reward_by_index.items()
 
     def _set_costs(self, scored: Sequence[Episode]) -> None:
         """Set the cost of each turn to the sum over the parts that compute costs."""

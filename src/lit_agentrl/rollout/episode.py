@@ -27,7 +27,7 @@ from lit_agentrl.text.chat import ChatRenderer, Prefix
 from lit_agentrl.text.context import Past, ShowsMessages
 from lit_agentrl.text.dialects.base import Reply, may_hold_several_calls
 from lit_agentrl.text.ledger import reply_segments
-from lit_agentrl.text.lost_characters import find_lost
+from lit_agentrl.text.lost_characters import count_lost
 from lit_agentrl.text.prompts import add_shots
 
 
@@ -348,7 +348,7 @@ class EpisodeInPlay:
         prefix = self._context.prompt(past, self._chat)
         self.episode.num_broken += prefix.broken
         shown = [message] if message else self.episode.prompt_texts
-        self.episode.num_lost += find_lost(self._chat.tokenizer, shown).total()
+        self.episode.num_lost += count_lost(self._chat.tokenizer, shown).total()
         self.asks = self.rules.asks
         turn = Turn(
             observation=self._observation,

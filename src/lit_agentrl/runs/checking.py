@@ -48,9 +48,9 @@ def read_config_folders(flags: Sequence[str]) -> tuple[list[str], list[str]]:
         UserError: a path is not a folder, or has a file with the name of a shipped one.
     """
     folders = get_flag_values(flags, "--config-dir", "-cd")
-    search = composition.format_search_path(folders)
+    search_overrides = composition.format_search_path(folders)
     check_folders(folders)
-    return folders, search
+    return folders, search_overrides
 
 
 def is_printing(flags: Sequence[str]) -> bool:
@@ -82,9 +82,9 @@ def check_jobs(
     """
     overrides = rewrite_for_hydra(overrides)
     check_overrides(overrides, is_multirun=plan is not None)
-    folders, search = read_config_folders(flags)
+    folders, search_overrides = read_config_folders(flags)
     job_overrides = plan.jobs if plan else [list(overrides)]
-    jobs = [composition.compose_job("train", job, search) for job in job_overrides]
+    jobs = [composition.compose_job("train", job, search_overrides) for job in job_overrides]
     _check_print_flags(flags, jobs[0])
     if is_printing(flags):
         return []

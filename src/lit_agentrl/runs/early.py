@@ -147,8 +147,8 @@ def _build(node: Any, path: str) -> Any:
 def _check_options(check: Callable[..., Any], node: Mapping[str, Any], path: str) -> None:
     """Check the options that a function has, except ``auto`` in place of another type."""
     names = inspect.signature(check).parameters
-    given = {name: value for name, value in node.items() if name in names}
-    check(**{n: value for n, value in given.items() if value != "auto" or f"{path}.{n}" not in BY_DEVICE})
+    options = {name: value for name, value in node.items() if name in names}
+    check(**{n: value for n, value in options.items() if value != "auto" or f"{path}.{n}" not in BY_DEVICE})
 
 
 class _Unknown:

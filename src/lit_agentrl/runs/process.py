@@ -12,6 +12,11 @@ import psutil
 from lit_agentrl.config.errors import refuse_first
 from lit_agentrl.screen import RANKS
 
+# variables of GNU OpenMP, which reads them once, when torch is imported
+_SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_SPINS = 1000  # tens of microseconds, within which most small operations finish
+
 
 def check_environment() -> None:
     """Refuse variables of a launcher that Lightning and torch could not read.
@@ -41,7 +46,7 @@ def _find_problems() -> Iterator[str]:
                 "set them; unset both"
             )
     yield from _find_launcher_problems()
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    for name in _THREAD_VARIABLES:
         value_given = os.environ.get(name, "1")
         if not all(part.strip().isdecimal() and int(part) for part in value_given.split(",")):
             yield f"the environment variable {name}={value_given} must be a whole number >= 1; unset it"
@@ -74,12 +79,6 @@ def _find_launcher_problems() -> Iterator[str]:
         )
 
 
-# variables of GNU OpenMP, which reads them once, when torch is imported
-_SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_SPINS = 1000  # tens of microseconds, within which most small operations finish
-
-
 class Load:
     """The load of other programs, to which torch's threads are fitted once.
 
@@ -88,13 +87,13 @@ class Load:
     """
 
     def __init__(self) -> None:
-        self._since: tuple[float, float] | None = None
-        self._number: int | None = None
+        self._measured_at_start: tuple[float, float] | None = None
+        self._num_threads: int | None = None
         self._note: str | None = None
 
     def start(self) -> None:
         """Start the measurement."""
-        self._since = measure_seconds()
+        self._measured_at_start = measure_seconds()
 
     def fit_threads(self) -> str | None:
         """Give torch one thread less for each core that other programs keep busy.
@@ -108,19 +107,19 @@ class Load:
         """
         import torch
 
-        if self._since is None or any(name in os.environ for name in _THREAD_VARIABLES):
+        if self._measured_at_start is None or any(name in os.environ for name in _THREAD_VARIABLES):
             return None
-        if self._number is None:
-            (started_at, before), (ended_at, after) = self._since, measure_seconds()
+        if self._num_threads is None:
+            (started_at, before), (ended_at, after) = self._measured_at_start, measure_seconds()
             busy = max(0.0, after - before) / max(ended_at - started_at, 1e-3)
             default = torch.get_num_threads()
-            self._number = max(1, min(default, count_cores() - int(busy + 0.5)))
-            if self._number < default:
+            self._num_threads = max(1, min(default, count_cores() - int(busy + 0.5)))
+            if self._num_threads < default:
                 self._note = (
-                    f"torch uses {self._number} of {default} threads: other programs keep {busy:.1f} of "
+                    f"torch uses {self._num_threads} of {default} threads: other programs keep {busy:.1f} of "
                     f"{count_cores()} cores busy; OMP_NUM_THREADS={default} uses all, which changes the last bits"
                 )
-        torch.set_num_threads(self._number)
+        torch.set_num_threads(self._num_threads)
         return self._note
 
 
@@ -153,13 +152,13 @@ def restore_threads(before: int) -> str | None:
     """
     import torch
 
-    now = torch.get_num_threads()
-    if now == before:
+    current = torch.get_num_threads()
+    if current == before:
         return None
     if (variable := next((name for name in _THREAD_VARIABLES if name in os.environ), None)) is not None:
         return (
-            f"{variable} gives {now} threads, and this run was started with {before}: its numbers will differ in their "
-            f"last bits from those of a run that was not interrupted; {variable}={before} keeps them"
+            f"{variable} gives {current} threads, and this run was started with {before}: its numbers will differ in "
+            f"their last bits from those of a run that was not interrupted; {variable}={before} keeps them"
         )
     torch.set_num_threads(before)
     return None

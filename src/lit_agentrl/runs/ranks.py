@@ -137,18 +137,20 @@ def share(job: Job, num_nodes: int) -> None:
             "each machine; torchrun and srun set them"
         )
     text = json.dumps(asdict(job))
-    others = num_nodes - 1 if launched is None else launched[0] * launched[1] - 1
+    num_others = num_nodes - 1 if launched is None else launched[0] * launched[1] - 1
     os.environ[JOB] = text
-    if others > 0:
+    if num_others > 0:
         store = _open_store(is_first=True)
         store.set("job", text)
         try:
-            with _report_waiting(f"the {others} other processes of the run"):
-                store.wait([f"read{number}" for number in range(1, others + 1)], timedelta(seconds=WAIT_S))
+            with _report_waiting(f"the {num_others} other processes of the run"):
+                store.wait(
+                    [f"read{number}" for number in range(1, num_others + 1)], timedelta(seconds=WAIT_S)
+                )
         except RuntimeError as error:
-            absent = others - store.add("readers", 0)
+            absent = num_others - store.add("readers", 0)
             raise UserError(
-                f"{absent} of the {others} other processes did not fetch the job within {WAIT_S:g} seconds: "
+                f"{absent} of the {num_others} other processes did not fetch the job within {WAIT_S:g} seconds: "
                 f"{_name_remedy()}"
             ) from error
 

@@ -52,20 +52,20 @@ class Totals(Callback):
         self.threads = torch.get_num_threads()
         self.used: Counter[str] = Counter()
         self.template = ""
-        self._is_final = False
+        self._ignores_checkpoints = False
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
     ) -> None:
         self.used.update(batch.used)
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
     ) -> None:
         self.used.update(batch.used)
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *where: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: StepBatch, *indices: int
     ) -> None:
         self.used.update(batch.used)
 
@@ -87,13 +87,13 @@ class Totals(Callback):
             "used": dict(self.used), "template": self.template,
         }  # fmt: skip
 
-    def close(self) -> None:
+    def ignore_checkpoints(self) -> None:
         """Ignore the totals in checkpoints that are loaded from now on."""
-        self._is_final = True
+        self._ignores_checkpoints = True
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the sums, but not the number of threads."""
-        if self._is_final:
+        if self._ignores_checkpoints:
             return
         self.used = Counter(state_dict.get("used", {}))  # absent in earlier versions
         self.counts = dict(state_dict["counts"])
@@ -156,8 +156,8 @@ class RunRecord:
         self._path = folder / "summary.json"
         self._totals = totals
         self._at_start, self._warnings = at_start, warnings
-        self._best, self._last = best, last
-        self._fixed: dict[str, Any] = {
+        self._best_checkpoint, self._last_checkpoint = best, last
+        self._constants: dict[str, Any] = {
             "command": command,
             "seed": seed,
             "versions": {
@@ -171,7 +171,7 @@ class RunRecord:
         self._games: dict[tuple[str, str], reports.Game] = {}
         self._held_out: dict[str, dict[str, float]] = {}
         self._held_out_rows = held_out_rows
-        self._solved: dict[outcomes_file.Key, outcomes_file.Solved] = {}
+        self._solved_tasks: dict[outcomes_file.Key, outcomes_file.Solved] = {}
         for split in ("val", "test"):
             for name, level in games.get_levels(split).items():
                 n = level.episodes
@@ -200,7 +200,7 @@ class RunRecord:
             solved_tasks = outcomes_file.parse(
                 (self._path.parent / outcomes_file.FILE).read_text(encoding="utf-8")
             )
-            self._solved |= {key: solved for key, solved in solved_tasks.items() if key[2] == "start"}
+            self._solved_tasks |= {key: solved for key, solved in solved_tasks.items() if key[2] == "start"}
 
     def add(self, split: str, stage: Stage, iteration: int, outcomes: Sequence[Outcome]) -> None:
         """Record the scores of a validation or test, without failed episodes."""
@@ -208,7 +208,7 @@ class RunRecord:
             game_outcomes = [e for e in outcomes if e.task_name == name]
             finished = [e for e in game_outcomes if not e.failed]
             if game_split == split and finished:
-                self._solved[name, split, stage] = outcomes_file.list_solved(game_outcomes)
+                self._solved_tasks[name, split, stage] = outcomes_file.list_solved(game_outcomes)
                 game[stage] = reports.score(
                     [e.success for e in finished],
                     [e.total_reward for e in finished],
@@ -236,8 +236,8 @@ class RunRecord:
             self._held_out[target] = self._held_out[source]
         for (name, split), game in self._games.items():
             game[target] = game[source]
-            if (name, split, source) in self._solved:
-                self._solved[name, split, target] = self._solved[name, split, source]
+            if (name, split, source) in self._solved_tasks:
+                self._solved_tasks[name, split, target] = self._solved_tasks[name, split, source]
 
     def finish(self, status: Status, *, error: str | None = None) -> reports.Summary:
         """Write the current summary, and return it."""
@@ -246,12 +246,12 @@ class RunRecord:
             "status": status,
             "error": error,
             "warnings": [*self._at_start, *chain.from_iterable(self._warnings)],
-            **self._fixed,
+            **self._constants,
             "games": list(self._games.values()),
             "held_out": dict(self._held_out),
             **({"held_out_rows": self._held_out_rows} if self._held_out_rows else {}),
-            "monitored": _describe_best(self._best),
-            "saves": None if self._last is None else self._last.describe(),
+            "monitored": _describe_best(self._best_checkpoint),
+            "saves": None if self._last_checkpoint is None else self._last_checkpoint.describe(),
             **self._totals.counts,
             "seconds": dict(self._totals.seconds),
             "engine": dict(self._totals.used),
@@ -260,7 +260,7 @@ class RunRecord:
         }
         summary = cast(reports.Summary, fields)  # write() checks every field
         if self._is_writing:
-            outcomes_file.write(self._path.parent / outcomes_file.FILE, self._solved)
+            outcomes_file.write(self._path.parent / outcomes_file.FILE, self._solved_tasks)
             reports.write(self._path, summary)
         return summary
 
@@ -357,7 +357,7 @@ def flatten_hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
 def _estimate_level(share: float | None, n: int) -> reports.Score | None:
     if share is None:
         return None
-    interval = reports.estimate(compute_wilson_interval(round(share * n), n))
+    interval = reports.to_estimate(compute_wilson_interval(round(share * n), n))
     return {"iteration": None, "success": interval, "return": None}
 
 

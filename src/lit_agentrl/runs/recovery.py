@@ -33,21 +33,22 @@ def name_good_checkpoint(error: Exception, cause: NotFinite, folder: Path, *, is
         checkpoints / "best.ckpt",
     )
     progress = {path: _read_progress(path) for path in (last, previous, best)}
-    good = {
+    good_iterations = {
         path: saved["iterations"]
         for path, saved in progress.items()
         if saved and saved["version"] < cause.version
     }
     note = "there is no earlier checkpoint" if is_writing else ""
-    if good:
-        path = max(good, key=lambda candidate: good[candidate])
+    if good_iterations:
+        path = max(good_iterations, key=lambda candidate: good_iterations[candidate])
         if path == previous:
             if is_writing:
                 remove_checkpoint(last)
                 os.rename(previous, last)
             path = last
         contents = ", which holds only the weights" if path == best else ""
-        note = f"the last good checkpoint is {path}, of iteration {max(good.values())}{contents}"
+        iteration = max(good_iterations.values())
+        note = f"the last good checkpoint is {path}, of iteration {iteration}{contents}"
     if note:
         error.args = (f"{get_first_line(error)}; {note}", *error.args[1:])
 

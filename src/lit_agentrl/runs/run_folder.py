@@ -246,21 +246,21 @@ def require_separate_folders(jobs: Sequence[DictConfig], *, is_new: bool = True)
     Raises:
         UserError: the message names the option.
     """
-    seen: set[Path] = set()
+    folders: set[Path] = set()
     for number, cfg in enumerate(jobs):
         with read_write(cfg.hydra.job):
             cfg.hydra.job.num, cfg.hydra.job.id = number, str(number)
         try:
-            place = str(cfg.hydra.sweep.subdir)
+            subdir = str(cfg.hydra.sweep.subdir)
         except OmegaConfBaseException:  # known only when Hydra starts the run
             return
-        folder = Path(os.path.abspath(Path(str(jobs[0].hydra.sweep.dir)) / place))
-        if folder in seen:
+        folder = Path(os.path.abspath(Path(str(jobs[0].hydra.sweep.dir)) / subdir))
+        if folder in folders:
             raise UserError(
-                f"hydra.sweep.subdir={place} is the folder of several runs of the sweep; leave it out, or include what "
-                "differs, such as hydra.sweep.subdir='seed${seed}'"
+                f"hydra.sweep.subdir={subdir} is the folder of several runs of the sweep; leave it out, or include "
+                "what differs, such as hydra.sweep.subdir='seed${seed}'"
             )
-        seen.add(folder)
+        folders.add(folder)
         if is_new:
             require_new("hydra.sweep.subdir", folder)
 

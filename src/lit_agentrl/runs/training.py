@@ -75,7 +75,7 @@ def train(cfg: DictConfig, job: ranks.Job, *, parts: Parts | None = None) -> rep
             measure_start(run, tracker, checkpoint)
             log_hyperparameters(run)
             run.trainer.fit(run.module, run.stream, ckpt_path=checkpoint, weights_only=True)
-            status = judge_end(run)
+            status = determine_status(run)
             measure_end(run, tracker)
             summary = tracker.finish(status)
         if ranks.is_first():
@@ -298,8 +298,8 @@ def log_hyperparameters(run: Run) -> None:
         logger.log_hyperparams(record.flatten_hyperparameters(to_plain_dict(run.cfg)))
 
 
-def judge_end(run: Run) -> record.Status:
-    """Return how training ended.
+def determine_status(run: Run) -> record.Status:
+    """Return the status of a run whose training has ended.
 
     Raises:
         KeyboardInterrupt: training was interrupted; Lightning only sets a flag.
@@ -316,7 +316,7 @@ def measure_end(run: Run, tracker: record.RunRecord) -> None:
     """Evaluate the last weights, then the best ones, on the same tasks."""
     totals, best = find_callback(run, Totals), find_callback(run, BestCheckpoint)
     assert totals is not None, "build_run adds it"
-    totals.close()  # loading the best checkpoint below would also load its older totals
+    totals.ignore_checkpoints()  # loading the best checkpoint below would also load its older totals
     iterations = run.trainer.current_epoch
     measure(run, tracker, "last", iterations)
     if best is not None and best.best_iteration is not None:

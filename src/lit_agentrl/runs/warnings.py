@@ -23,25 +23,25 @@ def collect_warnings(run: Run, threads_note: str | None) -> list[str]:
     """Return the warnings about options without effect, hidden tools, recorded data and threads."""
     rollout = run.cfg.rollout
     processes = run.trainer.world_size if run.stream.plays else 1
-    typed = run_folder.read_overrides(run.folder)
+    overrides = run_folder.read_overrides(run.folder)
     is_judged_by_world = bool(run.games.val and not run.stream.plays)
-    is_ahead = rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires
+    is_older = rollout.overlap or READS_OLD_LOG_PROBS in run.structure.requires
     warnings = (
         describe_inactive_bounds(
             run.module,
-            is_ahead=is_ahead,
-            overrides=typed,
+            is_older=is_older,
+            overrides=overrides,
         ),
-        describe_blind_turns(run.module.objective, run.games, typed) if run.stream.plays else "",
+        describe_blind_turns(run.module.objective, run.games, overrides) if run.stream.plays else "",
         describe_hidden_tools(run.rules),
-        describe_own_imitation(run.module.objective, typed) if run.stream.plays else "",
+        describe_own_imitation(run.module.objective, overrides) if run.stream.plays else "",
         describe_idle_reference(
             run.module.objective,
             run.module.updater.settings,
-            typed,
-            is_older=is_ahead or run.recorded is not None,
+            overrides,
+            is_older=is_older or run.recorded is not None,
         ),
-        describe_default_world(typed, name=run.games.tasks[0].name) if is_judged_by_world else "",
+        describe_default_world(overrides, name=run.games.tasks[0].name) if is_judged_by_world else "",
         describe_repeated_rows(run.games),
         describe_missing_repeats(run.structure, run.games, rollout.get("instances")),
         describe_idle_processes(rollout.prompts, processes),

@@ -160,5 +160,8 @@ def _identify_data(tensor: Tensor) -> Any:
 def _start_copy(tensor: Tensor) -> Tensor:
     if tensor.device.type == "cpu" or tensor.layout != torch.strided:
         return tensor.to("cpu", copy=True)
-    host = torch.empty_like(tensor, device="cpu", pin_memory=tensor.device.type == "cuda")
+    try:
+        host = torch.empty_like(tensor, device="cpu", pin_memory=tensor.device.type == "cuda")
+    except RuntimeError:  # the system limits pinned memory; another copy is slower
+        host = torch.empty_like(tensor, device="cpu")
     return host.copy_(tensor, non_blocking=True)

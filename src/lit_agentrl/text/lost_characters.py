@@ -39,7 +39,7 @@ def find_missing_bytes(tokenizer: PreTrainedTokenizerBase) -> bytes:
     return bytes(sorted(missing - never))
 
 
-def find_lost(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counter[str]:
+def count_lost(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counter[str]:
     """Count the characters of texts that a tokenizer drops, whole or in part."""
     missing = find_missing_bytes(tokenizer)
     lost: Counter[str] = Counter()

@@ -84,9 +84,9 @@ class MarkerGuard:
         self._plain_pattern = _match_any(
             {word for word in _find_plain_markers(template_texts, self._token_pattern) if word not in spared}
         )
-        self._unknown = tokenizer.unk_token_id  # also the id of unknown words, so it does not prove a marker
+        self._unknown_id = tokenizer.unk_token_id  # unknown words have it too, so it does not prove a marker
         ids = {tokenizer.backend_tokenizer.token_to_id(token) for token in self._marker_tokens}
-        self._marker_ids = ids - {None, self._unknown}
+        self._marker_ids = ids - {None, self._unknown_id}
 
     def guard(self, messages: Sequence[Mapping[str, str]], *, is_minimal: bool = False) -> Guarded:
         """Return copies of the messages that are safe to render.
@@ -204,7 +204,7 @@ class MarkerGuard:
             marker_spans = [
                 (start, end)
                 for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
-                if token in self._marker_ids or (token == self._unknown and text[start:end] == unknown)
+                if token in self._marker_ids or (token == self._unknown_id and text[start:end] == unknown)
             ]
             if not marker_spans:
                 break

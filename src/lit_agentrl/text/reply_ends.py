@@ -19,9 +19,9 @@ def list_model_ends(network: Any, tokenizer: Any) -> tuple[int, ...]:
         return ()
     config = network.config.get_text_config()
     default = getattr(type(config)(), "eos_token_id", None)
-    found: list[int] = []
+    end_ids: list[int] = []
     for source in (getattr(network, "generation_config", None), network.config, config):
         ids = getattr(source, "eos_token_id", None)
-        found += ids if isinstance(ids, list | tuple) else [] if ids is None or ids == default else [ids]
-    known = tokenizer.added_tokens_decoder
-    return tuple(dict.fromkeys(int(i) for i in found if i in known and i < config.vocab_size))
+        end_ids += ids if isinstance(ids, list | tuple) else [] if ids is None or ids == default else [ids]
+    added_tokens = tokenizer.added_tokens_decoder
+    return tuple(dict.fromkeys(int(i) for i in end_ids if i in added_tokens and i < config.vocab_size))

@@ -95,9 +95,10 @@ class _Writer:
         reply = {"role": "assistant", "content": "q2"}
         written = chat.render_text([user, {**reply, key: "q1"} if key else reply], header=False)
         before = written.removeprefix(base).removeprefix(self._header).partition("q2")[0]
-        self._open, _, self._close = before.partition("q1") if key else ("", "", "")
+        self._thought_start, _, self._thought_end = before.partition("q1") if key else ("", "", "")
+        # what the template writes before a reply without a thought, such as an empty think block
         bare = chat.render_text([user, reply], header=False)
-        self._plain = bare.removeprefix(base).removeprefix(self._header).partition("q2")[0]
+        self._without_thought = bare.removeprefix(base).removeprefix(self._header).partition("q2")[0]
 
     def render(self, messages: Sequence[Message]) -> _Shown:
         """Render messages and the header of the next reply."""
@@ -111,19 +112,19 @@ class _Writer:
     def _split_reply(self, message: Message) -> Message:
         """Return a reply without special tokens, its thought apart if the template wants that."""
         content, thought = message["content"], None
-        start, end, inside = self._open.strip(), self._close.strip(), content.lstrip()
-        skipped = self._open if inside.startswith(self._open) else start
+        start, end, inside = self._thought_start.strip(), self._thought_end.strip(), content.lstrip()
+        skipped = self._thought_start if inside.startswith(self._thought_start) else start
         body = inside.removeprefix(skipped)
         if start and end and body != inside and end in body:
-            at, num_blanks = body.index(end), self._close.index(end)
+            at, num_blanks = body.index(end), self._thought_end.index(end)
             # blanks beside the tag are the template's own
-            if body.startswith(self._close, max(0, at - num_blanks)):
-                thought, content = body[: at - num_blanks], body[at - num_blanks + len(self._close) :]
+            if body.startswith(self._thought_end, max(0, at - num_blanks)):
+                thought, content = body[: at - num_blanks], body[at - num_blanks + len(self._thought_end) :]
             else:
                 thought, content = body[:at], body[at + len(end) :]
-        elif self._plain and content.startswith(self._plain):
-            content = content.removeprefix(self._plain)
-        elif (plain := self._plain.strip()) and inside.startswith(plain):
+        elif self._without_thought and content.startswith(self._without_thought):
+            content = content.removeprefix(self._without_thought)
+        elif (plain := self._without_thought.strip()) and inside.startswith(plain):
             content = inside.removeprefix(plain)
         shown = {**message, "content": self._drop_special(content)}
         return shown if thought is None else {**shown, "thought": self._drop_special(thought)}

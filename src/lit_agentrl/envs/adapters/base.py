@@ -161,18 +161,18 @@ class PrivateGenerators:
     """
 
     def __init__(self, seed: int) -> None:
-        self._python = random.Random(seed).getstate()
-        self._numpy = np.random.RandomState(seed % 2**32).get_state()
+        self._python_state = random.Random(seed).getstate()
+        self._numpy_state = np.random.RandomState(seed % 2**32).get_state()
 
     @contextmanager
     def install(self) -> Iterator[None]:
         with _GLOBAL_GENERATORS:
             outside = random.getstate(), np.random.get_state()
-            random.setstate(self._python)
-            np.random.set_state(self._numpy)
+            random.setstate(self._python_state)
+            np.random.set_state(self._numpy_state)
             try:
                 yield
             finally:
-                self._python, self._numpy = random.getstate(), np.random.get_state()
+                self._python_state, self._numpy_state = random.getstate(), np.random.get_state()
                 random.setstate(outside[0])
                 np.random.set_state(outside[1])

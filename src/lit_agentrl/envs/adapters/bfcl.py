@@ -48,7 +48,7 @@ class BFCL(Replayed):
         ValueError: bfcl-eval is not installed, or an option is out of range.
     """
 
-    foreign = ("_apis", "_gold")
+    foreign = ("_apis", "_correct_apis")
 
     def __init__(self, *, tasks: Sequence[str] = TASKS[:3], split: str = "train") -> None:
         super().__init__(split=split)
@@ -57,7 +57,7 @@ class BFCL(Replayed):
         self._tasks = tuple(task for name in dict.fromkeys(tasks) for task in read_tasks(name))
         self._index = 0
         self._apis: Any  # state of the player's calls
-        self._gold: Any  # state of the correct calls
+        self._correct_apis: Any  # state of the correct calls
         self._open()
         self.max_solution = max(sum(len(turn) + 1 for turn in task["gold"]) for task in self._tasks)
 
@@ -80,8 +80,8 @@ class BFCL(Replayed):
         """Return a random tool call, with arguments made from words of the task."""
         tool = self.tools()[int(rng.integers(len(self.tools())))]
         words = " ".join(self._task["messages"]).split()
-        names = tool.schema["properties"]
-        needed = {name: names[name] for name in tool.schema.get("required", ())}
+        properties = tool.schema["properties"]
+        needed = {name: properties[name] for name in tool.schema.get("required", ())}
         return str(
             ToolCall(tool.name, {name: _draw_value(kind, words, rng) for name, kind in needed.items()})
         )
@@ -91,16 +91,16 @@ class BFCL(Replayed):
         require_whole("horizon", horizon, 1)
         plan = [call for turn in self._task["gold"] for call in (*turn, str(ToolCall(FINISH, {})))]
         done = [json.loads(call) for call in self._done if isinstance(call, str)]
-        left = plan[len(done) :]
+        remaining = plan[len(done) :]
         is_on_path = self._is_running and [json.loads(call) for call in plan[: len(done)]] == done
-        return left[:horizon] if is_on_path and left else None
+        return remaining[:horizon] if is_on_path and remaining else None
 
     @property
     def _task(self) -> Mapping[str, Any]:
         return self._tasks[self._index]
 
     def _open(self) -> None:
-        self._apis, self._gold, self._seen = {}, {}, ""
+        self._apis, self._correct_apis, self._observation = {}, {}, ""
         self._turn, self._answers = 0, [list[str]()]  # answers to calls, by turn
 
     def _begin(self, number: int) -> None:
@@ -108,8 +108,8 @@ class BFCL(Replayed):
         self._open()
         self._generators = PrivateGenerators(number)
         with self._generators.install():
-            self._apis, self._gold = (create_apis(self._task) for _ in range(2))
-        self._seen = f"user: {self._task['messages'][0]}"
+            self._apis, self._correct_apis = (create_apis(self._task) for _ in range(2))
+        self._observation = f"user: {self._task['messages'][0]}"
 
     def _draw_instance(self, seed: int) -> str:
         def propose(attempt: int) -> Iterator[int]:
@@ -131,36 +131,36 @@ class BFCL(Replayed):
         return stable_hash(self._get_content())
 
     def _observe(self) -> str:
-        return self._seen
+        return self._observation
 
     def _act(self, action: str) -> Outcome:
         call = json.loads(action)
         if call["name"] != FINISH:
             with self._generators.install():
-                self._seen = execute_call(self._apis, call)
-            self._answers[-1].append(self._seen)
-            is_error = self._seen.startswith(('{"error"', "Error during"))
+                self._observation = execute_call(self._apis, call)
+            self._answers[-1].append(self._observation)
+            is_error = self._observation.startswith(('{"error"', "Error during"))
             return Outcome(counts={"failed_calls": float(is_error)})
         if not self._is_right():
-            self._seen = "The user is not content."
+            self._observation = "The user is not content."
             return Outcome({"task": 0.0}, terminated=True)
         self._turn += 1
         self._answers.append([])
         if self._turn == len(self._task["gold"]):
-            self._seen = "The user thanks you."
+            self._observation = "The user thanks you."
             return Outcome({"task": 1.0}, terminated=True, success=True)
-        self._seen = f"user: {self._task['messages'][self._turn]}"
+        self._observation = f"user: {self._task['messages'][self._turn]}"
         return Outcome()
 
     def _is_right(self) -> bool:
         """Return whether the leaderboard's own checks accept this turn."""
         calls = self._task["gold"][self._turn]
         with self._generators.install():
-            expected = [execute_call(self._gold, json.loads(call)) for call in calls]
+            expected = [execute_call(self._correct_apis, json.loads(call)) for call in calls]
         if not calls:
             return True
         answers = [answer for turn in self._answers for answer in turn]
-        return bool(self._answers[-1]) and check_calls(self._apis, self._gold, answers, expected)
+        return bool(self._answers[-1]) and check_calls(self._apis, self._correct_apis, answers, expected)
 
 
 def _draw_value(kind: Mapping[str, Any], words: Sequence[str], rng: np.random.Generator) -> Any:
@@ -175,10 +175,10 @@ def _draw_value(kind: Mapping[str, Any], words: Sequence[str], rng: np.random.Ge
         case "array":
             return [_draw_value(kind.get("items", {}), words, rng)]
         case "object":
-            names = kind.get("properties", {})
+            properties = kind.get("properties", {})
             return {
-                name: _draw_value(names[name], words, rng)
+                name: _draw_value(properties[name], words, rng)
                 for name in kind.get("required", ())
-                if name in names
+                if name in properties
             }
     return words[int(rng.integers(len(words)))].strip(".,'\"?!") or "?"

@@ -201,7 +201,7 @@ class JavaGame:
     ) -> None:
         self._runtime, self._make, self._shares_state = runtime, make, shares_state
         self._object: Any = None
-        self._process_number = 0  # number of the process that holds the object
+        self._process_number = 0  # of the process that holds the object
         self._history: list[Callable[[Any], Any]] = []
 
     def begin(self, call: Callable[[Any], T]) -> T:

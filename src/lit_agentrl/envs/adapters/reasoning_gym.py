@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,13 @@ TASKS = (
     *("string_synthesis", "survo", "syllogism", "time_intervals", "word_sequence_reversal"),
     "word_sorting",
 )
+
+
+class _Question(NamedTuple):
+    """A question of the library with its answer, and the scorer of other answers."""
+
+    scorer: Any
+    entry: dict[str, Any]
 
 
 class ReasoningGym(TextEnv):
@@ -80,7 +87,7 @@ class ReasoningGym(TextEnv):
         require(bool(retry.strip()), "retry", repr(retry), "a text that is not blank")
         self._tries, self._partial, self._retry = tries, partial, retry
         self._task, self._number, self._turn, self._feedback = self._tasks[0], 0, 0, ""
-        self._question: tuple[Any, dict[str, Any]] = self._make_question(self._task, 0)
+        self._question = self._make_question(self._task, 0)
         for name in self._settings:
             self._make_question(name, 0)
 
@@ -95,19 +102,19 @@ class ReasoningGym(TextEnv):
 
     def random_action(self, rng: np.random.Generator) -> str:
         """Return the answer to another question of this task."""
-        _, entry = self._make_question(self._task, int(rng.integers(2**31)))
-        return str(entry["answer"])
+        question = self._make_question(self._task, int(rng.integers(2**31)))
+        return str(question.entry["answer"])
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
         """Return the answer; None after the end of the episode."""
         require_whole("horizon", horizon, 1)
-        return [str(self._question[1]["answer"])] if self._is_running else None
+        return [str(self._question.entry["answer"])] if self._is_running else None
 
     def state_key(self) -> int:
-        return stable_hash(f"ReasoningGym {self._turn} {_get_content((self._task, self._question[1]))}")
+        return stable_hash(f"ReasoningGym {self._turn} {_get_content((self._task, self._question.entry))}")
 
-    def _make_question(self, task: str, number: int) -> tuple[Any, dict[str, Any]]:
-        """Create the scorer, and the question of a task that a number addresses."""
+    def _make_question(self, task: str, number: int) -> _Question:
+        """Create the question of a task that a number addresses."""
         try:
             import reasoning_gym
         except ImportError as error:
@@ -120,23 +127,21 @@ class ReasoningGym(TextEnv):
             raise ValueError(
                 f"settings.{task}={values} is refused by its generator ({reason}); change them"
             ) from error
-        return data, data[0]
+        return _Question(data, data[0])
 
     def _draw_instance(self, seed: int) -> str:
         def propose(attempt: int) -> Iterator[tuple[str, dict[str, Any]]]:
             rng = keyed_rng(seed, attempt, _QUESTION)
-            self._task, self._number = (
-                self._tasks[int(rng.integers(len(self._tasks)))],
-                int(rng.integers(2**31)),
-            )
+            self._task = self._tasks[int(rng.integers(len(self._tasks)))]
+            self._number = int(rng.integers(2**31))
             self._question = self._make_question(self._task, self._number)
-            yield self._task, self._question[1]
+            yield self._task, self._question.entry
 
         self._turn, self._feedback = 0, ""
         return _get_content(draw_for_split(propose, _get_content, split=self.split))
 
     def _observe(self) -> str:
-        question = str(self._question[1]["question"]).strip()
+        question = str(self._question.entry["question"]).strip()
         return f"{self._feedback}\n{question}" if self._feedback else question
 
     def _play(self, action: str) -> Outcome:
@@ -150,9 +155,9 @@ class ReasoningGym(TextEnv):
         """Score an answer between 0 and 1; an unreadable answer is wrong."""
         if len(answer) > _LONGEST:
             return 0.0
-        data, entry = self._question
+        scorer, entry = self._question
         try:
-            score = float(data.score_answer(answer.strip(), entry))
+            score = float(scorer.score_answer(answer.strip(), entry))
         except Exception:  # scorers do not expect arbitrary text of a policy
             return 0.0
         return min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0
@@ -174,6 +179,6 @@ class ReasoningGym(TextEnv):
         self._question = self._make_question(self._task, self._number)
 
 
-def _get_content(question: tuple[str, dict[str, Any]]) -> str:
-    task, entry = question
+def _get_content(task_and_entry: tuple[str, dict[str, Any]]) -> str:
+    task, entry = task_and_entry
     return f"{task}\n{' '.join(str(entry['question']).split())}\n{entry['answer']}"

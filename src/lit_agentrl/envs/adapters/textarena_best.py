@@ -19,37 +19,44 @@ def press_lights(game: Any) -> list[str]:
     """Return the fewest presses that put all lights out, by linear equations modulo 2."""
     size, grid = game.size, game.state.game_state["grid"]
     cells = list(itertools.product(range(size), range(size)))
-    rows = []
+    # one equation for each light, as bits: the presses that switch it, then whether it is on
+    equations = []
     for row, column in cells:
         near = [(row, column), (row + 1, column), (row - 1, column), (row, column + 1), (row, column - 1)]
         bits = sum(1 << cells.index(cell) for cell in near if cell in cells)
-        rows.append(bits | int(grid[row][column]) << len(cells))
-    pivots: list[int] = []
-    for column in range(len(cells)):
-        pivot = next((i for i in range(len(pivots), len(rows)) if rows[i] >> column & 1), None)
-        if pivot is None:
-            continue
-        position = len(pivots)
-        rows[position], rows[pivot] = rows[pivot], rows[position]
-        rows = [
-            values ^ rows[position] if i != position and values >> column & 1 else values
-            for i, values in enumerate(rows)
-        ]
-        pivots.append(column)
+        equations.append(bits | int(grid[row][column]) << len(cells))
+    equations, pivots = _solve_equations(equations, len(cells))
     free = [column for column in range(len(cells)) if column not in pivots]
-    options: list[set[int]] = []
-    for chosen in itertools.product((0, 1), repeat=len(free)):
-        presses = {column for column, is_on in zip(free, chosen, strict=True) if is_on}
-        for i, column in enumerate(pivots):
-            value = rows[i] >> len(cells) & 1
-            value ^= sum(rows[i] >> other & 1 for other in presses if other in free) & 1
-            presses |= {column} if value else set()
-        options.append(presses)
-    fewest = min(options, key=len)
+    solutions: list[set[int]] = []
+    for values in itertools.product((0, 1), repeat=len(free)):
+        free_presses = {column for column, is_pressed in zip(free, values, strict=True) if is_pressed}
+        presses = set(free_presses)
+        for equation, column in zip(equations, pivots, strict=False):
+            parity = sum(equation >> press & 1 for press in free_presses) + (equation >> len(cells))
+            presses |= {column} if parity & 1 else set()
+        solutions.append(presses)
+    fewest = min(solutions, key=len)
     return [f"[{cells[index][0]} {cells[index][1]}]" for index in sorted(fewest)]
 
 
-WAYS = {"[up]": (-1, 0), "[down]": (1, 0), "[left]": (0, -1), "[right]": (0, 1)}
+def _solve_equations(equations: list[int], num_unknowns: int) -> tuple[list[int], list[int]]:
+    """Solve equations modulo 2 by Gauss-Jordan elimination; return them and the unknowns they determine."""
+    pivots: list[int] = []
+    for column in range(num_unknowns):
+        pivot = next((i for i in range(len(pivots), len(equations)) if equations[i] >> column & 1), None)
+        if pivot is None:
+            continue
+        position = len(pivots)
+        equations[position], equations[pivot] = equations[pivot], equations[position]
+        equations = [
+            bits ^ equations[position] if i != position and bits >> column & 1 else bits
+            for i, bits in enumerate(equations)
+        ]
+        pivots.append(column)
+    return equations, pivots
+
+
+STEPS = {"[up]": (-1, 0), "[down]": (1, 0), "[left]": (0, -1), "[right]": (0, 1)}
 
 
 def find_path(game: Any) -> list[str]:
@@ -59,16 +66,16 @@ def find_path(game: Any) -> list[str]:
     queue = deque([start])
     while queue:
         position = queue.popleft()
-        for action, step in WAYS.items():
-            there = tuple(a + b for a, b in zip(position, step, strict=True))
-            if there in paths or not all(0 <= coordinate < game.size for coordinate in there):
+        for action, step in STEPS.items():
+            target = tuple(a + b for a, b in zip(position, step, strict=True))
+            if target in paths or not all(0 <= coordinate < game.size for coordinate in target):
                 continue
-            cell = grid[there[0]][there[1]]
+            cell = grid[target[0]][target[1]]
             if cell != "H":
-                paths[there] = [*paths[position], action]
-                queue.append(there)
+                paths[target] = [*paths[position], action]
+                queue.append(target)
             if cell == "G":
-                return paths[there]
+                return paths[target]
     return []
 
 

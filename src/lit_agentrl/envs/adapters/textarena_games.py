@@ -25,7 +25,7 @@ class Play:
 
 _PLAYS = {
     "2048": Play(chance.choose_action("[up]", "[down]", "[left]", "[right]")),
-    "FrozenLake": Play(chance.choose_action(*best.WAYS), best.find_path),
+    "FrozenLake": Play(chance.choose_action(*best.STEPS), best.find_path),
     "LightsOut": Play(chance.choose_light, best.press_lights),
     "Mastermind": Play(chance.choose_code, best.reveal_code),
     "Minesweeper": Play(chance.choose_field, instances=1),

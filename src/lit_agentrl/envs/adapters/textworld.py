@@ -358,16 +358,16 @@ def _set_walkthrough(maker: Any, commands: list[str]) -> None:
     run = _Playthrough(maker.build())
     events = [event for quest in maker.quests for event in quest.win_events]
     progress = [each for quest in run.progress.quest_progressions for each in quest.win_events]
-    played, found = list[tuple[Any, str]](), dict[int, list[tuple[Any, str]]]()
+    played, steps_by_event = list[tuple[Any, str]](), dict[int, list[tuple[Any, str]]]()
     for command in commands:
         if command not in run.commands:  # such as opening an open door; TextWorld skips it, too
             continue
         played.append((run.commands[command], command))
         run.play(command.casefold())
         for number, each in enumerate(progress):
-            if each.triggered and number not in found:
-                found[number] = list(played)
-    for number, steps in found.items():
+            if each.triggered and number not in steps_by_event:
+                steps_by_event[number] = list(played)
+    for number, steps in steps_by_event.items():
         events[number].actions = [action for action, _ in steps]
         events[number].commands = [name for _, name in steps]
 
@@ -377,7 +377,7 @@ def _make_game(
     family: str, settings: tuple[tuple[str, Any], ...], goal: str, split: str, number: int
 ) -> Any | None:
     """Generate the game of a number; None where TextWorld finds no quest for it."""
-    library, given = load_library(), dict(settings)
+    library, arguments = load_library(), dict(settings)
     options = library.GameOptions()
     options.seeds = number
     options.grammar.only_last_action = goal == "brief"
@@ -388,13 +388,13 @@ def _make_game(
         try:
             if family == "quest":
                 options.kb = library.load_knowledge()
-                options.nb_rooms, options.nb_objects = given["rooms"], given["objects"]
-                options.quest_length = given["quest_length"]
+                options.nb_rooms, options.nb_objects = arguments["rooms"], arguments["objects"]
+                options.quest_length = arguments["quest_length"]
                 return library.make_game(options)
             if family == "simple":
-                given |= {"goal": goal, "test": split == "test"}
+                arguments |= {"goal": goal, "test": split == "test"}
             elif family == "cooking":
-                given |= {"drop": False, "recipe_seed": 0, "split": _SPLITS[split]}
-            return library.CHALLENGES[f"tw-{family}"][1](given, options)
+                arguments |= {"drop": False, "recipe_seed": 0, "split": _SPLITS[split]}
+            return library.CHALLENGES[f"tw-{family}"][1](arguments, options)
         except library.QuestGenerationError:
             return None

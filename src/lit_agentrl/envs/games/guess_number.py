@@ -36,7 +36,7 @@ class GuessNumber(TextEnv):
         require_whole("largest", largest, size, 1_000_000_000)
         self._size, self._largest = size, largest
         self.max_solution = size.bit_length()
-        self._first, self._number, self._guesses = 1, 1, list[int]()
+        self._lowest, self._number, self._guesses = 1, 1, list[int]()
 
     @property
     def rules(self) -> str:
@@ -47,7 +47,7 @@ class GuessNumber(TextEnv):
 
     def random_action(self, rng: np.random.Generator) -> str:
         """Return a number of the range."""
-        return str(self._first + int(rng.integers(self._size)))
+        return str(self._lowest + int(rng.integers(self._size)))
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
         """Return the middle of the remaining numbers; None after the right guess."""
@@ -62,9 +62,9 @@ class GuessNumber(TextEnv):
 
     def _find_left(self) -> tuple[int, int]:
         """Return the lowest and the highest number that agree with the answers."""
-        low = max([self._first, *(guess + 1 for guess in self._guesses if guess < self._number)])
+        low = max([self._lowest, *(guess + 1 for guess in self._guesses if guess < self._number)])
         high = min(
-            [self._first + self._size - 1, *(guess - 1 for guess in self._guesses if guess > self._number)]
+            [self._lowest + self._size - 1, *(guess - 1 for guess in self._guesses if guess > self._number)]
         )
         return low, high
 
@@ -77,13 +77,13 @@ class GuessNumber(TextEnv):
             first = 1 + int(rng.integers(self._largest - self._size + 1))
             yield first, first + int(rng.integers(self._size))
 
-        self._first, self._number = draw_for_split(propose, str, split=self.split)
+        self._lowest, self._number = draw_for_split(propose, str, split=self.split)
         self._guesses = []
-        return f"{self._first} {self._number} of {self._size}"
+        return f"{self._lowest} {self._number} of {self._size}"
 
     def _observe(self) -> str:
         if not self._guesses:
-            return f"Guess a number from {self._first} to {self._first + self._size - 1}."
+            return f"Guess a number from {self._lowest} to {self._lowest + self._size - 1}."
         guess = self._guesses[-1]
         if guess == self._number:
             return f"{guess} is right."
@@ -94,15 +94,15 @@ class GuessNumber(TextEnv):
         if not (text.isascii() and text.isdigit() and len(text) <= len(str(self._largest))):
             return Outcome(action_is_valid=False)
         guess = int(text)
-        if not self._first <= guess < self._first + self._size:
+        if not self._lowest <= guess < self._lowest + self._size:
             return Outcome(action_is_valid=False)
         self._guesses = [*self._guesses, guess]
         is_right = guess == self._number
         return Outcome({"guess": float(is_right)}, terminated=is_right, success=is_right)
 
     def _get_state(self) -> dict[str, Any]:
-        return {"first": self._first, "number": self._number, "guesses": list(self._guesses)}
+        return {"first": self._lowest, "number": self._number, "guesses": list(self._guesses)}
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        self._first, self._number = int(state["first"]), int(state["number"])
+        self._lowest, self._number = int(state["first"]), int(state["number"])
         self._guesses = [int(guess) for guess in state["guesses"]]

@@ -67,7 +67,8 @@ class TicTacToe(TextEnv):
         )
         self._minimax_share, self._draw_reward = float(minimax_share), float(draw_reward)
         self._sizes = [size for size in range(openings + 1) if plays in ("both", "XO"[size % 2])]
-        self._board, self._mark, self._answer = _FREE * 9, "X", -1
+        self._board, self._mark = _FREE * 9, "X"
+        self._answer = -1  # cell of the opponent's last move; -1: there is none
 
     @property
     def rules(self) -> str:
@@ -89,11 +90,10 @@ class TicTacToe(TextEnv):
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
         """Return the move of the highest expected reward; None after the end."""
         require_whole("horizon", horizon, 1)
-        return (
-            None
-            if self._is_over()
-            else [str(_find_best(self._board, self._mark, self._minimax_share, self._draw_reward)[1] + 1)]
-        )
+        if self._is_over():
+            return None
+        _, cell = _find_best(self._board, self._mark, self._minimax_share, self._draw_reward)
+        return [str(cell + 1)]
 
     def best_thought(self) -> str:
         """Return the cells that win at once, and those where the opponent would win."""
@@ -179,10 +179,10 @@ def _has_won(board: str, mark: str) -> bool:
 
 def _canonicalise(board: str) -> str:
     """Return the first of the eight rotations and mirror images in the order of texts."""
-    found = [board]
+    images = [board]
     for order in (_TURNED, _TURNED, _TURNED, _MIRRORED, _TURNED, _TURNED, _TURNED):
-        found.append("".join(found[-1][cell] for cell in order))
-    return min(found)
+        images.append("".join(images[-1][cell] for cell in order))
+    return min(images)
 
 
 @functools.cache

@@ -74,14 +74,14 @@ class Mcp(World):
             isinstance(finish, str) and bool(finish.strip()), "finish", repr(finish), "the name of a tool"
         )
         self._allowed = None if tools is None else set(tools)
-        self._finish = finish
+        self._finish_name = finish
         server = [str(part) for part in command or ()] if url is None else url
         self._session = Session(server, timeout_s=timeout_s, max_chars=max_chars)
         self._tasks = read_tasks(path)[split]
         self.instances = len(self._tasks)
         self.max_solution = max(1 + len(task.solution) for task in self._tasks)
         self._task = self._tasks[0]
-        self._listed = ""  # the server's list from which the tools below were made
+        self._listed_tools = ""  # the server's list from which the tools below were made
         self._specs: tuple[ToolSpec, ...] = ()
         self._calls: list[tuple[ToolCall, str]] = []  # calls of this episode, and their results
         self._is_running = False
@@ -97,7 +97,7 @@ class Mcp(World):
 
     @property
     def rules(self) -> str:
-        text = f"Solve the task with the tools. End it with {self._finish}.\nRewards: 1 for a task that is solved."
+        text = f"Solve the task with the tools. End it with {self._finish_name}.\nRewards: 1 for a task that is solved."
         return f"{text}\n{self._session.instructions}".rstrip()
 
     def tools(self) -> Sequence[ToolSpec]:
@@ -152,7 +152,7 @@ class Mcp(World):
         call = read_call(action, self._specs)
         if isinstance(call, BadCall):
             return call.message, 0.0, False, False, {"success": False, "action_is_valid": False}
-        if call.name == self._finish:
+        if call.name == self._finish_name:
             self._is_running = False
             is_solved = self._is_solved(str(call.arguments["answer"]))
             shown = "The task is solved." if is_solved else "The task is not solved."
@@ -169,7 +169,7 @@ class Mcp(World):
         self._session.close()
 
     def _list_solution(self, task: McpTask) -> list[ToolCall]:
-        return [*task.solution, ToolCall(self._finish, {"answer": task.answer or "done"})]
+        return [*task.solution, ToolCall(self._finish_name, {"answer": task.answer or "done"})]
 
     def _is_solved(self, answer: str) -> bool:
         matches = [match_results(self._ask(check.call)[0], check.result) for check in self._task.checks]
@@ -205,8 +205,8 @@ class Mcp(World):
         """Start a new session, and make the setup calls of the task."""
         self._session.open()
         listed = repr([(tool.name, tool.description, tool.input_schema) for tool in self._session.tools])
-        if listed != self._listed:
-            self._specs, self._listed = self._convert_tools(self._session.tools), listed
+        if listed != self._listed_tools:
+            self._specs, self._listed_tools = self._convert_tools(self._session.tools), listed
         for call in self._task.setup:
             try:
                 shown, is_valid = self._session.call(call)
@@ -219,7 +219,12 @@ class Mcp(World):
 
     def _convert_tools(self, tools: Sequence[Any]) -> tuple[ToolSpec, ...]:
         names = [tool.name for tool in tools]
-        require(self._finish not in names, "finish", self._finish, "a name that no tool of the server has")
+        require(
+            self._finish_name not in names,
+            "finish",
+            self._finish_name,
+            "a name that no tool of the server has",
+        )
         if unknown := sorted((self._allowed or set()) - set(names)):
             raise self._session.make_error(
                 f"has no tool {unknown[0]} (option tools); it has {', '.join(names)}"
@@ -233,7 +238,7 @@ class Mcp(World):
             ]
         except ValueError as error:
             raise self._session.make_error(f"has a tool that cannot be used: {error}") from error
-        return *specs, ToolSpec(self._finish, "Ends the task, with its answer where it has one.", end)
+        return *specs, ToolSpec(self._finish_name, "Ends the task, with its answer where it has one.", end)
 
 
 def _remove_patterns(schema: Mapping[str, Any]) -> dict[str, Any]:

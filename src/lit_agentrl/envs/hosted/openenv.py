@@ -90,7 +90,7 @@ class OpenEnv(Replayed):
         self._opening = ""
         # actions of this episode, and their answers
         self._sent_actions: list[tuple[dict[str, Any], str]] = []
-        self._seen, self._reported_state = "", ""
+        self._observation, self._reported_state = "", ""
         self._open()
 
     @classmethod
@@ -158,17 +158,17 @@ class OpenEnv(Replayed):
             raise self._make_error("is over at its beginning")
 
     def _get_content(self) -> str:
-        return json.dumps([self._seen, self._reported_state])
+        return json.dumps([self._observation, self._reported_state])
 
     def _observe(self) -> str:
-        return self._seen
+        return self._observation
 
     def _act(self, action: str) -> Outcome:
         data = self._format.convert(action)
         try:
             reward, done, text = self._step(data)
         except Refused as error:
-            self._seen = text = escape_unprintable(f"error: {error}")
+            self._observation = text = escape_unprintable(f"error: {error}")
             self._sent_actions.append((data, text))
             return Outcome(action_is_valid=False)
         self._sent_actions.append((data, text))
@@ -177,11 +177,11 @@ class OpenEnv(Replayed):
         return Outcome({"reward": reward}, terminated=done, success=is_solved)
 
     def _get_state(self) -> dict[str, Any]:
-        return {**super()._get_state(), "seen": self._seen}
+        return {**super()._get_state(), "seen": self._observation}
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
         super()._set_state(state)
-        if self._seen != state["seen"]:
+        if self._observation != state["seen"]:
             raise self._make_error("shows something else when a game is played again")
 
     def state_key(self) -> int:
@@ -203,7 +203,7 @@ class OpenEnv(Replayed):
         assert self._session is not None
         try:
             observation = get_object(answer, "observation")
-            self._seen = format_observation(observation, self._show, self._max_chars)
+            self._observation = format_observation(observation, self._show, self._max_chars)
             reward = answer.get("reward")
             reward = 0.0 if reward is None else reward
             require_number("reward", reward, "a finite number or null")
@@ -216,7 +216,7 @@ class OpenEnv(Replayed):
         self._reported_state = json.dumps(
             {k: v for k, v in state.items() if k not in _COUNTERS}, sort_keys=True
         )
-        return json.dumps([self._seen, float(reward), bool(answer.get("done"))]), float(reward)
+        return json.dumps([self._observation, float(reward), bool(answer.get("done"))]), float(reward)
 
     def _ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the server, which may have restarted in between."""

@@ -23,7 +23,7 @@ class ActionFormat:
         field: the one field of an action that a reply fills; None: the action is a tool call.
         values: value of the field by the name of the legal action; None: any text is legal.
         tools: tools whose call is the action; empty: the action is not a tool call.
-        calls_server: whether the server itself lists these tools.
+        calls_server: whether these are tools of the server.
     """
 
     field: str | None = None
@@ -57,15 +57,15 @@ def derive_format(schema: Mapping[str, Any], field: str | None) -> ActionFormat:
         return ActionFormat(calls_server=True)
     require(field is None or field in fields, "field", field, f"null or one of {', '.join(fields)}")
     required = [name for name in schema.get("required", ()) if name in fields]
-    others = {name for name in fields if name not in required}
-    chosen = field if field is not None else required[0] if len(required) == 1 and not others else None
-    if chosen is not None:
-        field_schema = _resolve_reference(fields[chosen], schema)
+    optional = {name for name in fields if name not in required}
+    only_field = field if field is not None else required[0] if len(required) == 1 and not optional else None
+    if only_field is not None:
+        field_schema = _resolve_reference(fields[only_field], schema)
         values = field_schema.get("enum")
         if isinstance(values, list) and values and all(isinstance(value, str | int) for value in values):
-            return ActionFormat(chosen, {str(value): value for value in values})
+            return ActionFormat(only_field, {str(value): value for value in values})
         if field_schema.get("type") == "string" and "const" not in field_schema:
-            return ActionFormat(chosen)
+            return ActionFormat(only_field)
         require(field is None, "field", field, "a text, or one with a list of values")
     parts = {key: value for key, value in schema.items() if key in ("$defs", "required")}
     spec = {"type": "object", "properties": fields, **parts}

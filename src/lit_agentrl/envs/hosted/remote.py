@@ -74,15 +74,15 @@ class Remote(World):
         self._opening: tuple[str, str] | None = None  # its first observation and instance_id
         # requests that changed the episode, each with the observation after it
         self._changes: list[tuple[str, dict[str, Any], str]] = []
-        self._number = 0  # steps of this session
-        self._seen = ""  # the last observation
+        self._num_steps = 0  # of this session
+        self._observation = ""
         # the game's current format, names, rules and others
         self._description: dict[str, Any] = {}
         self._tools: tuple[ToolSpec, ...] = ()
 
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the identity that the server reports; its url where it reports none."""
+        """Return the identity that the server reports, or its url if it reports none."""
         link = Link(options["url"], timeout_s=options["timeout_s"], max_mb=options["max_mb"])
         try:
             return {
@@ -110,8 +110,8 @@ class Remote(World):
         }
         self._opening, self._changes = None, []
         answer = self._retry(self._begin)
-        self._seen, self._is_running = get_text(answer, "observation"), True
-        return self._seen, get_object(answer, "info")
+        self._observation, self._is_running = get_text(answer, "observation"), True
+        return self._observation, get_object(answer, "info")
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if not self._is_running:
@@ -124,7 +124,7 @@ class Remote(World):
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             require(isinstance(value, bool), name, value, "true or false")
         self._is_running = not (terminated or truncated)
-        return self._seen, float(reward), terminated, truncated, get_object(answer, "info")
+        return self._observation, float(reward), terminated, truncated, get_object(answer, "info")
 
     def close(self) -> None:
         self._close_session()
@@ -175,10 +175,10 @@ class Remote(World):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the served game, and whether it is running."""
         game = get_object(self._ask("/state", {}), "state")
-        return {"game": game, "is_running": self._is_running, "seen": self._seen}
+        return {"game": game, "is_running": self._is_running, "seen": self._observation}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._changes, self._seen = [], str(state["seen"])  # a replay starts from the loaded state
+        self._changes, self._observation = [], str(state["seen"])  # a replay starts from the loaded state
         self._change("/load", {"state": state["game"]})
         self._is_running = bool(state["is_running"])
 
@@ -195,12 +195,10 @@ class Remote(World):
 
     def _begin(self) -> dict[str, Any]:
         """Start the episode on the current server and replay it; return the first answer."""
-        self._session, self._number, self._description = None, 0, {}
+        self._session, self._num_steps, self._description = None, 0, {}
         first = self._link.ask("/reset", self._start_request)
-        session, opening = (
-            get_text(first, "session"),
-            (get_text(first, "observation"), str(get_object(first, "info").get("instance_id", ""))),
-        )
+        session, instance = get_text(first, "session"), get_object(first, "info").get("instance_id", "")
+        opening = get_text(first, "observation"), str(instance)
         self._store_description(first)
         is_same = self._opening in (None, opening)
         for path, body, seen in self._changes:
@@ -214,9 +212,9 @@ class Remote(World):
 
     def _send(self, session: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         # the server plays each number once, so a request that is sent again does not play a second step
-        step_number = {"number": self._number + 1} if path == "/step" else {}
+        step_number = {"number": self._num_steps + 1} if path == "/step" else {}
         answer = self._link.ask(path, {"session": session, **step_number, **body})
-        self._number += len(step_number)
+        self._num_steps += len(step_number)
         self._store_description(answer)
         return answer
 
@@ -237,8 +235,8 @@ class Remote(World):
     def _change(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         answer = self._ask(path, body)
         if "observation" in answer:
-            self._seen = get_text(answer, "observation")
-        self._changes.append((path, body, self._seen))
+            self._observation = get_text(answer, "observation")
+        self._changes.append((path, body, self._observation))
         return answer
 
     def _retry(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:

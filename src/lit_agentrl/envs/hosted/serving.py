@@ -37,27 +37,27 @@ class GameServer(ThreadingHTTPServer):
         self, address: tuple[str, int], sessions: Sessions, *, max_bytes: int, idle_s: float, connections: int
     ) -> None:
         self.sessions, self.max_bytes, self.idle_s = sessions, max_bytes, idle_s
-        self._free = threading.BoundedSemaphore(connections)
+        self._free_connections = threading.BoundedSemaphore(connections)
         super().__init__(address, _Handler)
 
     def service_actions(self) -> None:
         self.sessions.close_idle()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
+        if not self._free_connections.acquire(blocking=False):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread was started that would release it
-            self._free.release()
+            self._free_connections.release()
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._free_connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _log.debug("a connection broke", exc_info=True)
@@ -111,10 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             text = serialize(answer)
         except ValueError as error:
-            status, text = (
-                500,
-                serialize({"error": escape_unprintable(f"the game's answer is not JSON ({error})")}),
-            )
+            message = escape_unprintable(f"the game's answer is not JSON ({error})")
+            status, text = 500, serialize({"error": message})
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))

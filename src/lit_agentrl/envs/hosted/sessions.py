@@ -37,14 +37,14 @@ class Sessions:
     """
 
     def __init__(self, task: Task, *, most: int, idle_s: float) -> None:
-        self._task, self._most, self._idle_s = task, most, idle_s
+        self._task, self._max_sessions, self._idle_s = task, most, idle_s
         self._sessions_by_id: dict[str, Session] = {}
-        self._spare: dict[str, list[World]] = {split: [] for split in SPLITS}
+        self._spare_envs: dict[str, list[World]] = {split: [] for split in SPLITS}
         self._num_starting = 0  # sessions whose environment is not ready yet
         self._guard = threading.Lock()
         self.episodes = self.expired = 0
         env = task.make("train")
-        self._spare["train"].append(env)
+        self._spare_envs["train"].append(env)
         knows = {
             "random": type(env).random_action is not World.random_action,
             "best": type(env).optimal_actions is not World.optimal_actions,
@@ -71,7 +71,7 @@ class Sessions:
                 "episodes": self.episodes,
                 "expired": self.expired,
             }
-            return {"protocol": PROTOCOL, "game": self._game, "most": self._most, **counts}
+            return {"protocol": PROTOCOL, "game": self._game, "most": self._max_sessions, **counts}
         if path == "/reset":
             return self._reset(
                 get_split(body),
@@ -123,18 +123,19 @@ class Sessions:
         """Close all environments."""
         for name in list(self._sessions_by_id):
             self._close(name)
-        for spare in self._spare.values():
+        for spare in self._spare_envs.values():
             while spare:
                 _end(spare.pop())
 
     def _reset(self, split: str, seed: int, noise_seed: int) -> dict[str, Any]:
         with self._guard:
-            if len(self._sessions_by_id) + self._num_starting >= self._most:
+            if len(self._sessions_by_id) + self._num_starting >= self._max_sessions:
                 raise RequestError(
-                    503, f"all {self._most} sessions are in use; lit-agentrl serve-env --sessions has more"
+                    503,
+                    f"all {self._max_sessions} sessions are in use; lit-agentrl serve-env --sessions has more",
                 )
             self._num_starting += 1
-            env = self._spare[split].pop() if self._spare[split] else None
+            env = self._spare_envs[split].pop() if self._spare_envs[split] else None
         try:
             env = self._task.make(split) if env is None else env
             observation, info = env.reset(seed=seed, options={"noise_seed": noise_seed})
@@ -168,7 +169,7 @@ class Sessions:
                 return {}
             session.is_ended = True
             if not session.is_broken:
-                self._spare[session.env.split].append(session.env)
+                self._spare_envs[session.env.split].append(session.env)
         if session.is_broken:
             _end(session.env)
         return {}

@@ -89,7 +89,8 @@ class PocketWorld(TextEnv):
     def random_action(self, rng: np.random.Generator) -> str:
         """Return a random call with words of the task, or of the last answer."""
         tool = _TOOLS[int(rng.integers(len(_TOOLS)))]
-        words = [word.strip(".,'\"?!{}[]:") for word in f"{self._plan.asks} {self._seen}".split()] + ["1"]
+        texts = f"{self._plan.asks} {self._observation}".split()
+        words = [*(text.strip(".,'\"?!{}[]:") for text in texts), "1"]
         return str(
             ToolCall(
                 tool.name, {name: _draw_argument(tool, name, words, rng) for name in _list_required(tool)}
@@ -106,9 +107,9 @@ class PocketWorld(TextEnv):
 
     def _start_task(self, address: Address) -> None:
         self._address = address
-        self._before, self._plan = begin(address)
-        self._phone = self._before.copy()
-        self._seen = f"The user asks: {self._plan.asks}"
+        self._initial_phone, self._plan = begin(address)
+        self._phone = self._initial_phone.copy()
+        self._observation = f"The user asks: {self._plan.asks}"
         self._done: int | None = 0  # calls of the plan that were made; None: another call was made
 
     def locate(self, seed: int) -> int:
@@ -119,7 +120,7 @@ class PocketWorld(TextEnv):
         return self._address.name
 
     def _observe(self) -> str:
-        return self._seen
+        return self._observation
 
     def _play(self, action: str) -> Outcome:
         parsed = json.loads(action)
@@ -127,12 +128,12 @@ class PocketWorld(TextEnv):
         is_planned = self._done is not None and json.loads(plan[self._done]) == parsed
         self._done = self._done + 1 if is_planned and self._done is not None else None
         if parsed["name"] != FINISH:
-            self._seen = call(self._phone, parsed["name"], parsed["arguments"])
-            return Outcome(counts={"failed_calls": float(is_refusal(self._seen)), "give_ups": 0.0})
+            self._observation = call(self._phone, parsed["name"], parsed["arguments"])
+            return Outcome(counts={"failed_calls": float(is_refusal(self._observation)), "give_ups": 0.0})
         answer = parsed["arguments"].get("answer", "")
-        verdict = judge(self._before, self._phone, self._plan, answer)
-        has_given_up = not answer and not count_changes(self._before, self._phone)
-        self._seen = "The task is solved." if verdict.success else "The task is not solved."
+        verdict = judge(self._initial_phone, self._phone, self._plan, answer)
+        has_given_up = not answer and not count_changes(self._initial_phone, self._phone)
+        self._observation = "The task is solved." if verdict.success else "The task is not solved."
         reward = verdict.share if self._partial else float(verdict.success)
         counts = {"failed_calls": 0.0, "give_ups": float(has_given_up)}
         return Outcome({"task": reward}, terminated=True, success=verdict.success, counts=counts)
@@ -144,14 +145,14 @@ class PocketWorld(TextEnv):
             "at": at,
             "tables": phone.tables,
             "added": phone.added,
-            "told": self._seen,
+            "told": self._observation,
             "done": self._done,
         }
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
         self._start_task(Address(*state["at"]))
         self._phone = Phone(dict(state["tables"]), dict(state["added"])).copy()
-        self._seen, self._done = state["told"], state["done"]
+        self._observation, self._done = state["told"], state["done"]
 
 
 def _list_required(tool: ToolSpec) -> list[str]:

@@ -55,7 +55,7 @@ class Code(TextEnv):
         require_whole("tries", tries, 1)
         require_number("seconds", seconds, "a number > 0", lambda value: value > 0)
         require_whole("max_memory_mb", max_memory_mb, 8)
-        self._steps, self._tests, self._tries = steps, tests, tries
+        self._num_steps, self._num_tests, self._tries = steps, tests, tries
         self._limits = Limits(seconds, max_memory_mb)
         self._turn, self._feedback = 0, ""
         self._load_task(draw_task(keyed_rng(0, 0, _TASK), steps))
@@ -71,7 +71,7 @@ class Code(TextEnv):
         )
 
     def random_action(self, rng: np.random.Generator) -> str:
-        return draw_task(keyed_rng(int(rng.integers(2**31)), 0, _OTHER), self._steps).solution
+        return draw_task(keyed_rng(int(rng.integers(2**31)), 0, _OTHER), self._num_steps).solution
 
     def optimal_actions(self, *, horizon: int) -> list[str] | None:
         """Return the solution; None after the end of the episode."""
@@ -80,13 +80,13 @@ class Code(TextEnv):
 
     def _load_task(self, task: CodeTask) -> None:
         rng = keyed_rng(_hash_inputs_seed(task), 0, _INPUTS)
-        self._task, inputs = task, draw_inputs(rng, _EXAMPLES + self._tests)
+        self._task, inputs = task, draw_inputs(rng, _EXAMPLES + self._num_tests)
         self._example_inputs = inputs[1 : _EXAMPLES + 1]
         self._hidden_inputs = [inputs[0], *inputs[_EXAMPLES + 1 :]]
 
     def _draw_instance(self, seed: int) -> str:
         def propose(attempt: int) -> Iterator[CodeTask]:
-            yield draw_task(keyed_rng(seed, attempt, _TASK), self._steps)
+            yield draw_task(keyed_rng(seed, attempt, _TASK), self._num_steps)
 
         self._load_task(draw_for_split(propose, lambda task: task.question, split=self.split))
         self._turn, self._feedback = 0, ""

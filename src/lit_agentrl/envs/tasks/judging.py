@@ -73,11 +73,11 @@ class Judging(TextEnv):
                     f"answers={answers} applies to generated tasks only, and path names rows; leave it out"
                 )
         self._criteria = Criteria(principles=principles, low=low, high=high, most_characters=most_characters)
-        self._asks, self._count = asks, _DEFAULT_ANSWERS if answers is None else answers
+        self._asks, self._num_answers = asks, _DEFAULT_ANSWERS if answers is None else answers
         self._files = None if path is None else find_files(path)
         self.instances = None if self._files is None else len(read_compared(self._files)[split])
         self._require_fit(turns)
-        self.max_solution = self._most_answers if asks == "score" else 1
+        self.max_solution = self._max_answers if asks == "score" else 1
         self._task = Compared([], [], [])
         self._shares: list[float] = []
 
@@ -115,7 +115,7 @@ class Judging(TextEnv):
     def _draw_instance(self, seed: int) -> str:
         if self._files is None:
             task = draw_for_split(
-                lambda attempt: draw_compared(keyed_rng(seed, attempt, _TASK), self._count),
+                lambda attempt: draw_compared(keyed_rng(seed, attempt, _TASK), self._num_answers),
                 lambda each: each.question,
                 split=self.split,
             )
@@ -143,7 +143,7 @@ class Judging(TextEnv):
     def _play(self, action: str) -> Outcome:
         count = len(self._task.answers)
         try:
-            self._shares = [*self._shares, *self._read(action)]
+            self._shares = [*self._shares, *self._read_shares(action)]
         except Unreadable:
             return Outcome({"unread": -1.0}, terminated=True)
         if len(self._shares) < count:
@@ -158,7 +158,7 @@ class Judging(TextEnv):
         self._task, self._shares = Compared(**state["item"]), list(state["shares"])
 
     # ------------------------------------------------------------------ verdicts
-    def _read(self, reply: str) -> Sequence[float]:
+    def _read_shares(self, reply: str) -> Sequence[float]:
         count = len(self._task.answers)
         if self._asks == "better":
             return _SHARES[self._criteria.read_better(reply)]
@@ -173,27 +173,27 @@ class Judging(TextEnv):
         return self._criteria.write("scores" if len(numbers) > 1 else "score", ", ".join(numbers))
 
     @property
-    def _most_answers(self) -> int:
+    def _max_answers(self) -> int:
         if self._files is None:
-            return self._count
+            return self._num_answers
         return max(len(row.answers) for row in read_compared(self._files)[self.split])
 
     def _require_fit(self, turns: int) -> None:
         """Check that every task can be asked about in this form."""
         require_whole("turns", turns, 1)
-        if self._asks == "score" and self._most_answers > turns:
+        if self._asks == "score" and self._max_answers > turns:
             raise ValueError(
-                f"turns={turns} is less than the {self._most_answers} answers of a task, each of which asks=score "
+                f"turns={turns} is less than the {self._max_answers} answers of a task, each of which asks=score "
                 "shows in a turn of its own; raise env.max_turns"
             )
         if self._asks != "better":
             return
-        if self._files is None and self._count != _DEFAULT_ANSWERS:
-            raise ValueError(f"answers={self._count}: asks=better compares two; leave it out")
+        if self._files is None and self._num_answers != _DEFAULT_ANSWERS:
+            raise ValueError(f"answers={self._num_answers}: asks=better compares two; leave it out")
         rows = [] if self._files is None else read_compared(self._files)[self.split]
-        if other := next((row for row in rows if len(row.answers) != 2), None):
+        if unfit := next((row for row in rows if len(row.answers) != 2), None):
             raise ValueError(
-                f"path={other.location}: it has {len(other.answers)} answers, and asks=better compares two; set "
+                f"path={unfit.location}: it has {len(unfit.answers)} answers, and asks=better compares two; set "
                 "asks=scores"
             )
 
@@ -211,4 +211,6 @@ def has_best_first(shares: Sequence[float], known_scores: Sequence[float]) -> bo
         return isclose(shares[0], known_scores[0], abs_tol=1e-6)
     best = max(known_scores)
     pairs = list(zip(shares, known_scores, strict=True))
-    return min(s for s, w in pairs if w == best) > max(s for s, w in pairs if w < best)
+    return min(share for share, known in pairs if known == best) > max(
+        share for share, known in pairs if known < best
+    )

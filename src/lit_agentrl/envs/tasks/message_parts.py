@@ -81,19 +81,19 @@ def list_keys(value: Mapping[str, Any]) -> tuple[set[str], set[str]]:
 
     Keys without a value are neither.
     """
-    given = {str(key) for key, part in value.items() if part is not None}
+    keys = {str(key) for key, part in value.items() if part is not None}
     role = value.get("role", value.get("from"))
-    names = {"role", "content"} if "role" in value else {"from", "value"}
+    read_keys = {"role", "content"} if "role" in value else {"from", "value"}
     if "role" in value and "content" not in value:
-        names.add("value")
+        read_keys.add("value")
     if role in _CALL_ROLES:
-        names.update(_WEIGHT_KEYS)
+        read_keys.update(_WEIGHT_KEYS)
     elif _SAME_ROLES.get(str(role), role) == "assistant":
-        names.update(_REPLY_KEYS)
+        read_keys.update(_REPLY_KEYS)
     else:  # other messages are never trained on, so a weight of 0 counts as read
-        names.add("tool_call_id")  # read by `call_results.sort_results`
-        names.update(key for key in _WEIGHT_KEYS if not value.get(key))
-    return given & names, given - names
+        read_keys.add("tool_call_id")  # read by `call_results.sort_results`
+        read_keys.update(key for key in _WEIGHT_KEYS if not value.get(key))
+    return keys & read_keys, keys - read_keys
 
 
 def _find_role(value: object, column: str) -> tuple[str, Any]:
@@ -124,8 +124,8 @@ def _read_content(content: Any, role: str, column: str, thoughts: list[str]) -> 
     if content is None and role == "assistant":
         return ""  # calls may stand alone
     if not isinstance(content, str):
-        given = "no content" if content is None else f"the content {str(content)[:40]!r}, which is no text"
-        raise BadRow("no_messages", f"column {column}: a message of {role} has {given}; write a text")
+        problem = "no content" if content is None else f"the content {str(content)[:40]!r}, which is no text"
+        raise BadRow("no_messages", f"column {column}: a message of {role} has {problem}; write a text")
     return content
 
 
@@ -148,17 +148,17 @@ def _find_other_part(content: list[Any]) -> str | None:
 
 def _find_thoughts(value: Mapping[str, Any], column: str) -> list[str]:
     """Return the thought of a reply, which several keys may hold; empty without one."""
-    found: list[str] = []
+    thoughts: list[str] = []
     for key in _THOUGHT_KEYS:
         text = value.get(key)
         if text is not None and not isinstance(text, str):
             raise BadRow("bad_thought", f"column {column}: {key} of a message is no text; write a text")
-        if text and text.strip() and text not in found:
-            found.append(text)
-    if len(found) > 1:
+        if text and text.strip() and text not in thoughts:
+            thoughts.append(text)
+    if len(thoughts) > 1:
         keys = " and ".join(key for key in _THOUGHT_KEYS if value.get(key))
         raise BadRow("two_thoughts", f"column {column}: a message has {keys}, which differ; keep one")
-    return found
+    return thoughts
 
 
 def _read_reply(value: Mapping[str, Any], column: str, thoughts: list[str]) -> Message:
@@ -166,10 +166,10 @@ def _read_reply(value: Mapping[str, Any], column: str, thoughts: list[str]) -> M
     message: Message = {}
     if thought := "\n".join(text for text in thoughts if text.strip()):
         message["thought"] = thought
-    given = [key for key in _CALL_KEYS if value.get(key)]
-    if len(given) > 1:
-        raise BadRow("bad_call", f"column {column}: a message has {' and '.join(given)}; keep one")
-    if given and (calls := _format_calls(value[given[0]], column)) != "[]":
+    call_keys = [key for key in _CALL_KEYS if value.get(key)]
+    if len(call_keys) > 1:
+        raise BadRow("bad_call", f"column {column}: a message has {' and '.join(call_keys)}; keep one")
+    if call_keys and (calls := _format_calls(value[call_keys[0]], column)) != "[]":
         message["calls"] = calls
     return message | _read_weight(value, column)
 

@@ -111,7 +111,7 @@ class ReverseText(TextEnv):
     def _play(self, action: str) -> Outcome:
         answer, right = action.strip(), self._invert(self._text)
         self._is_answered, is_right = True, answer == right
-        # a very long answer is cut, so that comparing takes no time
+        # a very long answer is cut, so that the comparison stays fast
         similarity = SequenceMatcher(None, answer[: 4 * len(right)], right, autojunk=False).ratio()
         reward = similarity if self._partial else float(is_right)
         return Outcome({"reversal": reward}, terminated=True, success=is_right)

@@ -34,8 +34,8 @@ def normalise(text: str) -> str:
     Letters of Latin-1 beyond ASCII are removed, as thefuzz does.
     """
     # a character stays one character, even İ
-    characters = (sign.lower()[0] for sign in text.translate(_LATIN))
-    return "".join(sign if sign.isalnum() else " " for sign in characters).strip()
+    lower = (character.lower()[0] for character in text.translate(_LATIN))
+    return "".join(character if character.isalnum() else " " for character in lower).strip()
 
 
 @lru_cache(65536)
@@ -68,14 +68,14 @@ def compute_similarity(first: str, second: str) -> int:
 
 def _measure_common(first: str, second: str) -> int:
     """Return the length of the longest common subsequence, bit-parallel (Hyyrö 2004)."""
-    places: dict[str, int] = {}
-    for index, sign in enumerate(first):
-        places[sign] = places.get(sign, 0) | 1 << index
+    masks: dict[str, int] = {}
+    for index, character in enumerate(first):
+        masks[character] = masks.get(character, 0) | 1 << index
     everywhere = (1 << len(first)) - 1
     row = everywhere
-    for sign in second:
-        met = row & places.get(sign, 0)
-        row = (row + met) | (row - met)
+    for character in second:
+        matches = row & masks.get(character, 0)
+        row = (row + matches) | (row - matches)
     return len(first) - (row & everywhere).bit_count()
 
 

@@ -28,7 +28,7 @@ class _File:
     """The lines of a transcript file that were read so far."""
 
     episodes: list[dict[str, Any]] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)  # offset and length of each episode's line
+    spans: list[tuple[int, int]] = field(default_factory=list)  # offset and length of each episode's line
     position: int = 0
     tail: bytes = b""
     damaged: int = 0
@@ -80,9 +80,9 @@ class Recorded:
         """Return all of an episode for the page; None without such a line."""
         with self._lock:
             file = self._files[split]
-            if not 0 <= line < len(file.places):
+            if not 0 <= line < len(file.spans):
                 return None
-            offset, length = file.places[line]
+            offset, length = file.spans[line]
             try:
                 with self._open(split) as stream:
                     stream.seek(offset)
@@ -122,7 +122,7 @@ class Recorded:
                 file.damaged += 1
                 continue
             file.episodes.append({"line": len(file.episodes), **summary})
-            file.places.append((start, len(line)))
+            file.spans.append((start, len(line)))
 
     def _open(self, split: str) -> Any:
         """Open a transcript file for reading.
@@ -194,7 +194,7 @@ def _show_episode(record: Mapping[str, Any]) -> dict[str, Any]:
     update = update if isinstance(update, dict) else {}
     rows = []
     for number, turn in enumerate(episode.turns):
-        trained, advantages = (_take(update.get(name), number) for name in ("trained", "advantages"))
+        trained, advantages = (_get_entry(update.get(name), number) for name in ("trained", "advantages"))
         rows.append(_show_turn(number, turn, trained, advantages, has_texts=bool(texts)))
     return {
         "error": make_visible(episode.error),
@@ -207,17 +207,17 @@ def _show_episode(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _take(columns: object, number: int) -> object:
+def _get_entry(columns: object, number: int) -> object:
     return columns[number] if isinstance(columns, list) and number < len(columns) else None
 
 
 def _show_turn(
     number: int, turn: Turn, trained: object, advantages: object, *, has_texts: bool
 ) -> dict[str, Any]:
-    given, sampled = len(turn.prefix_tokens), len(turn.reply_tokens)
+    num_given, num_sampled = len(turn.prefix_tokens), len(turn.reply_tokens)
     tokens = [*turn.prefix_tokens.tolist(), *turn.reply_tokens.tolist()]
     segments = [*turn.prefix_segments.tolist(), *turn.reply_segments.tolist()]
-    unknown = [None] * given
+    unknown = [None] * num_given
     return {
         "number": number + 1,
         "starts_row": bool(turn.starts_row),
@@ -232,17 +232,19 @@ def _show_turn(
         "surplus": int(turn.num_surplus_actions),
         "observation": "" if has_texts else make_visible(turn.observation),
         "reply": "" if has_texts else make_visible(turn.reply_text),
-        "given": given,  # tokens before the reply
+        "given": num_given,  # tokens before the reply
         "ids": tokens,
-        "kinds": [_KINDS.get(segment, "other") for segment in _align(segments, given + sampled, 5)],
-        "logp": unknown + _align(turn.reply_logps.tolist(), sampled),
-        "entropy": unknown + _align(turn.reply_entropies.tolist(), sampled),
-        "advantage": unknown + _align(advantages, sampled),
-        "trained": [0] * given + [int(value == 1) for value in _align(trained, sampled)],
+        "kinds": [
+            _KINDS.get(segment, "other") for segment in _fill_unknown(segments, num_given + num_sampled, 5)
+        ],
+        "logp": unknown + _fill_unknown(turn.reply_logps.tolist(), num_sampled),
+        "entropy": unknown + _fill_unknown(turn.reply_entropies.tolist(), num_sampled),
+        "advantage": unknown + _fill_unknown(advantages, num_sampled),
+        "trained": [0] * num_given + [int(value == 1) for value in _fill_unknown(trained, num_sampled)],
     }
 
 
-def _align(values: object, length: int, default: Any = None) -> list[Any]:
+def _fill_unknown(values: object, length: int, default: Any = None) -> list[Any]:
     """Return one finite number for each token; the default where none is known."""
     if not isinstance(values, list) or len(values) != length:
         return [default] * length

@@ -18,7 +18,7 @@ from lit_agentrl.rollout.hooks import NO_HOOK, PlayHook
 from lit_agentrl.rollout.rules import Rules
 from lit_agentrl.rollout.worlds.branch_point import BranchPoint
 from lit_agentrl.rollout.worlds.environments import Answer
-from lit_agentrl.text.lost_characters import find_lost
+from lit_agentrl.text.lost_characters import count_lost
 
 _said: set[str] = set()  # names of the lines that this process has printed
 
@@ -112,7 +112,7 @@ class ProgramInPlay(EpisodeInPlay):
             ]
         episode.num_broken += call.new.broken
         shown = [] if call.is_too_long else [message.content for message in call.request.messages[-1:]]
-        episode.num_lost += find_lost(self.rules.chat.tokenizer, shown).total()
+        episode.num_lost += count_lost(self.rules.chat.tokenizer, shown).total()
         call.turn.probes = answer.probes
         episode.turns.append(call.turn)
 

@@ -158,14 +158,14 @@ def leave_out_repeats(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """
     lines, left_out = [], set()
     for cell in group_runs(runs):
-        kept: dict[int, Run] = {}
+        first_of_seed: dict[int, Run] = {}
         for run in sorted(cell.runs, key=lambda run: run.status not in ("completed", "collapsed")):
             if run.seed is None:
                 continue
-            first = kept.setdefault(run.seed, run)
-            if first is not run:
+            first_run = first_of_seed.setdefault(run.seed, run)
+            if first_run is not run:
                 left_out.add(run.folder)
-                why = f"it has all settings of {first.name}, and equal seeds are not independent"
+                why = f"it has all settings of {first_run.name}, and equal seeds are not independent"
                 message = f"seed {run.seed} is repeated in {cell.name}: {run.name} is left out, since {why}"
                 lines.append(escape_unprintable(message))
     return [run for run in runs if run.folder not in left_out], lines
@@ -181,19 +181,19 @@ def find_unnamed_differences(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]
         The values of each setting, in the order of the cells.
     """
     settings = [cell.runs[0].settings for cell in cells]
-    known = [values for values in settings if values is not None]
+    known_settings = [values for values in settings if values is not None]
     keys = {_get_key(override) for cell in cells for override in cell.runs[0].overrides}
-    found: dict[str, tuple[str, ...]] = {}
+    values_by_setting: dict[str, tuple[str, ...]] = {}
     for name in sorted(
-        {name for values in known for name in values}, key=lambda name: (_get_part(name), name)
+        {name for values in known_settings for name in values}, key=lambda name: (_get_part(name), name)
     ):
-        values = tuple(dict.fromkeys(each.get(name, "–") for each in known))
-        parents = [name[: place + 1] for place in range(len(name)) if name[place] == "."]
+        values = tuple(dict.fromkeys(each.get(name, "–") for each in known_settings))
+        parents = [name[: index + 1] for index in range(len(name)) if name[index] == "."]
         if len(values) < 2 or keys & {name, *(parent.rstrip(".") for parent in parents)}:
             continue
-        if not any(f"{parent}{_TARGET}" in found for parent in parents):
-            found[name] = values
-    return found
+        if not any(f"{parent}{_TARGET}" in values_by_setting for parent in parents):
+            values_by_setting[name] = values
+    return values_by_setting
 
 
 def _get_key(override: str) -> str:

@@ -152,10 +152,10 @@ def _replace_colours(figure: Any) -> None:
             if read is None or write is None:
                 continue
             colours = to_rgba_array(read())
-            known = [_VARIABLES.get(to_hex(colour)) for colour in colours]
-            if any(known):
-                found = [
+            variables = [_VARIABLES.get(to_hex(colour)) for colour in colours]
+            if any(variables):
+                replaced = [
                     colour if variable is None else (LIGHT[variable], float(colour[3]))
-                    for colour, variable in zip(colours, known, strict=True)
+                    for colour, variable in zip(colours, variables, strict=True)
                 ]
-                write(found if len(found) > 1 else found[0])
+                write(replaced if len(replaced) > 1 else replaced[0])

@@ -35,10 +35,12 @@ def list_results(cells: Sequence[Cell], stages: Sequence[str]) -> list[HeldOutRe
     results = []
     for cell in cells:
         for metric in held_out.COLUMNS:
-            values = {stage: list(_list_values(cell, metric, stage).values()) for stage in stages}
-            means = {stage: _compute_mean(found, metric) for stage, found in values.items() if found}
+            values_by_stage = {stage: list(_list_values(cell, metric, stage).values()) for stage in stages}
+            means = {
+                stage: _compute_mean(values, metric) for stage, values in values_by_stage.items() if values
+            }
             if means:
-                runs = {stage: len(found) for stage, found in values.items()}
+                runs = {stage: len(values) for stage, values in values_by_stage.items()}
                 results.append(HeldOutResult(cell, metric, runs, means))
     return results
 
@@ -55,10 +57,10 @@ def group_by_data(results: Sequence[HeldOutResult]) -> list[list[Cell]]:
     If a run does not record its rows, file and share of the held-out data identify them for all cells.
     """
     cells = {result.cell.name: result.cell for result in results}
-    is_known = all("held_out_rows" in run.scores for cell in cells.values() for run in _list_measured(cell))
+    has_hashes = all("held_out_rows" in run.scores for cell in cells.values() for run in _list_measured(cell))
     cells_by_data: dict[object, list[Cell]] = {}
     for name, cell in cells.items():
-        data = {_identify_data(run, is_known) for run in _list_measured(cell)}
+        data = {_identify_data(run, has_hashes) for run in _list_measured(cell)}
         cells_by_data.setdefault(data.pop() if len(data) == 1 else (name, "several"), []).append(cell)
     return list(cells_by_data.values())
 
@@ -81,17 +83,17 @@ def are_judged_alike(a: Cell, b: Cell) -> bool:
 
 def state_held_out(results: Sequence[HeldOutResult], stage: str) -> str:
     """State which cell is best on held-out data; empty if no cell was measured."""
-    known = [result for result in results if stage in result.stages]
-    if not known:
+    measured = [result for result in results if stage in result.stages]
+    if not measured:
         return ""
-    comparable = group_by_data(known)
-    where = f"On held-out data ({stage} weights)"
+    comparable = group_by_data(measured)
+    introduction = f"On held-out data ({stage} weights)"
     texts = []
     for cells in comparable:
         names = {cell.name for cell in cells}
-        texts.append(_state_comparable([result for result in known if result.cell.name in names], stage))
+        texts.append(_state_comparable([result for result in measured if result.cell.name in names], stage))
     if len(comparable) == 1:
-        return f"{where}{texts[0]}."
+        return f"{introduction}{texts[0]}."
     judged = "; ".join(map(_describe_data, comparable[:_SHOWN]))
     num_more = len(comparable) - _SHOWN
     more = f" {num_more} more sets of data are in the table." if num_more > 0 else ""
@@ -99,25 +101,25 @@ def state_held_out(results: Sequence[HeldOutResult], stage: str) -> str:
         f"{cells[0].name if len(cells) == 1 else ''}{text}.".removeprefix(": ").strip()
         for cells, text in zip(comparable[:_SHOWN], texts[:_SHOWN], strict=True)
     )
-    return f"{where}, cells judged by different data are not compared: {judged}. {parts}{more}"
+    return f"{introduction}, cells judged by different data are not compared: {judged}. {parts}{more}"
 
 
-def _state_comparable(known: Sequence[HeldOutResult], stage: str) -> str:
+def _state_comparable(results: Sequence[HeldOutResult], stage: str) -> str:
     """State which cell is best of those judged by the same data."""
-    cells = list(dict.fromkeys(result.cell.name for result in known))
+    cells = list(dict.fromkeys(result.cell.name for result in results))
     for metric, (title, sign) in _RANKED.items():
         ranked = sorted(
-            (result for result in known if result.metric == metric),
+            (result for result in results if result.metric == metric),
             key=lambda result: -sign * result.stages[stage].value,
         )
         if len(ranked) == len(cells) > 1:
             return f" {_state_best(ranked, stage, title)}"
     parts = []
     for name in cells[:_SHOWN]:
-        scores = ", ".join(_describe(result, stage) for result in known if result.cell.name == name)
+        scores = ", ".join(_describe(result, stage) for result in results if result.cell.name == name)
         parts.append(f"{name} {scores}" if len(cells) > 1 else scores)
     more = f"; and {len(cells) - _SHOWN} more cells" if len(cells) > _SHOWN else ""
-    runs = {result.cell.name: result.runs[stage] for result in known}
+    runs = {result.cell.name: result.runs[stage] for result in results}
     counts = list(runs.values()) if len(set(runs.values())) > 1 else [*runs.values()][:1]
     over = (
         f"mean over {' and '.join(map(str, counts[:_SHOWN]))} runs"
@@ -132,9 +134,9 @@ def _list_measured(cell: Cell) -> list[Any]:
     return [run for run in cell.runs if run.scores is not None and run.scores["held_out"]]
 
 
-def _identify_data(run: Run, is_known: bool) -> object:
+def _identify_data(run: Run, has_hashes: bool) -> object:
     """Return the hash of the held-out rows, or their file and share."""
-    if is_known and run.scores is not None:
+    if has_hashes and run.scores is not None:
         return run.scores["held_out_rows"]["fingerprint"]
     settings = run.settings or {}
     return tuple(
@@ -173,17 +175,19 @@ def _state_best(ranked: Sequence[HeldOutResult], stage: str, title: str) -> str:
     tied = [each.cell.name for each in ranked if math.isclose(each.stages[stage].value, value, rel_tol=1e-9)]
     if len(tied) > 1:
         return f"{', '.join(tied[:-1])} and {tied[-1]} tie at the {title}, {value:.4g}"
-    seeds = []
+    values_by_seed = []
     for result in (best, second):
         values = _list_values(result.cell, result.metric, stage)
-        seeds.append(
+        values_by_seed.append(
             {run.seed: values[str(run.folder)] for run in result.cell.runs if str(run.folder) in values}
         )
-    first, other = seeds
+    best_values, second_values = values_by_seed
     difference = (
-        inference.compare_paired([first[seed] for seed in first], [other[seed] for seed in first])
-        if first.keys() == other.keys()
-        else inference.compare_unpaired(list(first.values()), list(other.values()))
+        inference.compare_paired(
+            [best_values[seed] for seed in best_values], [second_values[seed] for seed in best_values]
+        )
+        if best_values.keys() == second_values.keys()
+        else inference.compare_unpaired(list(best_values.values()), list(second_values.values()))
     )
     value, low, high = difference.bounds
     interval, doubt = "", "; undecided: play more seeds"

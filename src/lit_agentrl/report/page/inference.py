@@ -151,11 +151,9 @@ def compare_tasks(a: Sequence[bool | None], b: Sequence[bool | None]) -> Differe
     the share π that A won among the n₁ tasks on which the runs differ, converted to a difference: (2π − 1) n₁ / n.  It
     says nothing about other seeds.
     """
-    pairs = (
-        [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
-        if len(a) == len(b)
-        else []
-    )
+    if len(a) != len(b):
+        return None
+    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     if not pairs:
         return None
     n, won, lost = len(pairs), sum(x and not y for x, y in pairs), sum(y and not x for x, y in pairs)

@@ -14,7 +14,7 @@ CONFIDENCE = 0.95
 RESAMPLES = 2000
 NOMINAL = 0.93  # a report warns of an interval with less coverage
 _SIMULATED = 2000  # simulated experiments for each coverage: its standard error is 0.005
-_BOOTSTRAPPED = (300, 300)  # experiments and resamples, if each experiment is bootstrapped
+_BOOTSTRAP_EXPERIMENTS, _BOOTSTRAP_RESAMPLES = 300, 300  # if each experiment is bootstrapped
 Floats = NDArray[np.float64]
 
 
@@ -63,8 +63,8 @@ def compute_split_half_difference(values: Sequence[float]) -> float | None:
     if n < 4:
         return None
     order = np.random.default_rng(0).random((RESAMPLES, n)).argsort(axis=1)
-    mixed, half = np.asarray(values)[order], n // 2
-    differences = np.abs(mixed[:, :half].mean(axis=1) - mixed[:, half : 2 * half].mean(axis=1))
+    shuffled, half = np.asarray(values)[order], n // 2
+    differences = np.abs(shuffled[:, :half].mean(axis=1) - shuffled[:, half : 2 * half].mean(axis=1))
     return float(np.quantile(differences, CONFIDENCE) * (half / n) ** 0.5)
 
 
@@ -112,9 +112,9 @@ def estimate_coverage_of_interquartile(values: Sequence[float], episodes: Sequen
     """
     if len(values) < 2:
         return None
-    played, truth = _simulate_experiments(values, episodes, _BOOTSTRAPPED[0])
+    played, truth = _simulate_experiments(values, episodes, _BOOTSTRAP_EXPERIMENTS)
     interval = stats.bootstrap(
-        [played], compute_iqm, n_resamples=_BOOTSTRAPPED[1], method="percentile", vectorized=True, axis=-1,
+        [played], compute_iqm, n_resamples=_BOOTSTRAP_RESAMPLES, method="percentile", vectorized=True, axis=-1,
         rng=np.random.default_rng(0),
     ).confidence_interval  # fmt: skip
     middle = float(stats.trim_mean(truth, 0.25))

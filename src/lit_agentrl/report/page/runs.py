@@ -208,7 +208,7 @@ def _list_runs_without_folder(root: Path, folders: Sequence[Path], damaged: list
 
     They failed at once, or were never started.  Sweeps are searched in the root and up to two levels below.
     """
-    known = {folder.resolve() for folder in folders}
+    known_folders = {folder.resolve() for folder in folders}
     for path in sorted({root / sweep.FILE, *root.glob(f"*/{sweep.FILE}"), *root.glob(f"*/*/{sweep.FILE}")}):
         try:
             if _read_text(path) is None:
@@ -216,8 +216,10 @@ def _list_runs_without_folder(root: Path, folders: Sequence[Path], damaged: list
             for entry in sweep.list_latest(sweep.read(path.parent)):
                 # the sweep may have been moved since it wrote its list, alone or with its runs
                 folder = path.parent / Path(entry["folder"]).name
-                same_name = {other for other in known if other.parts[-2:] == Path(entry["folder"]).parts[-2:]}
-                if folder.resolve() in known or same_name:
+                is_moved = any(
+                    known.parts[-2:] == Path(entry["folder"]).parts[-2:] for known in known_folders
+                )
+                if folder.resolve() in known_folders or is_moved:
                     continue
                 status = {"begun": "unfinished", "interrupted": "stopped"}.get(
                     entry["status"], str(entry["status"])

@@ -105,7 +105,9 @@ class Endogenous(Replacing):
     @torch.no_grad()
     def _compute_values(self, episodes: Sequence[Episode]) -> Rewards:
         rows = [list_sampled_rows(episode) for episode in episodes]
-        flat = read_in_batches(list(chain.from_iterable(rows)), self.tokens_per_batch, self._read)
+        flat = read_in_batches(
+            list(chain.from_iterable(rows)), self.tokens_per_batch, self._compute_logits_and_values
+        )
         row_bounds = [0, *accumulate(len(episode_rows) for episode_rows in rows)]
         values = []
         for episode, first, last in zip(episodes, row_bounds, row_bounds[1:], strict=False):
@@ -114,7 +116,7 @@ class Endogenous(Replacing):
             values.append([float(turn.sum()) for turn in turns])
         return values
 
-    def _read(self, tokens_BT: Tensor, is_action_BT: Tensor) -> Tensor:
+    def _compute_logits_and_values(self, tokens_BT: Tensor, is_action_BT: Tensor) -> Tensor:
         """Compute the logit of each sampled token and the value of its state, (A, 2)."""
         tokens_BT, is_action_BT = tokens_BT.to(self._device), is_action_BT.to(self._device)
         logits_AV = compute_action_logits(self._network, tokens_BT=tokens_BT, is_action_BT=is_action_BT)

@@ -96,7 +96,7 @@ class Labels:
 
 
 def _combine_verdicts(first: int | None, swapped: int | None) -> float | Literal["inconsistent", "unread"]:
-    """Combine the answers in both orders: 1, 2, 0 (a tie), or None (unreadable)."""
+    """Combine the answers in both orders, each 1, 2, 0 (a tie) or None (unreadable)."""
     if first is None or swapped is None:
         return "unread"
     verdicts: dict[tuple[int, int], float] = {(1, 2): 1.0, (2, 1): 0.0, (0, 0): 0.5}

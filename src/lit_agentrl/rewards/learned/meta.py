@@ -67,12 +67,15 @@ class JudgementScorer:
             raise ValueError(f"{option}={path} has several heads ({', '.join(heads)}); name a model with one")
         policy = self._model.policy
         if hash_tokenizer(policy.tokenizer) != self._model.about.tokenizer:
-            raise ValueError(f"{option}={path}: its tokenizer was exchanged; train the model again")
+            raise ValueError(
+                f"{option}={path}: its tokenizer has changed since training; train the model again"
+            )
         network: torch.nn.Module = policy.network
         for part in (network, self._model.head):
             part.to(device)
         self._option, self._device = f"{option}={path}", device
-        self._longest = getattr(policy.network.config.get_text_config(), "max_position_embeddings", None)
+        network_config = policy.network.config.get_text_config()
+        self._max_positions = getattr(network_config, "max_position_embeddings", None)
         self._chat = ChatRenderer(policy.tokenizer, dialect=Plain(), shows_replies=False)
 
     @property
@@ -102,9 +105,10 @@ class JudgementScorer:
     def _make_episode(self, question: str, reply: str) -> Episode:
         prefix = self._chat.render_opening([{"role": "user", "content": question}])
         written = [*self._chat.encode(reply), *self._chat.end_of_turn_ids[:1]]
-        if self._longest is not None and (size := len(prefix.tokens) + len(written)) > self._longest:
+        size = len(prefix.tokens) + len(written)
+        if self._max_positions is not None and size > self._max_positions:
             raise ValueError(
-                f"{self._option} has {self._longest} positions, and a judgement has {size} tokens; lower "
+                f"{self._option} has {self._max_positions} positions, and a judgement has {size} tokens; lower "
                 "most_characters or max_reply_tokens"
             )
         turn = Turn(

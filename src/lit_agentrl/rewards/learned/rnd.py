@@ -27,9 +27,10 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 class RandomNetworkDistillation(Novelty):
     """``b(o) = |f_hat(o) - f(o)|^2`` on the text of observations: Burda et al., arXiv 1810.12894.
 
-    ``f`` is a frozen random network; ``f_hat`` is trained to match it on the observations so far.  A text is a vector
-    of hashed words, each once on its own and once with its line and its position in the line, because words alone do
-    not say where something is on a map.  Both networks run on the CPU, over distinct observations in sorted order.
+    ``f`` is a frozen random network; ``f_hat`` is trained to match it on the observations so far.  A text becomes a
+    vector of hashed words: each counts once on its own and once with its line and its position in the line, because
+    words alone do not say where something is on a map.  Both networks run on the CPU, over distinct observations in
+    sorted order.
 
     Args:
         features: size of the vector.

@@ -43,7 +43,7 @@ class Scorer:
             network: torch.nn.Module = model.policy.network
             for part in (network, model.head):
                 part.to(context.device)
-        self._device, self._tokens = context.device, tokens_per_batch
+        self._device, self._tokens_per_batch = context.device, tokens_per_batch
         self._heads = heads
 
     @property
@@ -62,7 +62,7 @@ class Scorer:
         """Return `compute_turn_values` of each model, (M, A)."""
         return torch.stack(
             [
-                compute_turn_values(model, episodes, self._tokens, self._device, self._heads)
+                compute_turn_values(model, episodes, self._tokens_per_batch, self._device, self._heads)
                 for model in self._models
             ]
         )
@@ -132,11 +132,11 @@ def compute_turn_values(
 
 
 def _require_positions(model: RewardModel, size: int) -> None:
-    longest = getattr(model.policy.network.config.get_text_config(), "max_position_embeddings", None)
-    if longest is not None and size > longest:
+    max_positions = getattr(model.policy.network.config.get_text_config(), "max_position_embeddings", None)
+    if max_positions is not None and size > max_positions:
         raise ValueError(
-            f"a reward model (algo={model.about.algo}) has {longest} positions, and is to read {size} tokens; lower "
-            "rollout.max_context_tokens, or train one on a network that reads more"
+            f"a reward model (algo={model.about.algo}) has {max_positions} positions, and is to read {size} tokens; "
+            "lower rollout.max_context_tokens, or train one on a network that reads more"
         )
 
 
@@ -159,15 +159,15 @@ def read_in_batches(
     values: dict[int, Tensor] = {}
     while order:
         count = max(1, tokens_per_batch // len(rows[order[0]][0]))
-        chosen, order = order[:count], order[count:]
-        tokens_BT = torch.zeros(len(chosen), len(rows[chosen[0]][0]), dtype=torch.int64)
+        batch_rows, order = order[:count], order[count:]
+        tokens_BT = torch.zeros(len(batch_rows), len(rows[batch_rows[0]][0]), dtype=torch.int64)
         is_read_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
-        for position, k in enumerate(chosen):
+        for position, k in enumerate(batch_rows):
             tokens, places = rows[k]
             tokens_BT[position, : len(tokens)] = torch.tensor(tokens)
             is_read_BT[position, places] = True
-        parts = torch.split(read(tokens_BT, is_read_BT), [len(rows[k][1]) for k in chosen])
-        values |= dict(zip(chosen, parts, strict=True))
+        parts = torch.split(read(tokens_BT, is_read_BT), [len(rows[k][1]) for k in batch_rows])
+        values |= dict(zip(batch_rows, parts, strict=True))
     return [values[k] for k in range(len(rows))]
 
 

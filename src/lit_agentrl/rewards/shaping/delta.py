@@ -36,7 +36,7 @@ class Delta(RewardPart):
     keep_penalties: bool = True
     _is_binary: bool = field(default=False, init=False, repr=False)
     _best: float = field(default=-math.inf, init=False, repr=False)
-    _waited: int = field(default=0, init=False, repr=False)
+    _num_stalled: int = field(default=0, init=False, repr=False)  # iterations since the best mean
 
     def __post_init__(self) -> None:
         for name in ("at_iteration", "patience"):
@@ -69,19 +69,19 @@ class Delta(RewardPart):
         """Check the triggers."""
         returns = self.gather_numbers([e.total_reward for e in episodes])
         mean = math.fsum(returns) / len(returns)
-        self._waited = 0 if mean > self._best else self._waited + 1
+        self._num_stalled = 0 if mean > self._best else self._num_stalled + 1
         self._best = max(self._best, mean)
         groups = set(self.gather_numbers([e.group for e in episodes]))
         solved = set(self.gather_numbers([e.group for e in episodes if e.success]))
-        if self.patience is not None and self._waited >= self.patience:
+        if self.patience is not None and self._num_stalled >= self.patience:
             self._is_binary = True
         if self.share is not None and len(solved) >= self.share * len(groups):
             self._is_binary = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return whether a trigger fired, the best mean return and its age."""
-        return {"is_binary": self._is_binary, "best": self._best, "waited": self._waited}
+        return {"is_binary": self._is_binary, "best": self._best, "waited": self._num_stalled}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the result of :meth:`state_dict`."""
-        self._is_binary, self._best, self._waited = state["is_binary"], state["best"], state["waited"]
+        self._is_binary, self._best, self._num_stalled = state["is_binary"], state["best"], state["waited"]

@@ -16,7 +16,7 @@ from lit_agentrl.rewards.base import Probe, Rewards, Shaping
 class StepsToGoal:
     """``-scale * n``, where n is the number of optimal actions to the goal.
 
-    n is at most twice ``env.max_solution``, which is also its value for a state that cannot be solved.
+    n is at max_steps twice ``env.max_solution``, which is also its value for a state that cannot be solved.
 
     Args:
         scale: reward per step.
@@ -29,16 +29,17 @@ class StepsToGoal:
 
     def __call__(self, env: World, observation: str) -> float:
         """Return the potential of the game's state, in reward units."""
-        most = 2 * env.max_solution  # not the actions left, so that the potential depends on the state only
-        best = env.optimal_actions(horizon=most)
-        return -self.scale * (most if best is None else len(best))
+        # not the actions left, so that the potential depends on the state only
+        max_steps = 2 * env.max_solution
+        best = env.optimal_actions(horizon=max_steps)
+        return -self.scale * (max_steps if best is None else len(best))
 
     def check_game(self, task: Task, env: World, observation: str) -> None:
         """Refuse a game without optimal actions, whose potential would be constant."""
         if env.optimal_actions(horizon=2 * env.max_solution) is None:
             raise ValueError(
-                f"of=StepsToGoal needs optimal actions, and {task.name} has none; set of to a function of "
-                "(env, observation)"
+                f"of=StepsToGoal needs optimal actions, and {task.name} has none; choose another "
+                "function of (env, observation) by the option of"
             )
 
 
@@ -72,7 +73,7 @@ class Potential(Shaping):
         """Evaluate the potential once and check that it is finite."""
         if isinstance(self.of, StepsToGoal):
             self.of.check_game(task, env, observation)
-        require_number("of", self.of(env, observation), "a function to a finite number")
+        require_number("of", self.of(env, observation), "a function that returns a finite number")
 
     def score(self, episodes: Sequence[Episode], *, iteration: int) -> Rewards:
         """Return F of each turn."""

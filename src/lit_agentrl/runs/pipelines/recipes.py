@@ -176,7 +176,7 @@ def plan_stages(recipe: Recipe, options: PipelineOptions, *, rounds: int, out: P
     """
     folders: dict[str, list[Path]] = {}
     stages: list[Stage] = []
-    policy, weights = options.policy, _start_weights(options.policy)
+    policy, weights = options.policy, _find_start_weights(options.policy)
     for round_number in range(1, rounds + 1):
         numbers = {
             **options.numbers,
@@ -210,7 +210,7 @@ def plan_stages(recipe: Recipe, options: PipelineOptions, *, rounds: int, out: P
     return stages
 
 
-def _start_weights(policy: Sequence[str]) -> str | None:
+def _find_start_weights(policy: Sequence[str]) -> str | None:
     """Return the folder or name of the initial model's weights, if its overrides give one."""
     words = [word for word in policy if word.startswith(("model=", "model."))]
     with initialize_hydra():

@@ -98,14 +98,14 @@ def require_same(folder: Path, plan: sweepers.Plan, jobs: Sequence[Sequence[str]
         raise UserError(
             f"resume={folder}: a search chooses its runs while it runs; resume it with hydra.sweeper.storage"
         )
-    planned = dict(enumerate(jobs))
+    overrides_by_run = dict(enumerate(jobs))
     for entry in records.list_latest(records.read(folder)):
-        earlier, now = entry["overrides"], planned.get(entry["run"])
-        if now is None or sorted(earlier) != sorted(now):
+        earlier, planned = entry["overrides"], overrides_by_run.get(entry["run"])
+        if planned is None or sorted(earlier) != sorted(planned):
             reason = (
                 "is not among the runs of this command"
-                if now is None
-                else f"would be {' '.join(now) or 'without options'}"
+                if planned is None
+                else f"would be {' '.join(planned) or 'without options'}"
             )
             raise UserError(
                 f"resume={folder}: run {entry['run']} was {' '.join(earlier) or 'without options'}, and {reason}; give "

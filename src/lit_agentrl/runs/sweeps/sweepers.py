@@ -53,12 +53,12 @@ class Plan(NamedTuple):
     swept: frozenset[str]
 
 
-def plan_sweep(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
+def plan_sweep(overrides: Sequence[str], search_overrides: Sequence[str] = ()) -> Plan:
     """Plan the sweep that the chosen sweeper and launcher will run.
 
     Args:
         overrides: the overrides as typed.
-        search: overrides of Hydra's search path, as in `compose_job`.
+        search_overrides: overrides of Hydra's search path, as in `compose_job`.
 
     Raises:
         UserError: a plugin is not installed, an option of sweeper or launcher is invalid, or the sweep is impossible.
@@ -69,7 +69,7 @@ def plan_sweep(overrides: Sequence[str], search: Sequence[str] = ()) -> Plan:
         loader = GlobalHydra.instance().config_loader()
     parsed = parse(overrides, loader)
     refuse_first(_find_problems(parsed))
-    first = compose_job("train", _list_bounds(parsed)[0], search)
+    first = compose_job("train", _list_bounds(parsed)[0], search_overrides)
     sweeper, launcher = first.hydra.sweeper, str(first.hydra.launcher._target_)
     typed_keys = {override.key_or_group for override in parsed}
     configured = [
