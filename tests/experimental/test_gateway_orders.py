@@ -121,7 +121,7 @@ class Agent:
             if leaves:
                 self.drop(pending)
                 return
-            self.exchange.deliver()
+            self.exchange.record_delivery()
             if status == 200:
                 self.check_prompt(messages, body["prompt_token_ids"])
                 self.dialogues.append([*messages, body["message"]])

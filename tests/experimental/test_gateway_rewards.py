@@ -39,7 +39,7 @@ def make_exchange(replies: int, *, is_parallel: bool = False) -> Exchange:
         exchange.post(Pending(ChatRequest(()), lambda *_: None))
         exchange.take_next(1.0)
         exchange.answer(200, {"id": f"chatcmpl-{number}"})
-        exchange.deliver()
+        exchange.record_delivery()
     return exchange
 
 

@@ -258,7 +258,7 @@ def test_heads_of_a_resumed_run_are_those_of_the_whole_run_and_pay(
     assert "reward/model_score" in (paid / "metrics.csv").read_text()
     with pytest.raises(SystemExit):
         main_train([*play, f"hydra.run.dir={tmp_path / 'no'}"])
-    assert "has several heads (long, brief), and nothing says what each" in capsys.readouterr().err
+    assert "has several heads (long, brief), and none of them has a weight" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main_evaluate(["model=nano", "env=bandit", "members=2", "best_of=[2]", f"reward_model={cut}"])
     assert "several heads (long, brief), and best_of needs a single score" in capsys.readouterr().err

@@ -237,7 +237,7 @@ def test_heads_are_summed_by_their_weights(tmp_path: Path) -> None:
 def test_each_head_needs_a_weight_and_each_weight_a_head(tmp_path: Path) -> None:
     several, one = of_heads(tmp_path), model(tmp_path)
     for path, heads, said in (
-        (several, None, "has several heads (b, a), and nothing says what each of them counts"),
+        (several, None, "has several heads (b, a), and none of them has a weight"),
         (several, {"a": 1}, "heads={a: 1} has no weight of b"),
         (several, {"a": 1, "b": 1, "c": 0}, "has no head c; its heads are b, a"),
         (several, {"a": "x", "b": 1}, "heads.a=x must be finite"),

@@ -19,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 from lit_agentrl.checks import NotFinite
 from lit_agentrl.modules.contract import as_agent
 
-# functions with these names write constants, such as bounds that are never reached, or memory that is filled later
+# Functions whose names begin with these may return non-finite numbers on purpose: a constant, such as an infinite
+# bound, or memory that is filled later.
 _MAKE_CONSTANTS = ("full", "fill", "empty", "tensor", "where", "new_", "zeros", "set_")
 
 
@@ -28,10 +29,11 @@ class FirstNonFinite(Callback):
 
     It checks the output of each module of the policy and the critic, in every stage.  During an update it also checks
     what each torch function returns for finite inputs, each gradient in the backward pass, and each weight after an
-    optimizer step.  The results of the run do not change, but the run takes about twice as long.
+    optimizer step.  A function may return ``-inf``, which masks contain.  The results of the run do not change, but the
+    run takes about twice as long.
 
     Raises:
-        NotFinite: the message names stage, iteration and place.  A function may return ``-inf``, which masks contain.
+        NotFinite: the message names stage, iteration and place.
     """
 
     def __init__(self) -> None:
@@ -148,7 +150,7 @@ class FirstNonFinite(Callback):
         for group in optimizer.param_groups:
             for weight in group["params"]:
                 if broken := _describe_nonfinite(weight):
-                    self._version += 1  # checkpoints before this step are intact
+                    self._version += 1  # only checkpoints from this step on are unusable
                     name = self._names.get(id(weight), "a weight")
                     self.stop(f"in {name} after a step of {type(optimizer).__name__}: lower optim.lr", broken)
 

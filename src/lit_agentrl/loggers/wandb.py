@@ -21,7 +21,7 @@ from lit_agentrl.report import summary as reports
 from lit_agentrl.report.table import iterate_rows
 
 _log = logging.getLogger(__name__)
-_NO_PROJECT = "/\\#?%:"  # characters that W&B refuses at the start of a run
+_FORBIDDEN = "/\\#?%:"  # characters that no W&B project may have; W&B would say so only when the run starts
 _CACHES = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")  # default: the home directory
 
 
@@ -56,12 +56,12 @@ class WandbLog(WandbLogger):
     ) -> None:  # fmt: skip
         if importlib.util.find_spec("wandb") is None:
             raise ValueError("needs the package wandb; install it with: pip install 'lit-agentrl[wandb]'")
-        is_project = project is None or (0 < len(project) <= 128 and not set(project) & set(_NO_PROJECT))
+        is_valid = project is None or (0 < len(project) <= 128 and not set(project) & set(_FORBIDDEN))
         require(
-            is_project,
+            is_valid,
             "project",
             project,
-            f"a name of at most 128 characters without {' '.join(_NO_PROJECT)}",
+            f"a name of at most 128 characters without {' '.join(_FORBIDDEN)}",
         )
         for option, value in (("name", name), ("group", group)):
             require(
@@ -102,7 +102,7 @@ class WandbLog(WandbLogger):
             import wandb
 
             self.folder.mkdir(parents=True, exist_ok=True)
-            # create_new leaves a W&B run that a notebook has open untouched
+            # create_new does not touch a W&B run that is already open, as in a notebook
             settings = wandb.Settings(
                 reinit="create_new", console="off", **({} if self.is_live else _OFFLINE)
             )

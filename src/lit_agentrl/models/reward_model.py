@@ -71,7 +71,7 @@ class RewardModelInfo:
         if given is None:
             example = ",".join(f"{name}:1" for name in self.heads)
             raise ValueError(
-                f"path={path} has several heads ({names}), and nothing says what each of them counts: set "
+                f"path={path} has several heads ({names}), and none of them has a weight: set "
                 f"'reward.model.heads={{{example}}}'"
             )
         if unknown := [name for name in given if name not in self.heads]:
@@ -108,7 +108,7 @@ def save_head(folder: str | Path, head: ScoreHead, about: RewardModelInfo) -> No
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
     save_file(state, Path(folder) / WEIGHTS)
     record = {"format": FORMAT, "version": VERSION, **asdict(about)}
-    del record["heads"]  # keep the older format for a single head
+    del record["heads"]  # written only if there are several: a single head keeps the older format
     if about.heads:
         record["heads"] = [[name, *numbers] for name, numbers in about.heads.items()]  # in order
     (Path(folder) / ABOUT).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -181,7 +181,7 @@ def load_head(folder: str, head: ScoreHead, *, kind: str, heads: Sequence[str] =
     """Load the head of a reward model, as PMP does (arXiv 2112.00861).
 
     Args:
-        folder: The model's own folder, or the name of a model without one.
+        folder: The model's own folder, or a hub name, which names no folder.
         head: The head to change.
         kind: See `RewardModelInfo`.
         heads: Names of several heads, in order.

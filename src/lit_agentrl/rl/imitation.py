@@ -89,14 +89,14 @@ class Imitating(Objective):
         loss, metrics = self.played_objective.loss(self.measured(tensors))
         is_imitated_BT = tensors["is_action_BT"] & _is_recorded(tensors)[:, None]
         nll_BT = torch.where(is_imitated_BT, -tensors["logp_BT"], 0.0)
-        share = self.coef * nll_BT.sum() / tensors["num_imitated"].clamp(min=1)
-        return loss + share, metrics | {"imitation_nll": token_mean_metric(nll_BT, is_imitated_BT)}
+        weighted_nll = self.coef * nll_BT.sum() / tensors["num_imitated"].clamp(min=1)
+        return loss + weighted_nll, metrics | {"imitation_nll": token_mean_metric(nll_BT, is_imitated_BT)}
 
     def value_loss(self, tensors: Tensors) -> tuple[Tensor, Tensors] | None:
         return self.played_objective.value_loss(self.measured(tensors))
 
     def measured(self, tensors: Tensors) -> Tensors:
-        """Return all rows, but recorded ones without sampled tokens and returns."""
+        """Return all rows; the recorded ones lose their sampled tokens and returns."""
         is_recorded_B = _is_recorded(tensors)
         masked = {"return_B": tensors["return_B"].masked_fill(is_recorded_B, math.nan)}
         for mask in ("is_action_BT", "is_turn_end_BT"):

@@ -68,8 +68,8 @@ def masked_whiten(x: Tensor, mask: Tensor, *, eps: float = 1e-8) -> Tensor:
 def compute_masked_skewness(x: Tensor, mask: Tensor) -> Tensor:
     """Compute the skewness ``m_3 / m_2^(3/2)`` of the selected entries, a float64 scalar.
 
-    ``m_k`` is the mean of ``(x - mean)^k``.  It is 0 where the entries are equal or none is selected, positive where
-    few entries lie far above the mean, and negative where few lie far below.  No gradient.
+    ``m_k`` is the mean of ``(x - mean)^k``.  The skewness is 0 where the entries are equal or none is selected,
+    positive where few entries lie far above the mean, and negative where few lie far below.  No gradient.
     """
     chosen_N = x.detach()[mask].double()
     if not len(chosen_N) or bool((chosen_N == chosen_N[0]).all()):

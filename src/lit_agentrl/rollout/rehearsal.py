@@ -28,10 +28,10 @@ def rehearse(rules: Rules, task: int, *, episodes: int = 4, is_trained: bool = F
         rules: Rules by which episodes are played.
         task: Index of the game.
         episodes: Number of episodes.
-        is_trained: Whether reward parts observe the game, so that their probes are measured.
+        is_trained: Whether the game is one of training; then the probes of reward parts are measured in it.
 
     Raises:
-        ValueError: The dialect cannot write the game's actions, or the context (whose condenser may fail) raises it.
+        ValueError: The dialect cannot write the game's actions, or the context fails, for example in its condenser.
     """
     chat, game = rules.chat, rules.tasks[task]
     dialect = chat.dialect

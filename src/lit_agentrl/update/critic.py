@@ -45,8 +45,8 @@ class Critic(nn.Module):
         coef: weight of the value loss of a head on the policy's trunk; scales the gradients of both.
         grad_clip: largest gradient norm of the critic's own parameters.
         warmup_iterations: number of first iterations that train the critic only.
-        target_rate: rate of `SlowWeights`, whose values are the ``target_value_BT`` of an estimator; 1: no slow
-            weights, and targets use the values from before the update.
+        target_rate: rate of `SlowWeights`, which predict the ``target_value_BT`` of an estimator; 1: there are none,
+            and targets use the values from before the update.
         head: selects the columns that the critic predicts; None: `StateValues`.
         beta: strength, in 1 / reward, with which Q reweights the policy in evaluations, see
             `reweight_by_critic`; 0: none.
@@ -313,7 +313,7 @@ def _copy_trunk(policy: Policy) -> Any:
 
 @functools.wraps(separate, assigned=("__annotations__",))  # start-up checks options against the signature
 def separate_if_needed(*args: Any, **options: Any) -> Critic:
-    """Build a critic as `separate` does; a run whose advantage needs no values has none."""
+    """Build a critic as `separate` does; not called if the advantage needs no values."""
     return separate(*args, **options)
 
 

@@ -67,8 +67,8 @@ class Dataset(TextEnv):
         split: ``train``, ``val`` or ``test``.
 
     Raises:
-        ValueError: a file or row that cannot be used (file, line, column, remedy), or a reward function that asks for
-            what no row has, raises, or rejects the references themselves.
+        ValueError: a file or row cannot be used; the message names file, line, column and remedy.  Or the reward
+            function asks for a column that no row has, raises an error, or does not count a reference as solved.
     """
 
     def __init__(
@@ -184,12 +184,12 @@ class Dataset(TextEnv):
     def _try_out(self) -> None:
         """Try the reward function once per process and game.
 
-        Later environments must see the same files.
+        An environment that is made later in the run must find the same files.
         """
         earlier = next((source for reward, source in reversed(_tried) if reward is self._reward), None)
         if earlier == self._source:
             return
-        # A config makes one partial per run; a bare function may serve several data sets.
+        # Only a partial surely belongs to this run's config: a bare function may serve several data sets.
         if earlier is not None and isinstance(self._reward, partial) and earlier.paths == self._source.paths:
             raise ValueError(
                 f"path={self._source.paths[0]} has changed since the run began; start a new run for it"
@@ -199,8 +199,8 @@ class Dataset(TextEnv):
             if row.reference is not None and not self._judge(row, row.reference, 0).success:
                 raise ValueError(
                     f"reward={get_function_name(self._reward)} does not count the reference of {row.location} itself "
-                    "as solved; fix the function (1 or more, or a Verdict, is solved), or set reference=null and "
-                    "let it take the column by its name"
+                    "as solved; fix the function (1 or more is solved, or a Verdict with success=True), or set "
+                    "reference=null and let it take the column by its name"
                 )
         _tried.append((self._reward, self._source))
         del _tried[:-16]

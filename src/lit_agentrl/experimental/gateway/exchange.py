@@ -98,31 +98,31 @@ class Exchange:
             if self._is_closed or self._end is not None or self._broken:
                 raise Over
             if posted.reward_id is not None and posted.reward_id in self._named:
-                name = self._find_same(posted, *self._named[posted.reward_id])
-                return name, fsum(self._rewards[name])
-            name = self._find_credited(posted.completion_id)
+                reply_id = self._find_repeated(posted, *self._named[posted.reward_id])
+                return reply_id, fsum(self._rewards[reply_id])
+            reply_id = self._find_credited(posted.completion_id)
             if self._num_rewards == MOST_REWARDS:
                 raise BadRequest(f"an episode may post at most {MOST_REWARDS} rewards")
             self._num_rewards += 1
-            self._rewards[name].append(posted.reward)
+            self._rewards[reply_id].append(posted.reward)
             if posted.reward_id is not None:
-                self._named[posted.reward_id] = posted, name
-            return name, fsum(self._rewards[name])
+                self._named[posted.reward_id] = posted, reply_id
+            return reply_id, fsum(self._rewards[reply_id])
 
-    def _find_same(self, posted: PostedReward, first: PostedReward, name: str) -> str:
-        """Return the reply of a reward that was posted before."""
-        if posted.reward != first.reward or posted.completion_id not in (first.completion_id, name):
+    def _find_repeated(self, posted: PostedReward, first: PostedReward, reply_id: str) -> str:
+        """Return the id of the reply for which the same reward was posted before."""
+        if posted.reward != first.reward or posted.completion_id not in (first.completion_id, reply_id):
             raise BadRequest(
-                f"reward_id={shorten(posted.reward_id)} was posted with reward={first.reward:g} for {name}, and now "
-                "with another; use another reward_id"
+                f"reward_id={shorten(posted.reward_id)} was posted with reward={first.reward:g} for {reply_id}, and "
+                "now with another; use another reward_id"
             )
-        return name
+        return reply_id
 
-    def _find_credited(self, name: str | None) -> str:
-        if name is not None:
-            if name not in self._rewards:
-                raise BadRequest(f"completion_id={shorten(name)} belongs to no reply of this episode")
-            return name
+    def _find_credited(self, reply_id: str | None) -> str:
+        if reply_id is not None:
+            if reply_id not in self._rewards:
+                raise BadRequest(f"completion_id={shorten(reply_id)} belongs to no reply of this episode")
+            return reply_id
         if not self._rewards:
             raise BadRequest("no call has had its reply yet, so there is none to reward")
         if self.is_parallel or self._waiting or self._current is not None:
@@ -132,7 +132,7 @@ class Exchange:
     def sum_rewards(self) -> dict[str, float]:
         """Return the sum of the rewards of each reply, exact in any order."""
         with self._changed:
-            return {name: fsum(rewards) for name, rewards in self._rewards.items() if rewards}
+            return {reply_id: fsum(rewards) for reply_id, rewards in self._rewards.items() if rewards}
 
     def drop(self, pending: Pending) -> None:
         """Record that the program closed the connection before the reply came."""
@@ -143,7 +143,7 @@ class Exchange:
                 self._is_dropped = True
                 self._changed.notify_all()
 
-    def deliver(self) -> None:
+    def record_delivery(self) -> None:
         """Record that the server has received an answer, which it sends to the program."""
         with self._changed:
             self._num_undelivered -= 1
@@ -187,7 +187,7 @@ class Exchange:
             return self._end
 
     def answer(self, status: int, body: Mapping[str, Any]) -> None:
-        """Answer the request that `take_next` returned, unless the episode is not whole."""
+        """Answer the request that `take_next` returned, if the episode is still whole."""
         with self._changed:
             if self._broken or self._is_closed:  # the next `take_next` says why
                 return

@@ -111,7 +111,7 @@ class Gateway:
             exchange.drop(pending)
             return Response(status_code=499)
         gone.cancel()
-        exchange.deliver()
+        exchange.record_delivery()
         status, answer = future.result()
         if status != 200:
             return JSONResponse(dict(answer), status)

@@ -123,7 +123,7 @@ class BesideReference(Replacing):
         return metrics | {"missing": sum(missing) / max(len(missing), 1)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the fingerprints of model and references, and the first median of successes."""
+        """Return the fingerprints of model and references, and the state of `SuccessComparison`."""
         return {
             "fingerprints": self._scorer.fingerprints,
             "references": self.references.fingerprint,

@@ -22,7 +22,7 @@ class TopLambda(RewardPart):
     failure gets 0.
 
     Args:
-        top_share: lambda.
+        top_share: share of the groups that count as best; lambda in the paper.
         alpha: maximum length penalty; 0.2 is our choice, the value of the paper could not be confirmed.
         keep_penalties: add the protocol penalties.
     """

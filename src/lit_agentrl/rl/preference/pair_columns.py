@@ -23,7 +23,7 @@ def kept_pairs(pairs: Pairs, tensors: Tensors) -> Tensors:
     is_paired_N[pairs.chosen_P] = is_paired_N[pairs.rejected_P] = True
     row_A = units.place_A // max(tensors["is_action_BT"].shape[1], 1)
     keep_B[row_A[is_paired_N[units.unit_A]]] = True
-    if units.is_pooled:
+    if units.is_pooled:  # values depend on the whole group, so all of it is kept
         keep_B = torch.isin(tensors["group_B"], tensors["group_B"][keep_B]) & ~tensors["return_B"].isnan()
     scored_B = tensors["group_B"][~tensors["return_B"].isnan()]
     num_groups, num_paired = (
@@ -69,12 +69,12 @@ def pair_metrics(columns: Mapping[str, Tensor]) -> Tensors:
     Implicit rewards and their margin, the share of pairs that they rank correctly, the share in which the shorter side
     is chosen, and for both sides the log-prob (nats) and its change.
     """
-    moves = {f"{name}_{side}": columns[f"{side}_{name}_P"] for name in ("logp", "moved") for side in _SIDES}
-    return compared_metrics(columns) | {name: sum_and_count(value_P) for name, value_P in moves.items()}
+    by_side = {f"{name}_{side}": columns[f"{side}_{name}_P"] for name in ("logp", "moved") for side in _SIDES}
+    return score_metrics(columns) | {name: sum_and_count(value_P) for name, value_P in by_side.items()}
 
 
 @torch.no_grad()
-def compared_metrics(columns: Mapping[str, Tensor]) -> Tensors:
+def score_metrics(columns: Mapping[str, Tensor]) -> Tensors:
     """Metrics of the scores of pairs: scores, margin, accuracy and ``shorter_wins``.
 
     ``shorter_wins`` is the share of pairs whose shorter side is chosen.  A tie counts half in both shares.  A margin of

@@ -20,7 +20,7 @@ from lit_agentrl.rl.binding import bind, tensor_names, try_out
 from lit_agentrl.rl.objective import SCORES, Objective, Requirements, ScoreKind, Tensors
 from lit_agentrl.rl.preference.links import certain
 from lit_agentrl.rl.preference.margins import check_margin, none
-from lit_agentrl.rl.preference.pair_columns import compared_metrics, kept_pairs, link_losses
+from lit_agentrl.rl.preference.pair_columns import kept_pairs, link_losses, score_metrics
 from lit_agentrl.rl.preference.pairing import Pairs
 from lit_agentrl.rl.preference.units import Units, trajectory_units
 
@@ -155,7 +155,7 @@ class ComparedScores(Objective):
         if self.over == "groups":
             _, number_P, count = torch.unique(pairs.set_P, return_inverse=True, return_counts=True)
             losses_P = losses_P / count[number_P]
-        return shared(losses_P.sum(), tensors), compared_metrics(columns)
+        return shared(losses_P.sum(), tensors), score_metrics(columns)
 
     def _compute_columns(self, pairs: Pairs, score_BT: Tensor) -> Tensors:
         """Compute the columns of pairs, float64."""
@@ -235,7 +235,7 @@ class RankedScores(Objective):
             "chosen_P": score_N[better_P], "rejected_P": score_N[worse_P],
             "chosen_length_P": units.length_N[better_P], "rejected_length_P": units.length_N[worse_P],
         }  # fmt: skip
-        return shared(loss, tensors), compared_metrics(columns)
+        return shared(loss, tensors), score_metrics(columns)
 
 
 def _compare_values(units: Units) -> Tensor:
