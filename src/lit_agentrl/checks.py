@@ -125,6 +125,11 @@ def require_number(
         ValueError: the value is no finite number, or ``is_valid`` returns False.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, float) and math.isinf(value) and is_valid(value) and "finite" not in valid:
+        # or the message would hold for the value
+        valid = (
+            valid.replace("a number", "a finite number", 1) if "a number" in valid else f"finite and {valid}"
+        )
     require(is_number and is_valid(value), option, value, valid)  # type: ignore[arg-type]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import nullcontext
 
 import pytest
 from hydra.utils import instantiate
@@ -102,3 +103,13 @@ def test_a_name_where_options_stand_is_told_its_group() -> None:
         ValueError, match=r"callbacks/collapse/action=NAME chooses its options; NAME is .* rollback or stop"
     ):
         check_targets(OmegaConf.create({"callbacks": {"collapse": monitor}}))
+
+
+@pytest.mark.parametrize(
+    ("signal", "told"),
+    [(7, "part.signal=7 must be a text or options of a function, with its _target_"), ("a", "")],
+)
+def test_what_is_no_function_is_told(signal: object, told: str) -> None:
+    rule = {"_target_": "lit_agentrl.monitor.rules.Rule", "signal": signal, "below": 1.0}
+    with pytest.raises(ValueError, match=f"^{told}$") if told else nullcontext():
+        check_targets(OmegaConf.create({"part": rule}))

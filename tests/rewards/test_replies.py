@@ -93,7 +93,7 @@ def test_format_as_a_penalty():
     [
         (lambda: Format(weight=0), "weight=0 must be a number other than 0"),
         (lambda: Format(weight=True), "weight=true must be a number"),
-        (lambda: Format(weight=math.inf), "weight=inf must be a number"),
+        (lambda: Format(weight=math.inf), "weight=inf must be a finite number"),
         (lambda: Format(rule="tags"), "rule=tags must be one of valid, structure, think"),
         (lambda: Format(ok=0.0), "bad=0.0 must be a number other than ok"),
         (lambda: Format(ok=math.nan), "ok=nan must be a number"),

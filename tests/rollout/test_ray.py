@@ -98,6 +98,8 @@ def test_what_an_engine_raises_is_one_line(cluster: None) -> None:
         ({"count": 0}, r"^count=0 must be a whole number .*, or auto"),
         ({"cpus": 0}, r"^cpus=0 must be a number > 0"),
         ({"gpus": -1}, r"^gpus=-1 must be a number >= 0"),
+        ({"gpus": float("inf")}, r"^gpus=inf must be a finite number >= 0"),
+        ({"address": "head:65536"}, r"^address=head:65536 must be auto, or HOST:PORT of a cluster$"),
         ({"address": "head"}, r"^address=head must be auto, or HOST:PORT of a cluster$"),
         (
             {"address": "ray://head:10001"},

@@ -238,6 +238,8 @@ def _is_of_type(member: Any, value: Any) -> bool:
         return False
     if member is Path:
         return isinstance(value, str)
+    if origin is Callable:
+        return isinstance(value, str | Mapping)  # which the part itself may read
     return member not in _TYPE_NAMES or isinstance(value, member)
 
 
@@ -258,6 +260,8 @@ def _describe(annotation: Any) -> str:
             words.append("entries, such as {NAME: VALUE}")
         elif _is_part(member):
             words.append(f"options of {_add_article(member.__name__)}, with its _target_")
+        elif origin is Callable:
+            words.append("options of a function, with its _target_")
         else:
             words.append(_TYPE_NAMES[member])
     return " or ".join(dict.fromkeys(words))

@@ -10,6 +10,7 @@ from lit_agentrl.checks import require, require_number, require_whole
 AUTO = "auto"
 ASK_S = 2.0  # seconds between requests to a playing actor for a sign of life
 _MIN_PATIENCE_S = 5 * ASK_S  # signs of life are up to two requests old
+_LAST_PORT = 65_535
 _MOST_PROCESSES, _MOST_ACTORS, _MOST_THREADS = 256, 10_000, 1024
 
 
@@ -99,7 +100,7 @@ def split_address(address: str) -> tuple[str, int]:
         ValueError: It is not ``HOST:PORT``.
     """
     host, _, port = address.rpartition(":")
-    is_address = bool(host) and "/" not in host and port.isdigit()
+    is_address = bool(host) and "/" not in host and port.isdecimal() and int(port) <= _LAST_PORT
     require(is_address, "address", address, "auto, or HOST:PORT of a cluster")
     return host, int(port)
 
