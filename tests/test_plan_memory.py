@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaForCausalLM
@@ -14,7 +15,12 @@ from lit_agentrl.engines.native.decode import decode
 from lit_agentrl.engines.native.inference import Inference
 from lit_agentrl.models.lora import LoRA
 from lit_agentrl.models.memory_plan import MemoryPlan, fit_microbatch
+from lit_agentrl.models.policy import Policy
+from lit_agentrl.models.segment_attention import BatchLayout
 from lit_agentrl.report.memory import StorageCounter
+from lit_agentrl.rl.credit.value_loss import squared
+from lit_agentrl.update.critic import separate
+from lit_agentrl.update.settings import OptimSettings
 from tests.conftest import load_script
 
 NARROW = "--shape 3,64,4,2,160,300 --tokens 512 --slots 4 --context 128"
@@ -147,6 +153,46 @@ def test_a_row_that_is_longer_than_a_micro_batch_is_one() -> None:
         "--tokens 64 --context 512", "--tokens 512 --context 512",
     ))  # fmt: skip
     assert long["activations"] == short["activations"] and long["logits"] == short["logits"]
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_attention_of_shared_rows_saves_whole_rows(times: int) -> None:
+    script = load_script("plan_memory")
+    plan = MemoryPlan(config=script.read_config(script.parse(["--shape", "1,64,4,2,160,300"])), tokens=512)
+    common = 0 if times == 1 else 120  # tokens of rows of 128
+    rows = [np.arange(common, 128) + (128 - common) * row for row in range(4 * times)]
+    places = [np.concatenate([np.arange(common), own]) for own in rows]
+    query, key, value = (torch.rand(1, heads, 512, 16, requires_grad=True) for heads in (4, 2, 2))
+    saved: dict[int, int] = {}
+
+    def save(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if tensor.is_floating_point():
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        output = BatchLayout.of(places, 512, query.device).attend(query * 1, key * 1, value * 1, None)
+    assert output.requires_grad
+    further = 512 * (plan.copy_with(attended=times).count_layer() - plan.count_layer())
+    assert sum(saved.values()) == pytest.approx(512 * 4 * 4 * 64 + further, rel=0.1)
+    half = plan.copy_with(precision="mixed")  # queries and output are not repeated for the kernel
+    assert half.copy_with(attended=times).count_layer() - half.count_layer() == (times - 1) * 2 * 2 * 64
+
+
+@pytest.mark.parametrize("lora", [None, 4])
+def test_slow_weights_of_a_critic_are_counted(lora: int | None) -> None:
+    script = load_script("plan_memory")
+    config = script.read_config(script.parse(["--shape", "2,64,4,2,160,300"]))
+    plan = MemoryPlan(config=config, lora=lora, critic="separate")
+    network = LlamaForCausalLM(config)
+    adapters = None if lora is None else plan.adapters.attach(network, "random")
+    policy = Policy(network=network, tokenizer=None, name="random", adapters=adapters)
+    optim = OptimSettings(optimizer=torch.optim.AdamW, lr=1e-5)
+    critic = separate(policy, loss=squared, optim=optim, target_rate=0.1)
+    assert critic.slow is not None
+    slow = sum(weight.nbytes for weight in critic.slow.buffers())
+    assert plan.copy_with(slow_critic=True).count_critic() - plan.count_critic() == slow > 0
 
 
 def test_other_players_and_vllm_on_the_same_card() -> None:

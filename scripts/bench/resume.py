@@ -4,7 +4,7 @@
 
 Two runs have equal options; a third is killed after its second iteration, and resumed.  Compared to the bit are the
 columns of ``metrics.csv``, except those of clocks, and the weights and moments of ``last.ckpt``.  What differs between
-the first two runs is not due to the kill.
+the first two runs is not due to the kill.  The figures are written after each run, with the seconds that it took.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _iterate_tensors(held: Any, name: str = "") -> Iterator[tuple[str, torch.Ten
 def main() -> None:
     parser = make_parser(__file__, __doc__, repeats=1)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--iterations", type=int, default=4)
+    parser.add_argument("--iterations", type=int, default=3)
     parser.add_argument("arguments", nargs="*", help="more options of train.py, after --")
     options = parse(parser)
     accelerator = "gpu" if options.device == "cuda" else "cpu"
@@ -124,20 +124,29 @@ def main() -> None:
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="resume-") as scratch:
         first, again, killed = (Path(scratch) / name for name in ("first", "again", "killed"))
-        for folder in (first, again):
-            run([*words, f"hydra.run.dir={folder}"])
+        found: dict[str, Any] = {"seconds": {}}
+
+        def record(step: str, started: float, **differing: list[str]) -> None:
+            """Write the figures so far, for a benchmark that is cut off."""
+            found["seconds"][step] = time.monotonic() - started
+            for name, each in differing.items():
+                found.update({name: each, f"differ_{name}": len(each)})
+                says = f"{len(each)} differ: {', '.join(each[:20])}" if each else "equal to the bit"
+                print(f"{step}: {says}", flush=True)
+            write_json(options.out, found, options)
+
+        started = time.monotonic()
+        run([*words, f"hydra.run.dir={first}"])
+        record("a run", started)
+        started = time.monotonic()
         at = kill([*words, f"hydra.run.dir={killed}"], killed, 2)
+        record("a run until its kill", started)
+        started = time.monotonic()
         run([f"resume={killed}"])
-        repeated, resumed = compare(first, again), compare(first, killed)
-    for what, found in (("a second run", repeated), (f"a run killed in iteration {at + 1}", resumed)):
-        print(
-            f"{what}: {'equal to the bit' if not found else f'{len(found)} differ: ' + ', '.join(found[:20])}"
-        )
-    write_json(
-        options.out,
-        {"repeated": repeated, "resumed": resumed, "differ_repeated": len(repeated), "differ_resumed": len(resumed)},
-        options,
-    )  # fmt: skip
+        record(f"a run killed in iteration {at + 1}", started, resumed=compare(first, killed))
+        started = time.monotonic()
+        run([*words, f"hydra.run.dir={again}"])
+        record("a second run", started, repeated=compare(first, again))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,6 +147,29 @@ def test_what_a_kill_changed_is_named(tmp_path: Path) -> None:
     first, same, other = (tmp_path / name for name in ("first", "same", "other"))
     assert resume.compare(first, same) == [] and resume.count_iterations(first) == 1
     assert resume.compare(first, other) == ["train/loss", "state_dict w (by up to 0.5)"]
+
+
+def test_a_resume_that_is_cut_off_leaves_the_figures_of_what_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def run(words: Sequence[str]) -> None:
+        if len(done) == 2:
+            raise TimeoutError
+        done.append(words[-1])
+
+    monkeypatch.setattr(resume, "run", run)
+    monkeypatch.setattr(resume, "kill", lambda *_: 2)
+    monkeypatch.setattr(resume, "compare", lambda *_: ["train/loss"])
+    monkeypatch.setattr(sys, "argv", ["resume", "--out", str(tmp_path / "figures.json")])
+    with pytest.raises(TimeoutError):
+        resume.main()
+    figures = gpu.read_figures(tmp_path)
+    assert gpu.show_figures(gpu.SLICES["resume"], figures) == "differ after a kill 1"
+    assert figures and list(figures["seconds"]) == [
+        "a run", "a run until its kill", "a run killed in iteration 3",
+    ]  # fmt: skip
 
 
 def make_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **commands: str) -> list[str]:

@@ -126,6 +126,19 @@ def test_memory_of_other_programs_is_not_planned(monkeypatch: pytest.MonkeyPatch
     devices._measure_taken.cache_clear()
 
 
+def test_slow_weights_and_shared_rows_are_planned() -> None:
+    def plan(*words: str) -> dict[str, float]:
+        found = plan_memory(composed(*words))
+        assert found is not None
+        return found.count_terms()
+
+    once, shared = plan("update.packing=true"), plan("update.packing=shared")
+    assert shared["activations"] > 1.2 * once["activations"]
+    assert plan("update.packing=auto")["activations"] == once["activations"]  # on a GPU not shared
+    critic, slow = (plan("algo=ppo", f"critic.target_rate={rate}")["critic"] for rate in (1, 0.1))
+    assert slow == pytest.approx(1.25 * critic, rel=0.01)  # weights, gradients and two moments, and one more
+
+
 def test_a_shared_card_gives_smaller_micro_batches_and_the_line_says_why() -> None:
     free, shared = composed(), composed()
     assert "taken" not in choose_for_device(free, RTX)

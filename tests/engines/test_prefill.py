@@ -17,11 +17,11 @@ from transformers import PreTrainedModel
 from lit_agentrl.engines.base import SamplingParams, TurnRequest
 from lit_agentrl.engines.native import prefill
 from lit_agentrl.engines.native import prefixes as prefixes_module
-from lit_agentrl.engines.native.attention import NAME
+from lit_agentrl.engines.native.attention import NAME, MaskedLayout
 from lit_agentrl.engines.native.engine import NativeEngine
 from lit_agentrl.engines.native.inference import Inference
 from lit_agentrl.engines.native.play_copy import PlayCopy
-from lit_agentrl.engines.native.prefill import choose_packed, pack_pieces, plan_pieces
+from lit_agentrl.engines.native.prefill import choose_packed, pack_batches, pack_pieces, plan_pieces
 from lit_agentrl.engines.native.prefixes import find_common_prefixes
 from lit_agentrl.engines.native.rows import Rows
 from lit_agentrl.models import segment_attention
@@ -194,6 +194,106 @@ def test_on_a_gpu_one_kernel_reads_a_piece_and_nothing_waits(version, copies, mo
     assert logits.shape == (1, 257) and not +transfers.found
     # slots read 4, 19 - 8 and 8 tokens, since the second copies the third
     assert calls == [(4 + 11 + 8, 4 + 19 + 8)] * 2
+
+
+def count_padded(layout: MaskedLayout) -> int:
+    return layout.num_last + sum(chunk.index_PM.numel() for chunk in layout.chunks)
+
+
+@many_pieces
+@pytest.mark.parametrize("window", [0, 4])
+@pytest.mark.parametrize("prefixes", [PREFIXES, SIBLINGS], ids=["prefixes", "siblings"])
+def test_padded_batches_on_a_gpu_are_limited(prefixes, window, sizes, monkeypatch):
+    """A CPU stands for a GPU; its batches have at most 7 tokens, padding included."""
+    found_sizes: list[int] = []
+    read = Inference.read
+
+    def read_and_measure(self, cache, packed):
+        found_sizes.append(count_padded(packed.layout) if isinstance(packed.layout, MaskedLayout) else 0)
+        return read(self, cache, packed)
+
+    whole, cut = (open_engine(tiny_network(), "padded", window) for _ in range(2))  # tries some tokens first
+    monkeypatch.setattr(Inference, "read", read_and_measure)
+    expected, num_read = play(whole, prefixes, SETTINGS["plain"], turns=2)
+    assert max(found_sizes) > 7  # one batch on a CPU
+    found_sizes.clear()
+    monkeypatch.setattr(prefill, "is_limited", lambda _: True)
+    found, num_read_here = play(cut, prefixes, SETTINGS["plain"], turns=2)
+    assert max(found_sizes) <= 7
+    # see `compare_play`
+    assert num_read_here == num_read or prefixes is SIBLINGS
+    for episode, (tokens, is_action, logps) in expected.items():
+        assert found[episode][:2] == (tokens, is_action)
+        assert found[episode][2] == pytest.approx(logps, abs=1e-5)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=9), min_size=1, max_size=8),
+    st.integers(0, 3),
+    st.integers(1, 12),
+)
+def test_limited_batches_read_every_token_after_those_that_it_sees(prefixes, num_live, tokens):
+    """A position of the store holds the number of the beginning that it stands for."""
+    beginnings = {tuple(each[: at + 1]) for each in prefixes for at in range(len(each))}
+    numbers = {beginning: number for number, beginning in enumerate(sorted(beginnings), start=1)}
+    rows = Rows(len(prefixes), 10)
+    store, wanted = (torch.zeros(len(prefixes) + 1, 1, 10, 1, dtype=torch.int64) for _ in range(2))
+    for slot, each in enumerate(prefixes):
+        rows.open(slot)
+        rows.start(slot, TurnRequest(slot, each, 0, SETTINGS["plain"]))
+        wanted[slot, 0, : len(each), 0] = torch.tensor(
+            [numbers[tuple(each[: n + 1])] for n in range(len(each))]
+        )
+    live = {slot: np.array(each) for slot, each in enumerate(prefixes[:num_live])}
+    starting = {slot: np.array(each) for slot, each in enumerate(prefixes) if slot >= num_live}
+    rows.cached_S[list(live)] = rows.total_S[list(live)]
+    store[: len(live)] = wanted[: len(live)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefixes_module, "MIN_SHARED", 1)
+        patch.setattr(prefill, "PIECE_TOKENS", tokens)
+        patch.setattr(prefill, "is_limited", lambda _: True)
+        copies = find_common_prefixes(starting, live)
+        for copy in copies:
+            rows.cached_S[list(copy.targets)] = copy.length
+        slots_A = np.flatnonzero(rows.cached_S < rows.total_S)
+        for packed in pack_batches(rows, slots_A, copies, torch.device("cpu"), end_S=rows.total_S):
+            layout = packed.layout
+            assert count_padded(layout) <= tokens
+            slot_N, position_N = (x[layout.num_padding :] for x in (layout.slot_N, layout.position_N))
+            assert not store[slot_N, 0, position_N].any()
+            store[slot_N, 0, position_N] = wanted[slot_N, 0, position_N]
+            layout.copy_slots(store)
+            for slot, place in zip(slot_N.tolist(), position_N.tolist(), strict=True):  # what its query sees
+                assert torch.equal(store[slot, 0, : place + 1], wanted[slot, 0, : place + 1])
+    assert torch.equal(store[:-1], wanted[:-1])
+
+
+def test_a_batch_has_the_rows_that_fit_in_order(monkeypatch):
+    monkeypatch.setattr(prefill, "PIECE_TOKENS", 13)  # 10 and their padding
+    rows = Rows(5, 32)
+    for slot, length in enumerate((4, 4, 4, 12, 2)):
+        rows.open(slot)
+        rows.start(slot, TurnRequest(slot, list(range(length)), 0, SETTINGS["plain"]))
+    slots_A, cached_S, end_S = np.arange(5), rows.cached_S.copy(), rows.total_S.copy()
+
+    def list_batches(device: str) -> list[list[tuple[int, int]]]:
+        """List slot and position of the tokens of each batch."""
+        rows.cached_S[:] = cached_S
+        batches = []
+        for packed in pack_batches(rows, slots_A, [], torch.device(device), end_S=end_S):
+            layout = packed.layout
+            pairs = zip(layout.slot_N.tolist(), layout.position_N.tolist(), strict=True)
+            batches.append(sorted(pair for pair in pairs if pair[0] < 5))
+            assert device == "cpu" or count_padded(layout) <= 13
+        return batches
+
+    every = [(slot, place) for slot in range(5) for place in range(end_S[slot])]
+    assert list_batches("cpu") == [every]
+    monkeypatch.setattr("lit_agentrl.engines.native.ragged.send", lambda array, _: torch.from_numpy(array))
+    batches = list_batches("cuda")
+    assert [sorted({slot for slot, _ in batch}) for batch in batches] == [[0, 1, 2], [2, 3], [3, 4]]
+    assert sorted(pair for batch in batches for pair in batch) == every
+    assert rows.cached_S.tolist() == end_S.tolist()
 
 
 @pytest.mark.slow

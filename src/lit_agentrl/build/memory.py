@@ -20,6 +20,7 @@ from lit_agentrl.models.policy import NANO_FOLDER, load_nano, load_pretrained
 from lit_agentrl.models.pretrained import hold_back_logs, make_load_options
 from lit_agentrl.strategies.fsdp import FSDP
 from lit_agentrl.update.critic import shared
+from lit_agentrl.update.microbatches import MAX_ATTENDED
 from lit_agentrl.update.settings import CPU_VALUES
 
 _NATIVE = "lit_agentrl.engines.native.engine.NativeEngine"
@@ -55,6 +56,7 @@ def plan_memory(cfg: DictConfig, **given: Any) -> MemoryPlan | None:
         "slots": slots if _is_native(cfg) and isinstance(slots, int) else int(_is_native(cfg)),
         "context": cfg.rollout.max_context_tokens,
         "tokens": tokens if isinstance(tokens, int) else CPU_VALUES["tokens_per_microbatch"],
+        "attended": MAX_ATTENDED if update.get("packing") == "shared" else 1,
         "logits_chunk": CPU_VALUES["logits_chunk"] if chunk == "auto" else chunk,
         "checkpointing": update.checkpoint_activations is True
         or bool(is_fsdp and cfg.strategy.get("activation_checkpointing")),
@@ -88,16 +90,18 @@ def _find_further_networks(cfg: DictConfig) -> dict[str, Any]:
     """Return the fields of a plan about critic, reference and KV stores."""
     algorithm, structure = build_algorithm(cfg)
     critic = build_critic(cfg, algorithm)
-    critic_kind = "none"
+    critic_kind, is_slow = "none", False
     if critic is not None:
-        make_critic = critic.args[1].func  # type: ignore[attr-defined]
-        critic_kind = "shared" if make_critic is shared else "separate"
+        make_critic = critic.args[1]  # type: ignore[attr-defined]
+        critic_kind = "shared" if make_critic.func is shared else "separate"
+        is_slow = make_critic.keywords.get("target_rate", 1.0) < 1
     has_levels = bool(OmegaConf.select(cfg, "model.lora.levels", default=False))
     # critic.beta evaluates with an engine of its own, whose slots hold the state of policy and critic
     stores = structure.hook.count_stores() + has_levels + (2 if read_beta(cfg) else 0)
     dtype = algorithm.requirements.reference_dtype
     return {
         "critic": critic_kind,
+        "slow_critic": is_slow,
         "reference": algorithm.needs("ref_logp_BT") or algorithm.needs("ref_kl_BT"),
         "reference_bytes": None if dtype is None else getattr(torch, dtype).itemsize,
         "stores": stores,

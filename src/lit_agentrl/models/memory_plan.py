@@ -11,7 +11,8 @@ optimizer     2 b P_t / N: AdamW's two moments
 step          b P_t / N: the roots of AdamW's second moment, of all weights at once on a GPU
 reference     b P / N for a KL term, b being its own, if not off-loaded; nothing with LoRA, where it is the base without
               adapters
-critic        separate: weights, gradients and optimizer of its own trunk, or of its adapters with LoRA
+critic        separate: weights, gradients and optimizer of its own trunk, or of its adapters with LoRA; the trained
+              weights once more with critic.target_rate below 1
 kv cache      stores x (slots + 1) x context x 2 L k b, retained between rollouts; one slot takes the writes of idle
               rows; further stores are those of a second level, of an opponent, and of the policy and the critic of
               critic.beta; not counted: a CPU stores half precision as float32
@@ -24,7 +25,8 @@ players       weights, kv cache, play copy, graphs, rollout and CUDA context of 
 gathered      fsdp: in training two whole blocks and the embeddings, in a rollout all whole weights, each as stored
               under --autocast, else as computed
 activations   T L times the bytes that a token saves in a layer (`MemoryPlan.count_layer`), with checkpointing T L d b,
-              plus the embedding and the last norm; twice with a separate critic
+              plus the embedding and the last norm; twice with a separate critic; update.packing=shared: attention
+              saves what it reads of whole rows, up to 4 times the tokens
 recomputed    with checkpointing, the activations of one layer
 logits        four tensors (A, V) in float32
 rollout       one layer's keys and values as attention reads them, the logits of a step and five tensors of float32
@@ -71,7 +73,9 @@ class MemoryPlan:
     logits_chunk: int | None = 1024
     action_share: float = 1.0
     checkpointing: bool = False
+    attended: int = 1  # most tokens that attention reads for each token of a micro-batch
     critic: str = "none"
+    slow_critic: bool = False  # whether a separate critic has slow weights
     reference: bool = False
     reference_bytes: int | None = None  # of a parameter of the reference; None: as the policy's
     accumulate_sharded: bool = False
@@ -174,12 +178,15 @@ class MemoryPlan:
         """Return the bytes that one token saves for the backward pass in one layer.
 
         A norm saves its input in float32 and its normed input.  Attention saves queries, keys, values and output, with
-        keys and values repeated for every query head.  The MLP saves gate, activated gate and up.  A linear layer
-        saves its input if its weight is trained or has an adapter.  A frozen norm does not save its normed input.
+        keys and values repeated for every query head.  Where rows share tokens, keys and values are those of whole
+        rows, and in float32, without the kernel, queries and output too.  The MLP saves gate, activated gate and up.
+        A linear layer saves its input if its weight is trained or has an adapter.  A frozen norm does not save its
+        normed input.
         """
         c, b = self.config, self.computed
         d, q, inner = c.hidden_size, c.num_attention_heads * get_head_dim(c), c.intermediate_size
-        total = 2 * 4 * d + b * (4 * q + 3 * inner)
+        further = (self.attended - 1) * (4 if b == 4 else 2) * q
+        total = 2 * 4 * d + b * (4 * q + further + 3 * inner)
         inputs = {
             ("q_proj", "k_proj", "v_proj"): d,
             ("o_proj",): q,
@@ -308,7 +315,8 @@ class MemoryPlan:
         weights, gradients, optimizer = self.count_trained(self.trunk_parameters)
         if self.lora is not None:  # the base is shared with the policy
             weights = 4 * self.adapter_parameters / self.sharing_ranks
-        return float(head + weights + gradients + optimizer)
+        slow = optimizer / 2 + 4 * (self.config.hidden_size + 1) if self.slow_critic else 0.0
+        return float(head + weights + gradients + optimizer + slow)
 
 
 def fit_microbatch(plan: MemoryPlan, limit: float) -> MemoryPlan:

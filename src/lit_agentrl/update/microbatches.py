@@ -22,7 +22,7 @@ Form = Literal["padded", "packed", "shared"]
 WIDTH_STEP = 16
 # maximum tokens that attention reads in a micro-batch, as a multiple of the budget; above 1, because they take memory
 # only for queries, keys and values
-_MAX_ATTENDED = 4
+MAX_ATTENDED = 4
 
 
 def _list_units(unit_B: Tensor | None, num_rows: int) -> list[list[int]]:
@@ -104,7 +104,7 @@ def split_shared(
     """Split rows into micro-batches that compute common prefixes once.
 
     Rows are sorted by their tokens, and the prefix that a row shares with the previous row is counted once.  Attention
-    reads whole rows, so the rows of a micro-batch have at most `_MAX_ATTENDED` times the budget.  A unit (a single
+    reads whole rows, so the rows of a micro-batch have at most `MAX_ATTENDED` times the budget.  A unit (a single
     row if ``unit_B`` is None) that is longer than the budget gets its own micro-batch.
 
     >>> rows = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [1, 2, 7, 0]])
@@ -128,7 +128,7 @@ def split_shared(
         needed = length - sum(common[row] for row in unit)
         if not parts or needed > room or length > attended_room:
             parts.append([])
-            room, attended_room = tokens_per_microbatch, _MAX_ATTENDED * tokens_per_microbatch
+            room, attended_room = tokens_per_microbatch, MAX_ATTENDED * tokens_per_microbatch
             needed += common[unit[0]]
             common[unit[0]] = 0
         parts[-1].extend(unit)

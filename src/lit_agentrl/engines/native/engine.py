@@ -20,7 +20,7 @@ from lit_agentrl.engines.base import Capabilities, TurnRequest, TurnResult, requ
 from lit_agentrl.engines.native.attention import NAME, find_autocast_dtype
 from lit_agentrl.engines.native.inference import Inference, Reader
 from lit_agentrl.engines.native.play_copy import PlayCopy, choose_copy, require_copy
-from lit_agentrl.engines.native.prefill import choose_packed, pack_pieces
+from lit_agentrl.engines.native.prefill import choose_packed, has_many_unread, pack_batches, pack_pieces
 from lit_agentrl.engines.native.prefixes import Copy, find_common_prefixes
 from lit_agentrl.engines.native.ragged import pack_unread
 from lit_agentrl.engines.native.reencoding import ReencodingEngine
@@ -57,7 +57,7 @@ class NativeEngine:
             auto is 8 on CUDA and 0 elsewhere.
         play_copy: Whether windows decode with a `PlayCopy`, refreshed by :meth:`load`; see `choose_copy`.
         prefill: How unread tokens are read: ``packed`` reads all rows by one kernel before a step, ``padded`` reads
-            batches of similar length; see `choose_packed`.
+            batches of similar length, at most `PIECE_TOKENS` tokens on CUDA; see `choose_packed`.
 
     Attributes:
         window: The window in use, from the first poll on; None without windows.
@@ -236,13 +236,14 @@ class NativeEngine:
     def _step(self) -> list[TurnResult]:
         """Read all unread tokens and draw one token per active episode; return completed replies."""
         rows = self._rows
-        if self._choose_packed():
+        if self._choose_packed() or has_many_unread(rows, self._network.device):
             self._read_ahead()
             copies = []
         else:
             copies = self._plan_copies(rows.total_S, unread=1)
         slots_A = np.flatnonzero(rows.is_writing_S)
-        logits_AV = self._read_logits(slots_A, copies, rows.total_S)
+        packed = pack_unread(rows, slots_A, copies, self._network.device)
+        logits_AV = self._inference.read(self._cache, packed)
         kind_A = rows.params_S[slots_A]
         drawn = draw_rows(logits_AV, rows.draw_uniforms(slots_A), kind_A, rows.params)
         return self._record_draws(slots_A, *drawn)
@@ -287,13 +288,6 @@ class NativeEngine:
             rows.cached_S[targets] = rows.shared_S[targets] = copy.length
         return copies
 
-    def _read_logits(
-        self, slots_A: npt.NDArray[np.int64], copies: list[Copy], end_S: npt.NDArray[np.int64]
-    ) -> Tensor:
-        """Return the next-token logits (A, V) of these slots, read up to ``end_S``."""
-        packed = pack_unread(self._rows, slots_A, copies, self._network.device, end_S=end_S)
-        return self._inference.read(self._cache, packed)
-
     def _choose_packed(self) -> bool:
         if self._is_packed is None:
             self._is_packed = choose_packed(self._prefill_option, self._network)
@@ -309,12 +303,12 @@ class NativeEngine:
             for copy in copies:
                 for target in copy.targets:
                     self._cache.move(copy.source, target, copy.length)
-        elif self._choose_packed():
-            read = self._copy.read if self._copy else self._inference.read
-            for packed in pack_pieces(rows, slots_A, copies, self._network.device, end_S=end_S):
-                read(self._cache, packed)
         else:
-            self._read_logits(slots_A, copies, end_S)
+            pack, read = pack_batches, self._inference.read
+            if self._choose_packed():
+                pack, read = pack_pieces, self._copy.read if self._copy else read
+            for packed in pack(rows, slots_A, copies, self._network.device, end_S=end_S):
+                read(self._cache, packed)
         rows.cached_S[slots_A] = end_S[slots_A]
 
     # ------------------------------------------------------------------ many steps at once

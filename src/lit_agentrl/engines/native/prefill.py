@@ -1,4 +1,4 @@
-"""Read the unread tokens of many slots as one row with the variable-length kernel."""
+"""Read the unread tokens of many slots in pieces: by the variable-length kernel, or padded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from lit_agentrl.engines.native.attention import Layout, find_autocast_dtype
 from lit_agentrl.engines.native.prefixes import Copy
-from lit_agentrl.engines.native.ragged import Packed
+from lit_agentrl.engines.native.ragged import SLACK, Packed, pack_unread
 from lit_agentrl.engines.native.rows import Rows
 from lit_agentrl.engines.options import PACKED, PADDED
 from lit_agentrl.models.memory_plan import get_head_dim, get_kv_heads
@@ -139,8 +139,43 @@ def pack_pieces(
         yield _pack_piece(rows, piece, device)
 
 
+def is_limited(device: torch.device) -> bool:
+    """Return whether padded forwards are limited on this device; see `pack_batches`."""
+    return device.type == "cuda"
+
+
+def has_many_unread(rows: Rows, device: torch.device) -> bool:
+    """Return whether the unread tokens need several padded forwards."""
+    unread_S = rows.total_S - rows.cached_S
+    return is_limited(device) and int(unread_S[rows.is_writing_S].sum()) * SLACK > PIECE_TOKENS
+
+
+def pack_batches(
+    rows: Rows, slots_A: IntArray, copies: Sequence[Copy], device: torch.device, *, end_S: IntArray
+) -> Iterator[Packed]:
+    """Yield the padded forwards that read these slots up to ``end_S``, in order.
+
+    On CUDA a forward has at most `PIECE_TOKENS` tokens, padding included, and the tokens of a forward count as cached
+    once the next is asked for.  Elsewhere one forward reads all, since other batches can change the last bits.
+    """
+    if not is_limited(device):
+        yield pack_unread(rows, slots_A, copies, device, end_S=end_S)
+        return
+    for piece in plan_pieces(slots_A, copies, rows.cached_S, end_S, slack=SLACK):
+        slots = np.array(sorted(span.slot for span in piece.spans))
+        piece_end_S = rows.cached_S.copy()
+        piece_end_S[[span.slot for span in piece.spans]] = [span.end for span in piece.spans]
+        targets: dict[Span, list[int]] = {}
+        for span, target in piece.copies:
+            targets.setdefault(span, []).append(target)
+        # the source of a span holds all tokens before it too
+        whole = [Copy(span.slot, tuple(found), span.end) for span, found in targets.items()]
+        yield pack_unread(rows, slots, whole, device, end_S=piece_end_S)
+        rows.cached_S[slots] = piece_end_S[slots]
+
+
 def plan_pieces(
-    slots_A: IntArray, copies: Sequence[Copy], cached_S: IntArray, end_S: IntArray
+    slots_A: IntArray, copies: Sequence[Copy], cached_S: IntArray, end_S: IntArray, *, slack: float = 1.0
 ) -> list[Piece]:
     """Cut the unread tokens of these slots into pieces.
 
@@ -151,12 +186,13 @@ def plan_pieces(
         copies: Copies by `find_common_prefixes`; their targets already count the copied tokens as cached.
         cached_S: Cached tokens of each slot.
         end_S: Position of each slot up to which tokens are read.
+        slack: Maximum ratio of the tokens of a forward, padding included, to its real tokens.
     """
     targets = [target for copy in copies for target in copy.targets]
     reading_slots = set(slots_A.tolist())
     order = [*sorted(reading_slots - set(targets)), *(slot for slot in targets if slot in reading_slots)]
     waiting, pieces, cached_end = _resolve_copies(copies), [], dict(enumerate(cached_S.tolist()))
-    for spans in _cut_into_pieces(order, cached_S, end_S):
+    for spans in _cut_into_pieces(order, cached_S, end_S, max(1, int(PIECE_TOKENS / slack))):
         cached_end |= {span.slot: span.end for span in spans}
         complete = [copy for copy in waiting if copy.span.end <= cached_end[copy.span.slot]]
         waiting = [copy for copy in waiting if copy not in complete]
@@ -164,17 +200,19 @@ def plan_pieces(
     return pieces
 
 
-def _cut_into_pieces(order: Sequence[int], cached_S: IntArray, end_S: IntArray) -> Iterator[list[Span]]:
+def _cut_into_pieces(
+    order: Sequence[int], cached_S: IntArray, end_S: IntArray, most_tokens: int
+) -> Iterator[list[Span]]:
     """Yield the spans of each piece.
 
-    A piece has at most `PIECE_TOKENS` tokens and `PIECE_KEYS` keys; a piece of one slot may have more keys.
+    A piece has at most ``most_tokens`` tokens and `PIECE_KEYS` keys; a piece of one slot may have more keys.
     """
     spans: list[Span] = []
     tokens = keys = 0
     for slot in order:
         start, last = int(cached_S[slot]), int(end_S[slot])
         while start < last:
-            end = min(last, start + PIECE_TOKENS - tokens)
+            end = min(last, start + most_tokens - tokens)
             if spans and (end == start or keys + end > PIECE_KEYS):
                 yield spans
                 spans, tokens, keys = [], 0, 0

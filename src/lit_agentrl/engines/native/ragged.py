@@ -15,7 +15,7 @@ from lit_agentrl.engines.native.prefixes import Copy
 from lit_agentrl.engines.native.rows import Rows
 from lit_agentrl.models.onednn import compute_padding
 
-_SLACK = 1.3  # maximum ratio of a chunk's padded work to its real work
+SLACK = 1.3  # maximum ratio of a chunk's padded work to its real work
 
 
 class Packed(NamedTuple):
@@ -110,7 +110,7 @@ def _group_by_length(
         width, depth = int(end_S[slot] - cached_S[slot] - 1), int(end_S[slot] - 1)
         size = len(groups[-1]) + 1 if groups else 0
         padded = size * max(widest, width) * max(deepest, depth)
-        if groups and padded <= _SLACK * (work + width * depth):
+        if groups and padded <= SLACK * (work + width * depth):
             groups[-1].append(slot)
             work, widest, deepest = work + width * depth, max(widest, width), max(deepest, depth)
         else:
