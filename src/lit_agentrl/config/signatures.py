@@ -9,6 +9,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -74,19 +75,26 @@ SEPARATE = {"algo.structure"}  # nodes that are instantiated separately, not pas
 
 
 def load_libraries() -> None:
-    """Import torch, Lightning and transformers, and print that this takes seconds.
-
-    The imports create a million long-lived objects, and scanning these repeatedly would take a third of the time.
-    The garbage collector is therefore disabled meanwhile, and ignores the objects afterwards (``gc.freeze``).
-    """
+    """Import torch, Lightning and transformers, and print that this takes seconds."""
     if "lightning" in sys.modules:
         return
     screen.announce("loading torch and Lightning")
+    with pause_collector():
+        for name in HEAVY:
+            importlib.import_module(name)
+
+
+@contextmanager
+def pause_collector() -> Iterator[None]:
+    """Disable the garbage collector while libraries are imported.
+
+    The imports create a million long-lived objects, and scanning these repeatedly would take a third of the time.
+    The collector ignores the objects afterwards (``gc.freeze``).
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        for name in HEAVY:
-            importlib.import_module(name)
+        yield
     finally:
         gc.freeze()
         if was_enabled:

@@ -176,10 +176,11 @@ def check_options(job: Sequence[str], cfg: DictConfig) -> None:
     require(isinstance(cfg.traceback, bool), "traceback", cfg.traceback, "true or false")
     refuse_contradictions(job, cfg)
     if "lightning" not in sys.modules:  # otherwise the parts themselves report errors as early
-        # this imports numpy and gymnasium, which --help does not need
-        from lit_agentrl.runs.early import check_early
+        # this imports torch and gymnasium, which --help does not need
+        with signatures.pause_collector():
+            from lit_agentrl.runs.early import check_early
 
-        check_early(cfg)
+            check_early(cfg)
 
 
 def _select_part_sections(cfg: DictConfig) -> dict[str, Any]:

@@ -206,7 +206,8 @@ class OptimSettings:
         name = getattr(optimizer, "__name__", type(optimizer).__name__)
         for option, value in options.items():
             rest = {other: rest_value for other, rest_value in options.items() if other != option}
-            if self._find_refusal(partial(optimizer, **rest)) is None:
+            # to try the rest takes seconds, since the first optimizer that can be made imports the compiler
+            if option in reason or self._find_refusal(partial(optimizer, **rest)) is None:
                 raise ValueError(f"optimizer.{option}={format_value(value)} is refused by {name}: {reason}")
         raise ValueError(f"optimizer: {name} cannot be made: {reason}")
 
