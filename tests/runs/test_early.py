@@ -52,6 +52,7 @@ WRONG = [
     "seed=-1",
     "callbacks.transcripts.every=abc",
     "callbacks.progress.every=0",
+    "callbacks.transcripts=7",
     "callbacks.best.mode=most",
     "callbacks.last.keep=3",
     "callbacks.collapse.rules.gradient.patience=0",

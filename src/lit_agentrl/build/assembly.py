@@ -30,7 +30,8 @@ from lit_agentrl.build.strategy import build_strategy, count_processes, is_paral
 from lit_agentrl.callbacks.iteration_log import Compares
 from lit_agentrl.callbacks.notes import Notes
 from lit_agentrl.callbacks.rollout import RolloutCallback
-from lit_agentrl.checks import format_value, name_errors
+from lit_agentrl.checks import name_errors
+from lit_agentrl.config.signatures import list_entries
 from lit_agentrl.data.prompts import PromptStream
 from lit_agentrl.data.recordings import Recordings
 from lit_agentrl.engines.base import Engine
@@ -229,14 +230,7 @@ def build_dict(cfg: DictConfig, key: str, kind: Callable[..., T]) -> list[T]:
     Raises:
         ValueError: an entry is neither a target nor null, or its object is not an instance of ``kind``.
     """
-    objects = []
-    for name, entry in (cfg.get(key) or {}).items():
-        if entry is None:
-            continue
-        if not isinstance(entry, DictConfig) or "_target_" not in entry:
-            raise ValueError(f"{key}.{name!s}={format_value(entry)} must have a _target_, or be null")
-        objects.append(instantiate_as(cfg, f"{key}.{name!s}", kind))
-    return objects
+    return [instantiate_as(cfg, option, kind) for option in list_entries(cfg, key)]
 
 
 def build_trainer(cfg: DictConfig, callbacks: Sequence[pl.Callback], loggers: Sequence[Logger]) -> pl.Trainer:

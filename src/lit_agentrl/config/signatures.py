@@ -149,6 +149,20 @@ def find_targets(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, 
             yield from find_targets(child, f"{path}.{name}" if path else str(name))
 
 
+def list_entries(cfg: DictConfig, key: str) -> list[str]:
+    """Return the options of the entries of a section that are parts; null entries are skipped.
+
+    Raises:
+        UserError: an entry is neither a target nor null.
+    """
+    options = []
+    for name, entry in (cfg.get(key) or {}).items():
+        if entry is not None and not (isinstance(entry, DictConfig) and "_target_" in entry):
+            raise UserError(f"{key}.{name!s}={format_value(entry)} must have a _target_, or be null")
+        options += [] if entry is None else [f"{key}.{name!s}"]
+    return options
+
+
 def _locate(path: str, name: str) -> Callable[..., Any]:
     try:
         logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # a failure is reported below

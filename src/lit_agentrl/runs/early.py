@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from lit_agentrl.checks import add_key, format_value
 from lit_agentrl.config.errors import UserError
 from lit_agentrl.config.numbers import check_numbers
-from lit_agentrl.config.signatures import BY_DEVICE, check_targets
+from lit_agentrl.config.signatures import BY_DEVICE, check_targets, list_entries
 from lit_agentrl.config.trainer_options import LIGHTNING
 from lit_agentrl.data.row_folder import find_paths
 from lit_agentrl.envs.base import Task
@@ -78,6 +78,8 @@ def check_early(cfg: DictConfig) -> None:
         ValueError: an invalid option, which the message names.
     """
     check_numbers(cfg)
+    for key in ("callbacks", "logger"):
+        list_entries(cfg, key)
     _check_files(cfg)
     check_targets(cfg, _MODULES, CHECKS)  # imports torch, which takes seconds
     config: Any = OmegaConf.to_container(cfg, resolve=True)
