@@ -146,8 +146,10 @@ def is_limited(device: torch.device) -> bool:
 
 def has_many_unread(rows: Rows, device: torch.device) -> bool:
     """Return whether the unread tokens need several padded forwards."""
+    if not is_limited(device):
+        return False
     unread_S = rows.total_S - rows.cached_S
-    return is_limited(device) and int(unread_S[rows.is_writing_S].sum()) * SLACK > PIECE_TOKENS
+    return int(unread_S[rows.is_writing_S].sum()) * SLACK > PIECE_TOKENS
 
 
 def pack_batches(
