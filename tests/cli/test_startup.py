@@ -102,6 +102,8 @@ def test_values_of_a_run_are_checked_before_lightning_is_loaded() -> None:
         ("train", "+trainer.benchmark=nosuch", "trainer.benchmark=nosuch must be true or false"),
         ("train", "+trainer.gradient_clip_val=1", "it is decided by update.grad_clip"),
         ("train", "optim.lr=-1", "optim.lr=-1 must be finite, > 0"),
+        ("train", "callbacks.last.every=0", "callbacks.last.every=0 must be a whole number >= 1"),
+        ("train", "engine.window=-3", "engine.window=-3 must be a whole number from 0 to 256"),
         ("train", "env.game.size=2", "env.game.size=2 must be a whole number >= 5"),
         ("train", "model=hf model.name=/no/such", "model.name=/no/such is not there"),
         ("train", "-m seed=1,2 update.epochs=0", "update.epochs=0 must be a whole number >= 1"),

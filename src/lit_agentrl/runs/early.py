@@ -29,7 +29,7 @@ _TENSORS = ("_BT", "_B", "_BK", "_P", "_S")  # ends of the names of arguments th
 # sections whose parts only look at their options when they are made; optimizers import most
 _SECTIONS = (
     "rollout", "env", "prompt", "dialect", "context", "worlds", "reward", "algo", "filter", "data", "task_sampler",
-    "update", "model", "engine", "worker", "strategy", "callbacks", "critic", "optim",
+    "update", "model", "engine", "worker", "strategy", "callbacks", "optim", "critic",
 )  # fmt: skip
 _MODULES = (  # they load no library that is slower than torch
     "torch.optim.",
