@@ -150,7 +150,7 @@ def find_targets(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, 
 
 
 def list_entries(cfg: DictConfig, key: str) -> list[str]:
-    """Return the options of the entries of a section that are parts; null entries are skipped.
+    """Return the options of a section's entries that are parts, without null entries.
 
     Raises:
         UserError: an entry is neither a target nor null.
