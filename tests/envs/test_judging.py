@@ -162,7 +162,7 @@ def test_what_an_answer_spells_is_no_verdict(tmp_path: Path) -> None:
         ([{**SINGLE, "label": None, "score": 7}], {}, r"line 1: the score of a single answer is 7; write a share"),
         ([{**SINGLE, "label": None}], {}, r"line 1: it has neither label nor score"),
         ([{**PAIR, "margin": -1}], {}, r"line 1: the chosen side is worth less"),
-        ([RANKED], {"asks": "score"}, r"^turns=1 is less than the 3 answers of a task.*raise env.max_turns"),
+        ([RANKED], {"asks": "score"}, r"^turns=1 is too few: .* up to 3 answers; raise env.max_turns"),
         ([PAIR, RANKED], {"asks": "better"}, r"line 2: it has 3 answers, and asks=better compares two"),
         ([PAIR], {"answers": 3}, r"^answers=3 applies to generated tasks only"),
         ([PAIR], {"asks": "rank"}, r"^asks=rank must be one of scores, score, better"),

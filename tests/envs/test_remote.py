@@ -364,4 +364,4 @@ def test_the_command_serves_until_it_is_ended() -> None:
         assert found and f"env.game.url={found[1]} env.max_turns=5" in process.stdout.readline()
         assert played(Remote(url=found[1])) == played(FrozenLake())
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0 and "ended; 3 episodes were begun" in process.stderr.read()
+        assert process.wait(20) == 0 and "ended; 3 episodes were started" in process.stderr.read()

@@ -111,7 +111,7 @@ def serve_until_interrupted(server: GameServer, task: Task) -> None:
     except KeyboardInterrupt:
         sessions = server.sessions
         print(
-            f"ended; {sessions.episodes} episodes were begun, {sessions.expired} were left idle",
+            f"ended; {sessions.episodes} episodes were started, {sessions.expired} of them were abandoned",
             file=sys.stderr,
         )
     finally:

@@ -157,9 +157,11 @@ def list_entries(cfg: DictConfig, key: str) -> list[str]:
     """
     options = []
     for name, entry in (cfg.get(key) or {}).items():
-        if entry is not None and not (isinstance(entry, DictConfig) and "_target_" in entry):
+        if entry is None:
+            continue
+        if not isinstance(entry, DictConfig) or "_target_" not in entry:
             raise UserError(f"{key}.{name!s}={format_value(entry)} must have a _target_, or be null")
-        options += [] if entry is None else [f"{key}.{name!s}"]
+        options.append(f"{key}.{name!s}")
     return options
 
 

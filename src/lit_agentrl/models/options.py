@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
 
 from lit_agentrl.checks import require, require_number, require_one_of, require_whole
 
@@ -16,16 +15,8 @@ DATE = "2026-01-01"  # fixed, so that equal seeds give equal prompts on any day
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
-def check_pretrained(
-    *,
-    dtype: str = "float32",
-    router_loss: float = 0.0,
-    router_loss_over: Literal["row", "batch"] = "row",
-    routing_replay: Literal["none", "old"] = "none",
-    date: str = DATE,
-    export_dtype: str | None = None,
-) -> None:
-    """Check the options of `load_pretrained`.
+def check_pretrained(*, dtype: str = "float32", date: str = DATE, export_dtype: str | None = None) -> None:
+    """Check the precisions and the date of `load_pretrained`.
 
     Raises:
         ValueError: If a value is invalid; the message names the option.

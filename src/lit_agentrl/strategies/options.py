@@ -20,17 +20,9 @@ def check_timeout(*, timeout_s: float = 1800.0) -> None:
 
 
 def check_fsdp(
-    *,
-    compute_dtype: str = "float32",
-    reduce_dtype: str = "float32",
-    reshard_after_forward: bool = True,
-    activation_checkpointing: bool = False,
-    accumulate_sharded: bool = False,
-    offload_frozen: bool = False,
-    sharded_checkpoints: bool = False,
-    timeout_s: float = 1800.0,
+    *, compute_dtype: str = "float32", reduce_dtype: str = "float32", timeout_s: float = 1800.0
 ) -> None:
-    """Check the options of `FSDP`; the switches have no invalid values.
+    """Check the precisions and the time limit of `FSDP`.
 
     Raises:
         ValueError: an invalid value; the message names the option.

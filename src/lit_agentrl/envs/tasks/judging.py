@@ -183,8 +183,8 @@ class Judging(TextEnv):
         require_whole("turns", turns, 1)
         if self._asks == "score" and self._max_answers > turns:
             raise ValueError(
-                f"turns={turns} is less than the {self._max_answers} answers of a task, each of which asks=score "
-                "shows in a turn of its own; raise env.max_turns"
+                f"turns={turns} is too few: asks=score shows one answer a turn, and a task has up to "
+                f"{self._max_answers} answers; raise env.max_turns"
             )
         if self._asks != "better":
             return
